@@ -1,0 +1,40 @@
+# Each target does its own set-up: a fresh clone needs only Python >= 3.11 and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+DEMO   := $(VENV)/.installed-core
+
+.PHONY: demo test check lint format bench clean
+
+demo: $(DEMO)  ## index the bundled sample, search it, evaluate it
+	$(BIN)/rankwell demo
+
+test: $(STAMP)  ## lint, types, tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+format: $(STAMP)  ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## first stages side by side (minutes; needs the public data)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
+	$(BIN)/python bench/first_stage.py
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rankwell needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@ $(DEMO)
+
+clean:
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

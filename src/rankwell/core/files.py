@@ -1,0 +1,152 @@
+"""Reading lines and writing files so that nothing goes wrong silently.
+
+Reading: gzip is recognised by its first bytes, not its name; broken gzip, bytes that are not UTF-8 and binary junk are
+:class:`InputError`s with a line number. Writing: everything goes to a temporary name in the same folder, is flushed to
+disk and then renamed, so a reader sees the old file or the whole new one, never half of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import secrets
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, BinaryIO, TextIO, cast
+
+from rankwell.core.errors import InputError, RankwellError
+
+GZIP_MAGIC = b"\x1f\x8b"
+MAX_LINE_BYTES = 256 * 2**20
+TEMPORARY_PREFIX = ".partial-"
+
+
+def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open ``path`` for reading, unzipping where it is gzip."""
+    try:
+        raw = Path(path).open("rb")  # noqa: SIM115  (handed to the caller)
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file") from None
+    except IsADirectoryError:
+        raise InputError(path, None, "is a folder, expected a file") from None
+    except PermissionError:
+        raise InputError(path, None, "may not be read (permission denied)") from None
+    if raw.peek(2)[:2] == GZIP_MAGIC:
+        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=raw, mode="rb")), 2**20))
+    return raw
+
+
+def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number, text without its line end)``, counting from 1. A byte-order mark is dropped."""
+    number = 0
+    with open_binary(path) as file:
+        try:
+            # A line is bounded so that a binary file without line ends cannot fill the memory.
+            while line := file.readline(MAX_LINE_BYTES):
+                number += 1
+                if len(line) == MAX_LINE_BYTES:
+                    raise InputError(path, number, f"a line of over {MAX_LINE_BYTES >> 20} MiB; is this a text file?")
+                if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                    line = line[3:]
+                text = line.decode("utf-8")
+                if "\0" in text:
+                    raise InputError(path, number, "holds a NUL character; is this a text file?")
+                yield number, text.rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            problem = f"not UTF-8 text (byte 0x{byte:02x} at column {error.start + 1})"
+            raise InputError(path, number, problem) from None
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise InputError(path, number + 1, f"broken gzip file ({error})") from None
+
+
+@contextmanager
+def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn a full disk or a forbidden folder met while writing ``path`` into one readable line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
+            raise RankwellError(f"cannot write {path}: {os.strerror(error.errno).lower()}") from error
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames within ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def temporary_name(path: Path) -> Path:
+    """A fresh name beside ``path`` that readers ignore."""
+    return path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(4)}-{path.name}")
+
+
+@contextmanager
+def atomic_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """Write ``path`` as a whole or not at all; gzip where the name ends in ``.gz`` (with no time stamp, so bytes repeat)."""
+    path = Path(path)
+    temporary = temporary_name(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                if path.suffix == ".gz":
+                    with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as zipped:
+                        yield cast("IO[bytes]", zipped)
+                else:
+                    yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_text(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """:func:`atomic_binary` for UTF-8 text with ``\\n`` line ends."""
+    with atomic_binary(path) as file:
+        text = io.TextIOWrapper(cast("BinaryIO", file), encoding="utf-8", newline="\n")
+        yield text
+        text.flush()
+        text.detach()
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Fill a temporary folder, then give it the name ``path`` (which must not exist) in one step."""
+    path = Path(path)
+    temporary = temporary_name(path)
+    with disk_errors(path):
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    with file.open("rb") as written:
+                        os.fsync(written.fileno())
+            sync_folder(temporary)
+            temporary.rename(path)
+            sync_folder(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what writers killed half-way left in ``folder``. Call it only while holding the folder's lock."""
+    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            with suppress(FileNotFoundError):
+                leftover.unlink()

@@ -1,0 +1,67 @@
+"""What made a file: every run and index carries a manifest with the version, configuration, data, seed and machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rankwell.core.errors import InputError
+from rankwell.core.files import atomic_text
+
+
+def machine() -> dict[str, Any]:
+    """The machine in the words a reader of a result needs; nothing that identifies its owner."""
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def digest(value: Any) -> str:
+    """A short hash of anything JSON can hold, independent of the order of its keys."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """A short hash of a file's bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
+    except OSError as error:
+        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The record written beside what was made."""
+
+    kind: str
+    config: Mapping[str, Any]
+    data: Mapping[str, str]
+    seed: int | None = None
+    version: str = field(default_factory=lambda: version("rankwell"))
+    machine: Mapping[str, Any] = field(default_factory=machine)
+    created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as JSON holds it, with the hashes of configuration and data."""
+        return {**asdict(self), "config_hash": digest(self.config), "data_hash": digest(self.data)}
+
+    def write_beside(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``PATH.manifest.json`` for the file ``path``."""
+        target = Path(f"{os.fspath(path)}.manifest.json")
+        with atomic_text(target) as file:
+            json.dump(self.as_dict(), file, indent=2, ensure_ascii=False)
+            file.write("\n")
+        return target

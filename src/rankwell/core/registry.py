@@ -1,0 +1,57 @@
+"""Named parts (measures, losses, templates, first stages): one line registers one, a misspelt name gets a helpful error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+from rankwell.core.errors import RankwellError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """A read-only mapping of names to parts, filled by decoration.
+
+    >>> losses: Registry[Callable[..., float]] = Registry("loss")
+    >>> @losses.register("hinge")
+    ... def hinge(margin: float) -> float:
+    ...     return max(0.0, 1.0 - margin)
+    >>> losses["hinge"](0.25)
+    0.75
+    """
+
+    def __init__(self, kind: str):
+        self.kind = kind
+        self._parts: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: file the decorated part under ``name``."""
+
+        def file(part: T) -> T:
+            if name in self._parts:
+                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            self._parts[name] = part
+            return part
+
+        return file
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._parts[name]
+        except KeyError:
+            close = difflib.get_close_matches(name, self._parts, n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise RankwellError(
+                f"no {self.kind} is called {name!r}{hint} (known: {', '.join(sorted(self._parts))})"
+            ) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)

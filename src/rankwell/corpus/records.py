@@ -1,0 +1,141 @@
+"""The records every stage passes on, and THE ranking order.
+
+There is one order of documents in rankwell: score descending as a 32-bit float, equal scores by document id descending.
+It is trec_eval's, so our lists and its figures never disagree, and it is total, so the same run always comes out the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question; ``type`` is its kind of answer (location, numeric, person, description, entity), where known."""
+
+    qid: str
+    text: str
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A passage or document; ``title`` is empty in collections that have none."""
+
+    docid: str
+    text: str
+    title: str = ""
+
+    @property
+    def contents(self) -> str:
+        """What is indexed and ranked: the title, where there is one, then the text."""
+        return f"{self.title} {self.text}" if self.title else self.text
+
+
+def ranking_order(docids: Sequence[str], scores: Scores) -> list[int]:
+    """Positions of ``docids`` in THE order.
+
+    >>> ranking_order(["a", "b", "c"], np.array([1, 2, 1], np.float32))
+    [1, 2, 0]
+    """
+    if bool(np.all(scores[:-1] > scores[1:])):
+        return list(range(len(docids)))
+    values = scores.tolist()
+    return sorted(range(len(docids)), key=lambda i: (values[i], docids[i]), reverse=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranking:
+    """One query's documents in THE order. Make it with :meth:`of`, which sorts and checks."""
+
+    docids: tuple[str, ...]
+    scores: Scores
+
+    @classmethod
+    def of(cls, docids: Iterable[str], scores: Iterable[float] | Scores) -> Ranking:
+        """Sort ``docids`` by ``scores``; NaN and repeated documents are errors."""
+        names = tuple(docids)
+        # Adding 0 turns -0.0 into 0.0, so that equal scores are also equal bits.
+        values = np.fromiter(scores, np.float32) + np.float32(0) if not isinstance(scores, np.ndarray) else (
+            scores.astype(np.float32) + np.float32(0)
+        )
+        if len(names) != len(values):
+            raise ValueError(f"{len(names)} documents but {len(values)} scores")
+        if bool(np.isnan(values).any()):
+            raise RankwellError(f"document {names[int(np.isnan(values).argmax())]} has the score NaN")
+        if len(set(names)) != len(names):
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise RankwellError(f"document {twice} is ranked twice")
+        order = ranking_order(names, values)
+        return cls(tuple([names[i] for i in order]), values[order])
+
+    def head(self, depth: int) -> Ranking:
+        """The first ``depth`` documents."""
+        return Ranking(self.docids[:depth], self.scores[:depth])
+
+    def __len__(self) -> int:
+        return len(self.docids)
+
+    def __iter__(self) -> Iterator[tuple[str, float]]:
+        return zip(self.docids, self.scores.tolist(), strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranking) and self.docids == other.docids and np.array_equal(self.scores, other.scores)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Run(Mapping[str, Ranking]):
+    """A system's rankings by query id, in the order the queries were asked."""
+
+    def __init__(self, rankings: Mapping[str, Ranking] | None = None, *, name: str = "rankwell"):
+        self.name = name
+        self._rankings: dict[str, Ranking] = dict(rankings or {})
+
+    @classmethod
+    def from_scores(cls, scores: Mapping[str, Mapping[str, float]], *, name: str = "rankwell") -> Run:
+        """Make a run from ``{qid: {docid: score}}``."""
+        return cls({qid: Ranking.of(by_doc.keys(), by_doc.values()) for qid, by_doc in scores.items()}, name=name)
+
+    def head(self, depth: int) -> Run:
+        """The run cut to the first ``depth`` documents of each query."""
+        return Run({qid: ranking.head(depth) for qid, ranking in self.items()}, name=self.name)
+
+    def __getitem__(self, qid: str) -> Ranking:
+        return self._rankings[qid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rankings)
+
+    def __len__(self) -> int:
+        return len(self._rankings)
+
+    def __repr__(self) -> str:
+        return f"Run({self.name!r}, {len(self)} queries, {sum(map(len, self.values()))} documents)"
+
+
+class Qrels(Mapping[str, Mapping[str, int]]):
+    """Judgments: ``qrels[qid][docid]`` is the grade; what is absent is unjudged."""
+
+    def __init__(self, grades: Mapping[str, Mapping[str, int]]):
+        self._grades = {qid: dict(by_doc) for qid, by_doc in grades.items()}
+
+    def __getitem__(self, qid: str) -> Mapping[str, int]:
+        return self._grades[qid]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._grades)
+
+    def __len__(self) -> int:
+        return len(self._grades)
+
+    def __repr__(self) -> str:
+        return f"Qrels({len(self)} queries, {sum(map(len, self.values()))} judgments)"
