@@ -1,0 +1,248 @@
+"""rankwell's first stage beside bm25s and tantivy: one run, the same work, as ratios.
+
+Usage::
+
+    python bench/first_stage.py                                  # wiki and 1M passages, the three systems
+    python bench/first_stage.py --corpus wiki --systems rankwell,bm25s
+    python bench/first_stage.py --corpus 8.8M                    # as many passages as MS MARCO; rankwell only
+    python bench/first_stage.py --fresh rankwell                 # measure rankwell again, keep the peers' figures
+
+It needs ``pip install -e '.[bench]'``, the public collections ($RANKWELL_DATA or ../shared/data) and Linux, and should
+have the machine to itself. Every (system, phase, corpus) is measured in a process of its own, one after the other:
+
+- *index*, from text: lower case, English stop words and stems, each with its own analyser, one writing thread. CPU is
+  user and system time of all threads, without imports and compilation; memory is the process's peak (VmHWM), which
+  includes the interpreter and libraries ("at start", after a warm-up on a few passages).
+- *index*, from tokens (the peers only): rankwell's tokens, read from a file. This index is the one that is searched.
+- *query*: all queries, one thread, warm; the median of ``--repeat`` runs. All systems score the same postings.
+
+What is finished is kept under ``--out`` and used again unless ``--fresh`` is given (give it without a name when the
+analyser has changed, so that the peers get the new tokens). The Markdown goes to the standard output and everything to
+``first_stage.json`` in ``--out``. The exit status is 1 if a measurement failed; a missed target is only reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from first_stage_corpora import MSMARCO_PASSAGES, ROOT, Corpus, prepare, size
+from first_stage_phase import index_folder, searched
+from first_stage_systems import K1, SYSTEMS, B
+
+PHASE = Path(__file__).with_name("first_stage_phase.py")
+# (what, phase, field, peer, at most): rankwell's figure over the peer's.
+TARGETS = [
+    ("index CPU", "index_text", "cpu_s", "bm25s", 0.35),
+    ("index CPU", "index_text", "cpu_s", "tantivy", 1.3),
+    ("index peak memory", "index_text", "peak_mb", "bm25s", 0.3),
+    ("index peak memory", "index_text", "peak_mb", "tantivy", None),
+    ("top-1000 CPU", "query", "cpu_ms_1000", "bm25s", 1.0),
+    ("top-1000 CPU", "query", "cpu_ms_1000", "tantivy", None),
+    ("top-10 CPU", "query", "cpu_ms_10", "bm25s", 0.5),
+    ("top-10 CPU", "query", "cpu_ms_10", "tantivy", None),
+]
+Results = dict[str, dict[str, dict[str, Any]]]  # system, phase, figures
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    try:
+        listing = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        listing = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*:\s*(.+)$", listing, re.MULTILINE | re.IGNORECASE)
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    packages = {}
+    for package in ("rankwell", "bm25s", "tantivy", "numba", "numpy", "PyStemmer"):
+        try:
+            packages[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            packages[package] = "absent"
+    return {
+        "cpu": model[1].strip() if model else "unknown",
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(pages / 2**30, 1),
+        "python": platform.python_version(),
+        "packages": packages,
+    }
+
+
+def plan(systems: list[str]) -> list[tuple[str, str]]:
+    """The measurements of one corpus, in order: (system, phase)."""
+    peers = [name for name in systems if name != "rankwell"]
+    steps = [("rankwell", "tokens")] if peers else []
+    steps += [(name, "index_text") for name in systems]
+    steps += [(name, "index_tokens") for name in peers]
+    return steps + [(name, "query") for name in systems]
+
+
+def measure(corpus: Corpus, steps: list[tuple[str, str]], out: Path, repeat: int, fresh: str) -> Results:
+    """Run each step in a process of its own, or take the figures of an earlier run."""
+    results: Results = {}
+    kept = out / "measured"
+    kept.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"DISABLE_TQDM": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    for name, phase in steps:
+        file = kept / f"{corpus.name}.{name}.{phase}.json"
+        if fresh == "all" or (fresh == name and phase != "tokens") or _missing(file, phase, out):
+            print(f"{corpus.name}: {name} {phase}", file=sys.stderr, flush=True)
+            file.unlink(missing_ok=True)
+            command = [sys.executable, str(PHASE), name, phase, corpus.name, str(out), str(file), str(repeat)]
+            if subprocess.run(command, env=environment, check=False).returncode:
+                print(f"{corpus.name}: {name} {phase} FAILED", file=sys.stderr)
+                continue
+        else:
+            print(f"{corpus.name}: {name} {phase} (kept)", file=sys.stderr)
+        results.setdefault(name, {})[phase] = json.loads(file.read_text())
+    return results
+
+
+def _missing(file: Path, phase: str, out: Path) -> bool:
+    """Whether a measurement has not been made, or the index that it left is gone before it was searched."""
+    corpus, name = file.name.removesuffix(f".{phase}.json").rsplit(".", 1)
+    if not file.exists():
+        return True
+    if phase != searched(name) or (file.parent / f"{corpus}.{name}.query.json").exists():
+        return False
+    return not index_folder(out, corpus, name, phase).exists()
+
+
+def agreement(results: Results) -> dict[str, dict[str, float]]:
+    """Each system's top ten beside those of bm25s: largest difference of scores rank by rank, documents in common."""
+    samples = {name: phases["query"]["sample"] for name, phases in results.items() if "query" in phases}
+    reference = samples.pop("bm25s", None)
+    if reference is None:
+        return {}
+    found = {}
+    for name, sample in samples.items():
+        gaps, shared, total = [0.0], 0, 0
+        for mine, theirs in zip(sample, reference, strict=True):
+            # A shorter list counts as ended by scores of zero, with which bm25s fills its own.
+            width = max(len(mine), len(theirs))
+            a, b = ([s for _, s in hits] + [0.0] * (width - len(hits)) for hits in (mine, theirs))
+            gaps += [abs(x - y) for x, y in zip(a, b, strict=True)]
+            shared += len({n for n, _ in mine} & {n for n, _ in theirs})
+            total += len(theirs)
+        found[name] = {"queries": len(sample), "max_score_difference": max(gaps), "same_documents": shared / total}
+    return found
+
+
+def ratios(results: Results) -> list[dict[str, Any]]:
+    """rankwell's figures over the peers', beside the targets."""
+    rows = []
+    for what, phase, field, peer, target in TARGETS:
+        try:
+            ratio = results["rankwell"][phase][field] / results[peer][phase][field]
+        except KeyError:
+            continue
+        met = None if target is None else ratio <= target
+        rows.append({"what": what, "peer": peer, "ratio": round(ratio, 3), "target": target, "met": met})
+    return rows
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def report(corpus: Corpus, results: Results) -> str:
+    """The Markdown of one corpus."""
+
+    def cell(name: str, phase: str, field: str, form: str = "{:.1f}", scale: float = 1.0) -> str:
+        value = results.get(name, {}).get(phase, {}).get(field)
+        return "–" if value is None else form.format(value * scale)
+
+    facts = corpus.facts
+    parts = [f"## {corpus.name}: {facts['passages']:,} passages, {facts['mean_words']} words on average\n"]
+    rows = []
+    for phase, source in (("index_text", "text"), ("index_tokens", "tokens")):
+        for name in results:
+            if phase in results[name]:
+                row = [cell(name, phase, "cpu_s"), cell(name, phase, "wall_s"), cell(name, phase, "peak_mb", "{:.0f}")]
+                row.append(cell(name, phase, "start_mb", "{:.0f}"))
+                rows.append([f"{name}, from {source}", *row, cell(name, phase, "disk_bytes", "{:.0f}", 1e-6)])
+    parts.append(table(["index", "CPU s", "wall s", "peak MiB", "at start", "disk MB"], rows))
+    fields = ("cpu_ms_1000", "wall_ms_1000", "cpu_ms_10", "wall_ms_10")
+    rows = [
+        [name, cell(name, "query", "open_wall_s", "{:.2f}")]
+        + [cell(name, "query", field, "{:.3f}") for field in fields]
+        + [cell(name, "query", "peak_mb", "{:.0f}")]
+        for name in results
+        if "query" in results[name]
+    ]
+    head = ["query", "open s", "top-1000 CPU ms", "wall ms", "top-10 CPU ms", "wall ms", "peak MiB"]
+    parts.append(table(head, rows))
+    if rows := [
+        [r["what"], f"rankwell / {r['peer']}", f"{r['ratio']:.2f}"]
+        + (["–", "–"] if r["target"] is None else [f"≤ {r['target']:.2f}", "yes" if r["met"] else "**no**"])
+        for r in ratios(results)
+    ]:
+        parts.append(table(["ratio", "of", "measured", "target", "met"], rows))
+    for name, same in agreement(results).items():
+        line = (
+            f"{name} beside bm25s, top 10 of {same['queries']} queries: {same['same_documents']:.1%} the same documents"
+        )
+        if name == "rankwell":
+            line += f", scores differ by at most {same['max_score_difference']:.2g}"
+        else:
+            line += " (k1, b and the precision of lengths are fixed in tantivy)"
+        parts.append(line + ".\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", default="wiki,1M", help="wiki, insuranceqa or sizes: 1M, 8.8M, 20k (%(default)s)")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="of %(default)s")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench", help="folder of the results and the cache")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions of the queries (%(default)s)")
+    parser.add_argument("--fresh", nargs="?", const="all", default="", metavar="SYSTEM", help="measure again")
+    options = parser.parse_args()
+    systems = options.systems.split(",")
+    if unknown := {*systems, *filter(None, [options.fresh])} - {*SYSTEMS, "all"}:
+        parser.error(f"unknown system: {', '.join(sorted(unknown))}")
+    for name in options.corpus.split(","):
+        size(name)
+    facts = machine()
+    print(f"# First stages side by side (k1 = {K1}, b = {B})\n")
+    packages = ", ".join(f"{package} {version}" for package, version in facts["packages"].items())
+    print(f"{facts['cpu']} ({facts['architecture']}), {facts['cores']} cores, {facts['memory_gib']} GiB;", end=" ")
+    print(f"Python {facts['python']}, {packages}.\n", flush=True)
+    summary = options.out / "first_stage.json"
+    everything: dict[str, Any] = json.loads(summary.read_text()) if summary.exists() else {}
+    failed = False
+    for name in options.corpus.split(","):
+        corpus = prepare(name, options.out)
+        wanted = [s for s in systems if s == "rankwell" or size(name) != MSMARCO_PASSAGES]
+        steps = plan(wanted)
+        results = measure(corpus, steps, options.out, options.repeat, options.fresh)
+        failed |= sum(map(len, results.values())) < len(steps)
+        print(report(corpus, results), flush=True)
+        figures = {
+            system: {phase: {k: v for k, v in found.items() if k != "sample"} for phase, found in phases.items()}
+            for system, phases in results.items()
+        }
+        everything[name] = {
+            "machine": facts,
+            "settings": {"k1": K1, "b": B, "repeat": options.repeat},
+            "corpus": corpus.facts,
+            "measured": figures,
+            "ratios": ratios(results),
+            "agreement": agreement(results),
+        }
+        summary.write_text(json.dumps(everything, indent=1))
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""The systems of the first-stage benchmark, each behind the same few methods and each in its best setting.
+
+- **rankwell** reads text throughout, so its query times include analysing the query; the peers are given tokens.
+- **bm25s** 0.3 does not compile its index builder although ``auto_compile`` is on (the test of NUMBA_DISABLE_JIT is
+  inverted), so ``compile`` is called here: less CPU than its NumPy and SciPy builders, though SciPy's needs a little
+  less memory. Texts are streamed to its tokeniser; tokens come to it as numbers with a vocabulary, its cheapest input.
+  It keeps no document ids.
+- **tantivy** indexes frequencies without positions, stores no text and keeps the document's number as a fast field.
+  Its k1 = 1.2 and b = 0.75 cannot be changed, and it stores lengths in one byte: same postings, other scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from first_stage_corpora import Corpus, read_texts, read_tokens
+
+K1, B = 0.9, 0.4
+TANTIVY_HEAP = 1_000_000_000
+TANTIVY_TEXT = "english"
+
+Hits = list[list[tuple[int, float]]]
+
+
+class System(Protocol):
+    """What is measured of a system. ``limit`` takes only the first passages: the warm-up."""
+
+    def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None: ...
+
+    def index_tokens(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None: ...
+
+    def open(self, folder: Path) -> None: ...
+
+    def load_queries(self, corpus: Corpus) -> None: ...
+
+    def search(self, first: int, last: int, k: int) -> Any: ...
+
+    def hits(self, result: Any) -> Hits: ...
+
+
+class Rankwell:
+    """rankwell: from text to hits."""
+
+    def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+        from rankwell.corpus.formats import read_documents
+        from rankwell.retrieve.index import Index
+
+        Index.build(islice(read_documents(corpus.passages), limit), folder, store=False)
+
+    def index_tokens(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+        raise NotImplementedError("rankwell indexes text")
+
+    def open(self, folder: Path) -> None:
+        from rankwell.retrieve.index import Index
+
+        self.index = Index.open(folder)
+
+    def load_queries(self, corpus: Corpus) -> None:
+        self.queries = list(read_texts(corpus.queries))
+
+    def search(self, first: int, last: int, k: int) -> Any:
+        return self.index.search_batch(self.queries[first:last], k=k, k1=K1, b=B, threads=1)
+
+    def hits(self, result: Any) -> Hits:
+        return _pairs(result.numbers, result.scores)
+
+
+class BM25S:
+    """bm25s with its numba backend."""
+
+    def __init__(self) -> None:
+        import bm25s
+
+        # The same instance is used for warm-up and measurement: bm25s compiles its builder once per instance.
+        self.retriever = bm25s.BM25(method="lucene", k1=K1, b=B, backend="numba")
+        self.retriever.compile(activate_numba=True)
+
+    def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+        import bm25s
+        import Stemmer
+
+        tokens = bm25s.tokenize(
+            read_texts(corpus.passages, limit), stopwords="en", stemmer=Stemmer.Stemmer("english"), show_progress=False
+        )
+        self._index(tokens, folder)
+
+    def index_tokens(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+        vocabulary: dict[str, int] = {}
+        number = vocabulary.setdefault
+        numbers = [[number(t, len(vocabulary)) for t in tokens] for tokens in read_tokens(corpus.passage_tokens, limit)]
+        self._index((numbers, vocabulary), folder)
+
+    def _index(self, tokens: Any, folder: Path) -> None:
+        self.retriever.index(tokens, show_progress=False)
+        self.retriever.save(folder, show_progress=False)
+
+    def open(self, folder: Path) -> None:
+        import bm25s
+
+        self.retriever = bm25s.BM25.load(folder, show_progress=False)
+
+    def load_queries(self, corpus: Corpus) -> None:
+        # A query without tokens is the empty token: bm25s looks at the first query to see what it was given.
+        self.queries = [tokens or [""] for tokens in read_tokens(corpus.query_tokens)]
+
+    def search(self, first: int, last: int, k: int) -> Any:
+        return self.retriever.retrieve(
+            self.queries[first:last], k=k, backend_selection="numba", n_threads=1, show_progress=False
+        )
+
+    def hits(self, result: Any) -> Hits:
+        return _pairs(result.documents, result.scores)
+
+
+class Tantivy:
+    """tantivy through its Python package."""
+
+    def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+        self._index(read_texts(corpus.passages, limit), TANTIVY_TEXT, folder)
+
+    def index_tokens(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+        with corpus.passage_tokens.open(encoding="utf-8", newline="\n") as file:
+            self._index(islice(file, limit), "whitespace", folder)
+
+    def _index(self, texts: Iterator[str], tokenizer: str, folder: Path) -> None:
+        import tantivy
+
+        schema = tantivy.SchemaBuilder().add_text_field("text", tokenizer_name=tokenizer, index_option="freq")
+        folder.mkdir(parents=True)
+        index = tantivy.Index(schema.add_unsigned_field("number", fast=True).build(), str(folder), reuse=False)
+        if tokenizer == TANTIVY_TEXT:  # the stock "en_stem" with the stop words that the others leave out too
+            builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).filter(tantivy.Filter.remove_long(40))
+            builder = builder.filter(tantivy.Filter.lowercase()).filter(tantivy.Filter.stopword("english"))
+            index.register_tokenizer(tokenizer, builder.filter(tantivy.Filter.stemmer("english")).build())
+        writer = index.writer(heap_size=TANTIVY_HEAP, num_threads=1)
+        for number, text in enumerate(texts):
+            document = tantivy.Document()
+            document.add_text("text", text)
+            document.add_unsigned("number", number)
+            writer.add_document(document)
+        writer.commit()
+        writer.wait_merging_threads()
+
+    def open(self, folder: Path) -> None:
+        import tantivy
+
+        index = tantivy.Index.open(str(folder))
+        self.schema = index.schema
+        self.searcher = index.searcher()
+
+    def load_queries(self, corpus: Corpus) -> None:
+        self.queries = list(read_tokens(corpus.query_tokens))
+
+    def _each(self, first: int, last: int, k: int) -> Iterator[list[Any]]:
+        from tantivy import Occur, Query
+
+        for tokens in self.queries[first:last]:
+            terms = [(Occur.Should, Query.term_query(self.schema, "text", token, "freq")) for token in tokens]
+            yield self.searcher.search(Query.boolean_query(terms), k, count=False).hits
+
+    def search(self, first: int, last: int, k: int) -> Any:
+        # There is no batch call. Only the last list is kept, so that Python's objects do not count as its memory.
+        hits: list[Any] = []
+        for hits in self._each(first, last, k):  # noqa: B007
+            pass
+        return (first, last, k)
+
+    def hits(self, result: Any) -> Hits:
+        found: Hits = []
+        for hits in self._each(*result):
+            numbers: list[Any] = self.searcher.fast_field_values("number", [address for _, address in hits])
+            found.append(list(zip(numbers, [score for score, _ in hits], strict=True)))
+        return found
+
+
+def _pairs(numbers: Any, scores: Any) -> Hits:
+    """Rows of document numbers and scores as lists, without the padding (which has no score)."""
+    return [
+        [(n, s) for n, s in zip(row.tolist(), values.tolist(), strict=True) if n >= 0 and s > 0]
+        for row, values in zip(numbers, scores, strict=True)
+    ]
+
+
+SYSTEMS: dict[str, Callable[[], System]] = {"rankwell": Rankwell, "bm25s": BM25S, "tantivy": Tantivy}

@@ -1,0 +1,106 @@
+"""``rankwell evaluate``: the figures of one run, or the comparison of several."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    """How the figures are written."""
+
+    text = "text"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+    json = "json"
+
+
+class Test(StrEnum):
+    """The paired test of a comparison."""
+
+    t = "t"
+    wilcoxon = "wilcoxon"
+    randomisation = "randomisation"
+
+
+class Average(StrEnum):
+    """The queries a mean is taken over."""
+
+    qrels = "qrels"
+    both = "both"
+
+
+def evaluate(
+    qrels: Annotated[Path, typer.Argument(help="The judgments: TREC or MS MARCO qrels.")],
+    runs: Annotated[list[Path], typer.Argument(help="One or more runs: TREC or MS MARCO files.", metavar="RUN...")],
+    measures: Annotated[
+        str, typer.Option("--measures", "-m", help="Measures in ir-measures notation, with spaces between them.")
+    ] = "RR@10 nDCG@10 AP",
+    baseline: Annotated[
+        Path | None, typer.Option(help="The run to compare the others with; the first, where none is named.")
+    ] = None,
+    rel: Annotated[
+        int | None, typer.Option(min=0, help="The lowest grade that is relevant, for measures that do not state it.")
+    ] = None,
+    average: Annotated[
+        Average, typer.Option(help="Average over all judged queries, or those that also have results.")
+    ] = Average.qrels,
+    test: Annotated[Test, typer.Option(help="The significance test of a comparison.")] = Test.t,
+    per_query: Annotated[bool, typer.Option("--per-query", help="Give the values of each query.")] = False,
+    format: Annotated[Format, typer.Option(help="How the figures are written.")] = Format.text,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
+) -> None:
+    """Evaluate runs against judgments.
+
+    One run gives its figures; several give a comparison with the baseline, with significance marks (Holm-corrected) and
+    the details of every difference. A judged query without results counts 0.
+
+    Examples:
+
+        rankwell evaluate qrels.txt bm25.run --measures "RR@10 nDCG@10 R@1000"
+
+        rankwell evaluate qrels.txt mono.run duo.run --baseline bm25.run --test randomisation
+
+        rankwell evaluate qrels.dl19.txt bm25.run mono.run --measures "AP P@10" --rel 2 --format latex --out table.tex
+    """
+    from rankwell.core.files import atomic_text
+    from rankwell.corpus.formats import read_qrels, read_run
+    from rankwell.evaluate.compare import Comparison, compare
+    from rankwell.evaluate.evaluation import Evaluation
+    from rankwell.evaluate.evaluation import evaluate as evaluate_run
+    from rankwell.evaluate.notation import parse_measures
+    from rankwell.evaluate.tables import report
+    from rankwell.evaluate.validate import Severity, validate
+
+    chosen = parse_measures(measures, rel=rel)
+    paths = list(dict.fromkeys(runs if baseline is None or baseline in runs else [baseline, *runs]))
+    judgments = read_qrels(qrels)
+    named = {label(path, paths): read_run(path, name=label(path, paths)) for path in paths}
+    for name, run in named.items():
+        for problem in validate(judgments, run, chosen):
+            if problem.severity is Severity.WARNING:
+                typer.echo(f"warning: {name}: {problem.message}", err=True)
+
+    result: Evaluation | Comparison
+    if len(paths) == 1:
+        (run,) = named.values()
+        result = evaluate_run(judgments, run, chosen, average=average.value)
+    else:
+        against = None if baseline is None else label(baseline, paths)
+        result = compare(judgments, named, chosen, baseline=against, test=test.value, average=average.value)
+    text = report(result, "json" if as_json else format.value, per_query=per_query)
+    if out is None:
+        typer.echo(text)
+    else:
+        with atomic_text(out) as file:
+            file.write(text + "\n")
+
+
+def label(path: Path, paths: list[Path]) -> str:
+    """The name of a run in the tables: its file name, or the whole path where two files share a name."""
+    return path.name if sum(other.name == path.name for other in paths) == 1 else str(path)

@@ -1,0 +1,129 @@
+"""The analyser turns text into index terms: Unicode words, lower-cased, without stop words, stemmed.
+
+The default, :meth:`Analyzer.english`, gives what Lucene's English analyser gives: words after UAX #29, possessive ``'s``
+dropped, Lucene's 33 stop words, Porter's stemmer. Words keep their character spans, which exact-match markers need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import Stemmer
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from rankwell.core.arrays import pack_strings
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.characters import class_table
+from rankwell.corpus.kernels import find_words
+from rankwell.corpus.lexicon import Lexicon
+
+LUCENE_STOP_WORDS = frozenset(
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to "
+    "was will with".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a text: its lower-cased form, its term (``None`` for a stop word) and its span in characters."""
+
+    text: str
+    term: str | None
+    begin: int
+    end: int
+
+
+class Analyzer(BaseModel):
+    """How text becomes terms. Frozen, and stored with every index so that queries are analysed the same way."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    stemmer: str | None = "porter"
+    """A Snowball algorithm (porter, english, german, …) or None."""
+    stop_words: frozenset[str] = LUCENE_STOP_WORDS
+    drop_possessive: bool = True
+
+    @classmethod
+    def english(cls) -> Analyzer:
+        """Lucene's English analyser."""
+        return cls()
+
+    @classmethod
+    def plain(cls) -> Analyzer:
+        """Lower-cased words and nothing else: no stop words, no stemming."""
+        return cls(stemmer=None, stop_words=frozenset(), drop_possessive=False)
+
+    @field_validator("stemmer")
+    @classmethod
+    def _known(cls, name: str | None) -> str | None:
+        if name is not None and name not in Stemmer.algorithms():
+            raise ValueError(f"no stemmer is called {name!r} (known: {', '.join(Stemmer.algorithms())})")
+        return name
+
+    @cached_property
+    def _stemmer(self) -> Any:
+        # No cache of its own: each distinct word is stemmed once anyway. One stemmer must not be used by two threads.
+        return Stemmer.Stemmer(self.stemmer, 0) if self.stemmer else None
+
+    def stems(self, words: Sequence[str]) -> list[str | None]:
+        """The term of each lower-cased word, ``None`` for stop words."""
+        stemmed: Sequence[str] = self._stemmer.stemWords(list(words)) if self._stemmer else words
+        stop_words = self.stop_words
+        return [None if word in stop_words else stem for word, stem in zip(words, stemmed, strict=True)]
+
+    def spans(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The words of packed UTF-8 texts: their byte spans ``(words, 2)`` and the running count after each text."""
+        room = np.empty((len(text) // 2 + len(ends) + 1, 2), np.int64)
+        counts: NDArray[np.int64] = find_words(text, ends, class_table(), self.drop_possessive, room)
+        return room[: int(counts[-1]) if len(counts) else 0], counts
+
+    def terms_batch(self, texts: Sequence[str]) -> list[list[str]]:
+        """The terms of each text, in order, stop words left out."""
+        packed, ends = pack_strings(list(texts))
+        spans, counts = self.spans(packed, ends)
+        lexicon = Lexicon(fold_case=True)
+        numbers = lexicon.intern(packed, spans)
+        term_of = self.stems(lexicon.strings(range(len(lexicon))))
+        terms = [term_of[number] for number in numbers.tolist()]
+        bounds = [0, *counts.tolist()]
+        return [
+            [term for term in terms[begin:end] if term is not None]
+            for begin, end in zip(bounds, bounds[1:], strict=False)
+        ]
+
+    def terms(self, text: str) -> list[str]:
+        """The terms of one text."""
+        return self.terms_batch([text])[0]
+
+    def words(self, text: str) -> list[Word]:
+        """The words of one text with their spans, stop words included.
+
+        >>> [(word.term, text[word.begin:word.end]) for text in ["The cats' café"] for word in Analyzer().words(text)]
+        [(None, 'The'), ('cat', 'cats'), ('café', 'café')]
+        """
+        packed, ends = pack_strings([text])
+        spans, _ = self.spans(packed, ends)
+        lexicon = Lexicon(fold_case=True)
+        numbers = lexicon.intern(packed, spans)
+        forms = lexicon.strings(range(len(lexicon)))
+        term_of = self.stems(forms)
+        # Bytes to characters: a UTF-8 byte of the form 10xxxxxx does not begin a character.
+        characters = np.concatenate([[0], np.cumsum((packed & 0xC0) != 0x80)])
+        places = characters[spans].tolist()
+        return [
+            Word(forms[number], term_of[number], begin, end)
+            for number, (begin, end) in zip(numbers.tolist(), places, strict=True)
+        ]
+
+
+def read_analyzer(config: object, where: str) -> Analyzer:
+    """An analyser from the JSON an index keeps, or an error that says where it came from."""
+    try:
+        return Analyzer.model_validate(config)
+    except ValueError as error:
+        raise RankwellError(f"{where}: the analyser's settings cannot be read ({error})") from None

@@ -1,0 +1,64 @@
+"""Character classes for word breaking, after Unicode's UAX #29, as one table that native code can index.
+
+The rules of UAX #29 that matter for search are kept: letters and digits run together, ``can't``, ``U.S``, ``3.14`` and
+``1,000`` are one word each, an underscore joins, combining marks stay with their letter, and every ideograph or
+Hiragana letter is a word of its own. Scripts that need a dictionary (Thai, Khmer, …) are taken as letter runs.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The order matters to the kernels: everything from LETTER to KATAKANA can begin a word.
+OTHER, LETTER, DIGIT, JOINER, KATAKANA, IDEOGRAPH, MID_LETTER, MID_NUMBER, MID_BOTH, MARK = range(10)
+
+TABLE_SIZE = 0x20000
+"""Planes 0 and 1. Beyond them every character is an ideograph (planes 2 and 3) or ignored."""
+
+_MID_LETTER = ":··՟״‧︓﹕："
+_MID_NUMBER = ",;;։،؍٬߸⁄︐︔﹐﹔，；"
+_MID_BOTH = ".'‘’․﹒＇．"
+_IDEOGRAPHS = ((0x3041, 0x309F), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x1B001, 0x1B11F))
+_KATAKANA = ((0x3031, 0x3035), (0x309B, 0x309C), (0x30A0, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F))
+
+
+def _class_of(code: int) -> int:
+    category = unicodedata.category(chr(code))
+    if category[0] == "L" or category == "Nl":
+        return LETTER
+    if category == "Nd":
+        return DIGIT
+    if category == "Pc":
+        return JOINER
+    if category[0] == "M" or category == "Cf":
+        return MARK
+    return OTHER
+
+
+@cache
+def class_table() -> NDArray[np.uint8]:
+    """The class of each character below :data:`TABLE_SIZE`."""
+    table = np.fromiter(map(_class_of, range(TABLE_SIZE)), np.uint8, TABLE_SIZE)
+    for ranges, kind in ((_IDEOGRAPHS, IDEOGRAPH), (_KATAKANA, KATAKANA)):
+        for first, last in ranges:
+            inside = table[first : last + 1]
+            inside[inside == LETTER] = kind
+    for characters, kind in ((_MID_LETTER, MID_LETTER), (_MID_NUMBER, MID_NUMBER), (_MID_BOTH, MID_BOTH)):
+        table[[ord(character) for character in characters]] = kind
+    return table
+
+
+@cache
+def lower_table() -> NDArray[np.int32]:
+    """The lower-case form of each character below :data:`TABLE_SIZE`, where it is one character."""
+    table = np.arange(TABLE_SIZE, dtype=np.int32)
+    for code in range(TABLE_SIZE):
+        lower = chr(code).lower()
+        if len(lower) == 1:
+            table[code] = ord(lower)
+    table[ord("İ")] = ord("i")
+    return table

@@ -1,0 +1,187 @@
+"""What all formats share: finding the first line, checking ids and columns, and refusing what would not survive a round trip.
+
+An id is one or more characters, none of them whitespace, in every format: one that TREC files cannot hold would only
+fail hours later, when the run is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.files import atomic_text, read_lines
+
+FilePath = str | os.PathLike[str]
+Lines = Iterator[tuple[int, str]]
+Value = TypeVar("Value")
+
+# U+FEFF opening a file is read as a byte-order mark; half a surrogate pair has no UTF-8; NUL marks a binary file.
+_UNWRITABLE_ID = re.compile(r"[\s\0\ud800-\udfff]|^\ufeff")
+_UNWRITABLE_CELL = re.compile(r"[\t\n\r\0\ud800-\udfff]")
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
+
+
+def open_lines(path: FilePath, kind: str, *, comments: bool = False) -> tuple[str, Lines]:
+    """The first line of ``path`` that holds anything, and all its numbered lines from there on (that one included).
+
+    ``comments``: lines that open with ``#`` hold nothing, as in trec_eval.
+    """
+    lines = read_lines(path)
+    for number, line in lines:
+        content = line.lstrip() if comments else line
+        if content and not (comments and content.startswith("#")):
+            return line, chain([(number, line)], lines)
+    raise InputError(path, None, f"is empty, expected {kind}")
+
+
+def is_jsonl(line: str) -> bool:
+    """Whether ``line`` opens a jsonl file. A tsv line always has a tab; JSON as tools write it never does."""
+    return line.lstrip().startswith("{") and "\t" not in line
+
+
+def wrong_columns(
+    path: FilePath, number: int, line: str, expected: Sequence[str], separator: str | None = None
+) -> InputError:
+    """The error for a line that does not have the ``expected`` columns; ``separator`` None means any whitespace."""
+    cells = line.split("\t")
+    if len(cells) == len(expected) and "" in cells:
+        return InputError(path, number, f"the {expected[cells.index('')]} is empty: {excerpt(line)}")
+    found = len(line.split(separator))
+    names = ", ".join(expected)
+    return InputError(
+        path, number, f"found {found} column{'s' * (found != 1)}, expected {len(expected)} ({names}): {excerpt(line)}"
+    )
+
+
+def check_id(path: FilePath, number: int, name: str, value: str) -> None:
+    """Raise unless ``value`` is an id; ``name`` says which (query id, document id)."""
+    if not value:
+        raise InputError(path, number, f"the {name} is empty")
+    if value.split() != [value]:
+        raise InputError(path, number, f"the {name} {excerpt(value)} holds whitespace, expected none")
+
+
+def whole_number(text: str) -> int:
+    """``int(text)`` for ASCII digits with an optional sign; :class:`ValueError` for what else Python would take (1_000)."""
+    if not text.isascii() or "_" in text:
+        raise ValueError(text)
+    return int(text)
+
+
+def by_query(path: FilePath, rows: Iterable[tuple[int, str, str, Value]]) -> dict[str, dict[str, Value]]:
+    """Gather ``(line, qid, docid, value)`` rows, in any order, as ``{qid: {docid: value}}``; a repeated pair is an error."""
+    table: dict[str, dict[str, Value]] = {}
+    current, documents = None, {}
+    for number, qid, docid, value in rows:
+        if qid != current:
+            current, documents = qid, table.setdefault(qid, {})
+        if docid in documents:
+            raise InputError(
+                path, number, f"document {excerpt(docid)} is listed again for query {excerpt(qid)}, expected once"
+            )
+        documents[docid] = value
+    return table
+
+
+def parse_object(path: FilePath, number: int, line: str) -> dict[str, Any]:
+    """The JSON object in ``line``."""
+    try:
+        record = json.loads(line)
+        # JSON can escape half a surrogate pair, which makes a string that no UTF-8 file could hold afterwards.
+        broken = _ESCAPED_HALF.search(line) and _HALF_PAIR.search(json.dumps(record, ensure_ascii=False))
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise InputError(path, number, f"not JSON ({reason}): {excerpt(line)}") from None
+    if not isinstance(record, dict):
+        raise InputError(path, number, f"expected a JSON object, found {excerpt(line)}")
+    if broken:
+        raise InputError(path, number, f"holds half a surrogate pair, {excerpt(broken[0])}, which is not text")
+    return record
+
+
+def take(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """The value of the first of ``keys`` that ``record`` has."""
+    for key in keys:
+        if key in record:
+            return record[key]
+    raise InputError(
+        path, number, f"no key {' or '.join(map(repr, keys))}; found {', '.join(map(repr, record)) or 'none'}"
+    )
+
+
+def take_text(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """:func:`take` for a string."""
+    value = take(path, number, record, keys)
+    if not isinstance(value, str):
+        raise InputError(path, number, f"key {keys[0]!r}: expected a string, found {excerpt(json.dumps(value))}")
+    return value
+
+
+def take_id(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str], name: str) -> str:
+    """:func:`take` for an id; a whole number counts as one."""
+    value = take(path, number, record, keys)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(path, number, f"the {name} is {excerpt(json.dumps(value))}, expected a string")
+    check_id(path, number, name, value)
+    return value
+
+
+def write_lines(path: FilePath, kind: str, lines: Iterable[str]) -> None:
+    """Write ``lines`` whole or not at all; none is an error, because reading would call the file empty."""
+    lines = iter(lines)
+    first = next(lines, None)
+    if first is None:
+        raise RankwellError(f"cannot write {path}: there are no {kind}")
+    with atomic_text(path) as file:
+        file.write(first)
+        file.writelines(lines)
+
+
+def names_jsonl(path: FilePath) -> bool:
+    """Whether the name of a file to be written asks for jsonl."""
+    return os.fspath(path).removesuffix(".gz").endswith(".jsonl")
+
+
+def writable_id(path: FilePath, name: str, value: str) -> str:
+    """``value`` if it is an id that reading gives back."""
+    if not value or _UNWRITABLE_ID.search(value):
+        raise RankwellError(
+            f"cannot write {path}: the {name} is {excerpt(value)}, expected characters other than whitespace"
+        )
+    return value
+
+
+def writable_ids(path: FilePath, qid: str, docids: Iterable[str]) -> None:
+    """Raise unless a TREC file can hold these ids."""
+    writable_id(path, "query id", qid)
+    if qid.startswith("#"):
+        raise RankwellError(f"cannot write {path}: the query id {excerpt(qid)} would be read as a comment")
+    for docid in docids:
+        writable_id(path, "document id", docid)
+
+
+def writable_cell(path: FilePath, name: str, value: str) -> str:
+    """``value`` if a tsv file can hold it."""
+    if bad := _UNWRITABLE_CELL.search(value):
+        raise RankwellError(
+            f"cannot write {path}: the {name} holds {excerpt(bad[0])}, which a tsv file cannot; use a .jsonl file"
+            if bad[0] in "\t\n\r"
+            else f"cannot write {path}: the {name} holds {excerpt(bad[0])}, which is not text"
+        )
+    return value
+
+
+def json_line(path: FilePath, record: Mapping[str, Any]) -> str:
+    """``record`` as one line of a jsonl file."""
+    line = json.dumps(record, ensure_ascii=False)
+    if bad := _HALF_PAIR.search(line):
+        raise RankwellError(f"cannot write {path}: a string holds {excerpt(bad[0])}, which is not text")
+    return line + "\n"

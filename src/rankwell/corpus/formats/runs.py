@@ -1,0 +1,127 @@
+"""Runs: TREC's six columns and MS MARCO's three.
+
+The score decides the order, as in trec_eval; TREC's rank column is not looked at. MS MARCO files hold ranks only, which
+become the scores 1/rank. Scores are written as the shortest decimal that reads back as the same 32-bit float, so a run
+that is written and read again is the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite, nan
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.corpus.formats.lines import (
+    FilePath,
+    Lines,
+    by_query,
+    open_lines,
+    whole_number,
+    writable_id,
+    writable_ids,
+    write_lines,
+    wrong_columns,
+)
+from rankwell.corpus.records import Run, Scores
+
+TREC = ("query id", "Q0", "document id", "rank", "score", "run name")
+MSMARCO = ("query id", "document id", "rank")
+# From here on a number rounds to infinity as a 32-bit float.
+SCORE_LIMIT = float(np.finfo(np.float32).max) + 2.0**103
+
+Rows = Iterator[tuple[int, str, str, float]]
+
+
+def read_run(path: FilePath, *, name: str | None = None) -> Run:
+    """Read a TREC or MS MARCO run; ``name`` defaults to the file's run name, or to the file name where it has none."""
+    first, lines = open_lines(path, "a run", comments=True)
+    columns = first.split()
+    if len(columns) >= len(TREC):
+        rows, tag = _trec_rows(path, lines), columns[5]
+    elif len(columns) == len(MSMARCO):
+        rows, tag = _msmarco_rows(path, lines), Path(path).name
+    else:
+        hint = "; is this a qrels file?" if len(columns) == 4 else ""
+        number = next(lines)[0]
+        problem = f"found {len(columns)} columns, expected {len(TREC)} ({', '.join(TREC)}) or {len(MSMARCO)} "
+        raise InputError(path, number, f"{problem}({', '.join(MSMARCO)}){hint}: {excerpt(first)}")
+    scores = by_query(path, rows)
+    if not scores:
+        raise InputError(path, None, "is empty, expected a run")
+    return Run.from_scores(scores, name=name or tag)
+
+
+def _trec_rows(path: FilePath, lines: Lines) -> Rows:
+    for number, line in lines:
+        columns = line.split()
+        if not columns or columns[0][0] == "#":
+            continue
+        # trec_eval ignores what follows the run name. A number in its place means that an id held a space, though.
+        if len(columns) != len(TREC) and (len(columns) < len(TREC) or isfinite(_number(columns[5]))):
+            raise wrong_columns(path, number, line, TREC)
+        score = _number(columns[4])
+        if not -SCORE_LIMIT < score < SCORE_LIMIT:
+            problem = f"the score is {excerpt(columns[4])}, expected a finite number (32-bit float)"
+            raise InputError(path, number, problem)
+        yield number, columns[0], columns[2], score
+
+
+def _number(text: str) -> float:
+    """``text`` as a number, NaN where it is none (Python would also take 1_000)."""
+    try:
+        return float(text) if "_" not in text else nan
+    except ValueError:
+        return nan
+
+
+def _msmarco_rows(path: FilePath, lines: Lines) -> Rows:
+    for number, line in lines:
+        columns = line.split()
+        if not columns or columns[0].startswith("#"):
+            continue
+        if len(columns) != len(MSMARCO):
+            raise wrong_columns(path, number, line, MSMARCO)
+        qid, docid, text = columns
+        try:
+            rank = whole_number(text)
+        except ValueError:
+            rank = 0
+        if rank < 1:
+            raise InputError(path, number, f"the rank is {excerpt(text)}, expected a whole number from 1")
+        yield number, qid, docid, 1.0 / rank
+
+
+def write_run(run: Run, path: FilePath, *, format: Literal["trec", "msmarco"] = "trec") -> None:
+    """Write ``run`` whole or not at all; ``msmarco`` keeps the order but not the scores."""
+    if format not in ("trec", "msmarco"):
+        raise RankwellError(f"no run format is called {format!r} (known: trec, msmarco)")
+    write_lines(path, "ranked documents", _trec_lines(run, path) if format == "trec" else _msmarco_lines(run, path))
+
+
+def _trec_lines(run: Run, path: FilePath) -> Iterator[str]:
+    name = writable_id(path, "run name", run.name)
+    for qid, ranking in run.items():
+        writable_ids(path, qid, ranking.docids)
+        for rank, (docid, score) in enumerate(zip(ranking.docids, _decimals(ranking.scores), strict=True), 1):
+            yield f"{qid} Q0 {docid} {rank} {score} {name}\n"
+
+
+def _msmarco_lines(run: Run, path: FilePath) -> Iterator[str]:
+    for qid, ranking in run.items():
+        writable_ids(path, qid, ranking.docids)
+        for rank, docid in enumerate(ranking.docids, 1):
+            yield f"{qid}\t{docid}\t{rank}\n"
+
+
+def _decimals(scores: Scores) -> list[str]:
+    """The shortest decimals that read back as ``scores``."""
+    texts = list(map(str, scores))
+    # A decimal is read as a 64-bit float first; the few that then round to the wrong neighbour are written in full.
+    read = np.array(list(map(float, texts)), np.float32)
+    for i in np.flatnonzero(read != scores):
+        texts[i] = repr(float(scores[i]))
+    return texts

@@ -1,0 +1,282 @@
+"""Native code for words: finding them in UTF-8 bytes and giving each distinct one a number.
+
+Tokenising in Python is nine tenths of an index build, so both are numba kernels over whole batches. They release the
+GIL and are cached on disk, so they are compiled once per machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from rankwell.corpus.characters import (
+    DIGIT,
+    IDEOGRAPH,
+    JOINER,
+    KATAKANA,
+    LETTER,
+    MARK,
+    MID_BOTH,
+    MID_LETTER,
+    MID_NUMBER,
+    OTHER,
+    TABLE_SIZE,
+)
+
+MAX_WORD_BYTES = 255
+"""Longer runs of letters are cut here, as Lucene does."""
+
+Bytes = NDArray[np.uint8]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _decode(text: Bytes, at: int, end: int) -> tuple[int, int]:
+    """The character at byte ``at`` and how many bytes it takes; the bytes are valid UTF-8."""
+    first = np.int64(text[at])
+    if first < 0x80:
+        return first, 1
+    if first < 0xE0 and at + 1 < end:
+        return ((first & 0x1F) << 6) | np.int64(text[at + 1] & 0x3F), 2
+    if first < 0xF0 and at + 2 < end:
+        return ((first & 0x0F) << 12) | (np.int64(text[at + 1] & 0x3F) << 6) | np.int64(text[at + 2] & 0x3F), 3
+    if at + 3 < end:
+        high = ((first & 0x07) << 18) | (np.int64(text[at + 1] & 0x3F) << 12)
+        return high | (np.int64(text[at + 2] & 0x3F) << 6) | np.int64(text[at + 3] & 0x3F), 4
+    return 0, 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _class(code: int, classes: Bytes) -> int:
+    if code < TABLE_SIZE:
+        return np.int64(classes[code])
+    return IDEOGRAPH if code < 0x40000 else OTHER
+
+
+@njit(cache=True, nogil=True)
+def _word_end(text: Bytes, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
+    """Where the word that begins before ``at`` with a character of class ``kind`` ends; whether it has a letter or digit."""
+    limit = at + MAX_WORD_BYTES - 4
+    solid = kind != JOINER
+    last = kind
+    while at < end and at < limit:
+        code, size = _decode(text, at, end)
+        kind = _class(code, classes)
+        if kind == LETTER or kind == DIGIT:
+            if last == KATAKANA:
+                break
+            solid = True
+        elif kind == KATAKANA:
+            if last == LETTER or last == DIGIT:
+                break
+            solid = True
+        elif kind == MARK:
+            at += size
+            continue
+        elif kind == MID_LETTER or kind == MID_NUMBER or kind == MID_BOTH:
+            # It joins only between two letters or two digits: look one character ahead.
+            if at + size >= end:
+                break
+            next_code, next_size = _decode(text, at + size, end)
+            next_kind = _class(next_code, classes)
+            letters = last == LETTER and next_kind == LETTER and kind != MID_NUMBER
+            digits = last == DIGIT and next_kind == DIGIT and kind != MID_LETTER
+            if not (letters or digits):
+                break
+            at += size + next_size
+            continue
+        elif kind != JOINER:
+            break
+        last = kind
+        at += size
+    return at, solid
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _without_possessive(text: Bytes, start: int, end: int) -> int:
+    """The end of the word without a final ``'s`` (any of the three apostrophes)."""
+    if end - start > 2 and (text[end - 1] == 115 or text[end - 1] == 83):
+        if text[end - 2] == 39:
+            return end - 2
+        if end - start > 4:
+            typographic = text[end - 4] == 0xE2 and text[end - 3] == 0x80 and text[end - 2] == 0x99
+            full_width = text[end - 4] == 0xEF and text[end - 3] == 0xBC and text[end - 2] == 0x87
+            if typographic or full_width:
+                return end - 4
+    return end
+
+
+@njit(cache=True, nogil=True)
+def find_words(
+    text: Bytes, text_ends: NDArray[np.int64], classes: Bytes, drop_possessive: bool, spans: NDArray[np.int64]
+) -> Any:
+    """Fill ``spans`` with the ``(begin, end)`` bytes of each word; return the running number of words after each text.
+
+    ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text.
+    """
+    counts = np.empty(len(text_ends), np.int64)
+    found = 0
+    at = 0
+    for i in range(len(text_ends)):
+        end = text_ends[i]
+        while at < end:
+            code, size = _decode(text, at, end)
+            kind = _class(code, classes)
+            start = at
+            at += size
+            if kind == IDEOGRAPH:
+                spans[found, 0] = start
+                spans[found, 1] = at
+                found += 1
+            elif LETTER <= kind <= KATAKANA:
+                at, solid = _word_end(text, at, end, kind, classes)
+                if solid:
+                    spans[found, 0] = start
+                    spans[found, 1] = _without_possessive(text, start, at) if drop_possessive else at
+                    found += 1
+        counts[i] = found
+    return counts
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _lower_into(text: Bytes, start: int, end: int, lower: NDArray[np.int32], word: Bytes) -> int:
+    """Write the lower-case form of ``text[start:end]`` to ``word``; return its length in bytes."""
+    size = 0
+    at = start
+    while at < end:
+        if text[at] < 0x80:
+            word[size] = lower[text[at]]
+            size += 1
+            at += 1
+            continue
+        code, width = _decode(text, at, end)
+        low = np.int64(lower[code]) if code < TABLE_SIZE else code
+        if low == code:
+            for j in range(width):
+                word[size + j] = text[at + j]
+            size += width
+        elif low < 0x80:
+            word[size] = low
+            size += 1
+        elif low < 0x800:
+            word[size] = 0xC0 | (low >> 6)
+            word[size + 1] = 0x80 | (low & 0x3F)
+            size += 2
+        elif low < 0x10000:
+            word[size] = 0xE0 | (low >> 12)
+            word[size + 1] = 0x80 | ((low >> 6) & 0x3F)
+            word[size + 2] = 0x80 | (low & 0x3F)
+            size += 3
+        else:
+            word[size] = 0xF0 | (low >> 18)
+            word[size + 1] = 0x80 | ((low >> 12) & 0x3F)
+            word[size + 2] = 0x80 | ((low >> 6) & 0x3F)
+            word[size + 3] = 0x80 | (low & 0x3F)
+            size += 4
+        at += width
+    return size
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _hash(word: Bytes, size: int) -> int:
+    """FNV-1a with a final mix, so that the low bits can index a table."""
+    value = np.uint64(0xCBF29CE484222325)
+    for i in range(size):
+        value = (value ^ np.uint64(word[i])) * np.uint64(0x100000001B3)
+    return value ^ (value >> np.uint64(32))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _slot(word: Bytes, size: int, slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]) -> int:
+    """The slot that holds ``word``, or the free one where it belongs."""
+    mask = len(slots) - 1
+    slot = np.int64(_hash(word, size) & np.uint64(mask))
+    while slots[slot] >= 0:
+        number = slots[slot]
+        begin = ends[number - 1] if number else 0
+        if ends[number] - begin == size:
+            same = True
+            for j in range(size):
+                if arena[begin + j] != word[j]:
+                    same = False
+                    break
+            if same:
+                return slot
+        slot = (slot + 1) & mask
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def intern_words(
+    text: Bytes,
+    spans: NDArray[np.int64],
+    first: int,
+    lower: NDArray[np.int32],
+    slots: NDArray[np.int32],
+    arena: Bytes,
+    ends: NDArray[np.int64],
+    count: int,
+    numbers: NDArray[np.int32],
+) -> tuple[int, int]:
+    """Number the words from ``first`` on, adding those not seen before; stop where a table is too full for the next one.
+
+    Returns the number of distinct words and of the spans done. An empty ``lower`` keeps the case.
+    """
+    word = np.empty(4096, np.uint8)
+    used = ends[count - 1] if count else 0
+    for i in range(first, len(spans)):
+        start, end = spans[i, 0], spans[i, 1]
+        if 2 * (end - start) + 4 > len(word):
+            word = np.empty(4 * (end - start), np.uint8)
+        if 2 * count >= len(slots) or count >= len(ends) or used + 2 * (end - start) + 4 > len(arena):
+            return count, i
+        if len(lower):
+            size = _lower_into(text, start, end, lower, word)
+        else:
+            size = end - start
+            word[:size] = text[start:end]
+        slot = _slot(word, size, slots, arena, ends)
+        if slots[slot] < 0:
+            slots[slot] = count
+            arena[used : used + size] = word[:size]
+            used += size
+            ends[count] = used
+            count += 1
+        numbers[i] = slots[slot]
+    return count, len(spans)
+
+
+@njit(cache=True, nogil=True)
+def find_interned(
+    text: Bytes, text_ends: NDArray[np.int64], slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]
+) -> Any:
+    """The number of each word, or -1 where it is not in the table."""
+    numbers = np.empty(len(text_ends), np.int32)
+    begin = 0
+    for i in range(len(text_ends)):
+        word = text[begin : text_ends[i]]
+        numbers[i] = slots[_slot(word, len(word), slots, arena, ends)]
+        begin = text_ends[i]
+    return numbers
+
+
+@njit(cache=True, nogil=True)
+def find_one(word: Bytes, slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]) -> int:
+    """The number of one word, or -1."""
+    return np.int64(slots[_slot(word, len(word), slots, arena, ends)])
+
+
+@njit(cache=True, nogil=True)
+def fill_slots(arena: Bytes, ends: NDArray[np.int64], count: int, slots: NDArray[np.int32]) -> None:
+    """Enter the first ``count`` words of an arena into an empty, larger table."""
+    mask = len(slots) - 1
+    begin = 0
+    for number in range(count):
+        word = arena[begin : ends[number]]
+        slot = np.int64(_hash(word, len(word)) & np.uint64(mask))
+        while slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        slots[slot] = number
+        begin = ends[number]

@@ -1,0 +1,125 @@
+"""A lexicon numbers distinct strings 0, 1, 2, …: words, stems and document ids alike.
+
+The strings lie end to end in one byte array with a hash table of 32-bit slots over it, so millions of them cost little
+memory, whole batches are looked up in native code, and a saved lexicon is used straight from its memory-mapped files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.arrays import map_array, pack_strings, save_array
+from rankwell.corpus.characters import lower_table
+from rankwell.corpus.kernels import fill_slots, find_interned, find_one, intern_words
+
+_KEEP_CASE = np.zeros(0, np.int32)
+
+
+class Lexicon:
+    """Strings and their numbers. ``fold_case`` lower-cases what is added (not what is looked up)."""
+
+    def __init__(self, *, fold_case: bool = False):
+        self._lower = lower_table() if fold_case else _KEEP_CASE
+        self._count = 0
+        self._slots = np.full(1 << 12, -1, np.int32)
+        self._arena = np.empty(1 << 14, np.uint8)
+        self._ends = np.empty(1 << 11, np.int64)
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Lexicon:
+        """Map a saved lexicon; it can be read, not added to."""
+        lexicon = cls.__new__(cls)
+        lexicon._lower = _KEEP_CASE
+        lexicon._slots = map_array(folder / f"{name}.slots.npy", np.int32)
+        lexicon._arena = map_array(folder / f"{name}.npy", np.uint8)
+        lexicon._ends = map_array(folder / f"{name}.ends.npy", np.int64)
+        lexicon._count = len(lexicon._ends)
+        return lexicon
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write the lexicon as the files ``NAME.npy``, ``NAME.ends.npy`` and ``NAME.slots.npy``."""
+        ends = self._ends[: self._count]
+        save_array(folder / f"{name}.npy", self._arena[: int(ends[-1]) if self._count else 0])
+        save_array(folder / f"{name}.ends.npy", ends)
+        save_array(folder / f"{name}.slots.npy", self._slots)
+
+    def intern(self, text: NDArray[np.uint8], spans: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The number of each ``text[begin:end]``, adding those not seen before."""
+        numbers = np.empty(len(spans), np.int32)
+        done = 0
+        while done < len(spans):
+            needed = 2 * int(spans[done, 1] - spans[done, 0]) + 4
+            self._make_room(needed)
+            self._count, done = intern_words(
+                text, spans, done, self._lower, self._slots, self._arena, self._ends, self._count, numbers
+            )
+        return numbers
+
+    def add(self, strings: list[str]) -> NDArray[np.int32]:
+        """The number of each string, adding those not seen before."""
+        text, ends = pack_strings(strings)
+        spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1) if strings else np.empty((0, 2), np.int64)
+        return self.intern(text, spans.astype(np.int64))
+
+    def find(self, strings: list[str]) -> NDArray[np.int32]:
+        """The number of each string, -1 for those that are not here."""
+        text, ends = pack_strings(strings)
+        numbers: NDArray[np.int32] = find_interned(text, ends, self._slots, self._arena, self._ends)
+        return numbers
+
+    def number(self, string: str) -> int:
+        """The number of one string, or -1; several times faster than :meth:`find` for one."""
+        word = np.frombuffer(string.encode("utf-8", "surrogatepass"), np.uint8)
+        return int(find_one(word, self._slots, self._arena, self._ends))
+
+    def strings(self, numbers: NDArray[np.integer] | range) -> list[str]:
+        """The strings with these numbers."""
+        wanted = np.asarray(numbers, np.int64)
+        ends = self._ends[wanted]
+        begins = np.where(wanted > 0, self._ends[wanted - 1], 0)
+        arena = memoryview(self._arena)
+        pairs = zip(begins.tolist(), ends.tolist(), strict=True)
+        return [str(arena[begin:end], "utf-8", "surrogatepass") for begin, end in pairs]
+
+    def __getitem__(self, number: int) -> str:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return self.strings(range(number, number + 1))[0]
+
+    def __contains__(self, string: object) -> bool:
+        return isinstance(string, str) and self.number(string) >= 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def ascending(self) -> NDArray[np.int64]:
+        """The numbers in the byte order of their strings, which is also Python's order of them."""
+        ends = self._ends[: self._count]
+        lengths = np.diff(ends, prepend=0)
+        widest = int(lengths.max(initial=0))
+        if widest > 64:
+            return np.array(sorted(range(self._count), key=self.strings(range(self._count)).__getitem__), np.int64)
+        # Eight bytes at a time as one big-endian number; a shorter string is padded with zeros and so comes first.
+        begins = ends - lengths
+        columns = []
+        for offset in range(0, max(widest, 1), 8):
+            key = np.zeros(self._count, np.uint64)
+            for byte in range(offset, offset + 8):
+                inside = byte < lengths
+                at = np.where(inside, begins + byte, 0)
+                key = (key << np.uint64(8)) | np.where(inside, self._arena[at] if len(self._arena) else 0, 0).astype(np.uint64)
+            columns.append(key)
+        return np.lexsort(columns[::-1])
+
+    def _make_room(self, needed: int) -> None:
+        used = int(self._ends[self._count - 1]) if self._count else 0
+        if used + needed > len(self._arena):
+            self._arena = np.concatenate([self._arena, np.empty(max(len(self._arena) // 2, needed), np.uint8)])
+        if self._count >= len(self._ends):
+            self._ends = np.concatenate([self._ends, np.empty(len(self._ends) // 2, np.int64)])
+        if 2 * self._count >= len(self._slots):
+            self._slots = np.full(2 * len(self._slots), -1, np.int32)
+            fill_slots(self._arena, self._ends, self._count, self._slots)

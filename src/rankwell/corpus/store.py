@@ -1,0 +1,180 @@
+"""The document store: document id → text (and, per tokenizer, token ids) in memory-mapped files.
+
+Opening costs a few system calls whatever the size; a read touches only the pages it needs; several processes share one
+copy in the page cache. A store is written once and never changed: token ids computed later are put beside the texts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rankwell.core.arrays import Array, Ragged, RaggedWriter, pack_strings
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.records import Document
+
+STORE_VERSION = 1
+BATCH_CHARACTERS = 2**21
+MAX_DOCUMENTS = 2**31 - 1
+_TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str]]]:
+    """Ids and contents in batches of about two million characters, so that memory does not depend on the collection."""
+    docids: list[str] = []
+    texts: list[str] = []
+    size = 0
+    for document in documents:
+        docids.append(document.docid)
+        texts.append(document.contents)
+        size += len(texts[-1])
+        if size >= BATCH_CHARACTERS:
+            yield docids, texts
+            docids, texts, size = [], [], 0
+    if docids:
+        yield docids, texts
+
+
+class StoreWriter:
+    """Append documents to a new store in ``folder``; an id that comes twice is an error."""
+
+    def __init__(self, folder: Path, *, texts: bool = True):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.docids = Lexicon()
+        self._texts = RaggedWriter(folder, "texts", np.uint8) if texts else None
+
+    def append(self, docids: list[str], text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        """Add documents whose texts are packed as :func:`pack_strings` packs them."""
+        expected = len(self.docids)
+        numbers = self.docids.add(docids)
+        if len(self.docids) != expected + len(docids):
+            fresh = np.arange(expected, expected + len(docids))
+            twice = docids[int((numbers != fresh).argmax())]
+            raise RankwellError(f"document id {twice!r} comes twice in the collection; ids must be unique")
+        if len(self.docids) > MAX_DOCUMENTS:
+            raise RankwellError(f"a segment holds at most {MAX_DOCUMENTS:,} documents; index the rest with --append")
+        if self._texts is not None:
+            self._texts.append(text, ends)
+
+    def close(self) -> None:
+        """Write what is still in memory."""
+        self.docids.save(self.folder, "docids")
+        if self._texts is not None:
+            self._texts.close()
+        info = {"version": STORE_VERSION, "documents": len(self.docids), "texts": self._texts is not None}
+        (self.folder / "store.json").write_text(json.dumps(info) + "\n", encoding="utf-8")
+
+
+class DocumentStore:
+    """Documents by id, read from disk as they are asked for."""
+
+    def __init__(self, folder: Path, docids: Lexicon, texts: Ragged | None):
+        self.folder = folder
+        self.docids = docids
+        self._texts = texts
+
+    @classmethod
+    def build(cls, documents: Iterable[Document], folder: str | Path) -> DocumentStore:
+        """Write a store; ``folder`` must not exist and appears only when it is complete."""
+        folder = Path(folder)
+        if folder.exists():
+            raise RankwellError(f"{folder} exists already; remove it first or choose another name")
+        with atomic_folder(folder) as temporary:
+            writer = StoreWriter(temporary)
+            for docids, texts in document_batches(documents):
+                writer.append(docids, *pack_strings(texts))
+            writer.close()
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> DocumentStore:
+        """Open a store that :meth:`build` or an index build wrote."""
+        folder = Path(folder)
+        try:
+            info = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+            found, has_texts = info["version"], info["texts"]
+        except (FileNotFoundError, NotADirectoryError):
+            raise InputError(folder, None, "not a document store (it has no store.json)") from None
+        except (ValueError, KeyError, TypeError):
+            raise InputError(folder / "store.json", None, "not the description of a document store") from None
+        if found != STORE_VERSION:
+            raise InputError(folder, None, f"a store of version {found}; this rankwell reads version {STORE_VERSION}")
+        texts = Ragged.open(folder, "texts", np.uint8) if has_texts else None
+        return cls(folder, Lexicon.open(folder, "docids"), texts)
+
+    def text(self, docid: str) -> str:
+        """The text of one document."""
+        number = self.docids.number(docid)
+        if number < 0:
+            raise RankwellError(f"document {docid!r} is not in the store {self.folder}")
+        return str(memoryview(self._readable_texts()[number]), "utf-8", "surrogatepass")
+
+    def texts(self, docids: Sequence[str]) -> list[str]:
+        """The texts of several documents; an unknown id is an error that names it."""
+        return self.texts_at(self.numbers(docids))
+
+    def numbers(self, docids: Sequence[str]) -> NDArray[np.int32]:
+        """The position of each document in the store."""
+        numbers = self.docids.find(list(docids))
+        if (missing := numbers < 0).any():
+            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not in the store {self.folder}")
+        return numbers
+
+    def texts_at(self, numbers: NDArray[np.integer]) -> list[str]:
+        """The texts at these positions."""
+        texts = self._readable_texts()
+        numbers = np.asarray(numbers, np.int64)
+        ends = texts.ends[numbers].tolist()
+        begins = np.where(numbers > 0, texts.ends[numbers - 1], 0).tolist()
+        values = memoryview(texts.values)
+        return [str(values[begin:end], "utf-8", "surrogatepass") for begin, end in zip(begins, ends, strict=True)]
+
+    def _readable_texts(self) -> Ragged:
+        if self._texts is None:
+            raise RankwellError(f"{self.folder} was built without texts; build it again with them")
+        return self._texts
+
+    def put_tokens(self, name: str, rows: Iterable[tuple[Array, NDArray[np.int64]]], dtype: DTypeLike) -> Ragged:
+        """Keep token ids for every document under ``name`` (say, the tokenizer's hash): batches of values and row ends."""
+        folder = self._tokens_folder(name)
+        with atomic_folder(folder) as temporary, RaggedWriter(temporary, "tokens", dtype) as writer:
+            count = 0
+            for values, ends in rows:
+                writer.append(values, ends)
+                count += len(ends)
+            if count != len(self):
+                raise RankwellError(f"{count} rows of tokens for {len(self)} documents")
+        return self.tokens(name, dtype)
+
+    def has_tokens(self, name: str) -> bool:
+        """Whether token ids were kept under ``name``."""
+        return self._tokens_folder(name).is_dir()
+
+    def tokens(self, name: str, dtype: DTypeLike) -> Ragged:
+        """The token ids kept under ``name``, one row for each document."""
+        return Ragged.open(self._tokens_folder(name), "tokens", dtype)
+
+    def _tokens_folder(self, name: str) -> Path:
+        if not _TOKENS_NAME.fullmatch(name):
+            raise RankwellError(f"{name!r} cannot name a set of tokens: letters, digits, '.', '_' and '-' only")
+        return self.folder / f"tokens-{name}"
+
+    def __contains__(self, docid: object) -> bool:
+        return docid in self.docids
+
+    def __len__(self) -> int:
+        return len(self.docids)
+
+    def __iter__(self) -> Iterator[Document]:
+        for begin in range(0, len(self), 4096):
+            numbers = range(begin, min(begin + 4096, len(self)))
+            texts = self.texts_at(np.asarray(numbers))
+            yield from map(Document, self.docids.strings(numbers), texts)

@@ -1,0 +1,144 @@
+"""Compare runs on the same queries with one of them, the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Qrels, Run
+from rankwell.evaluate.evaluation import Average, Evaluation, averaged_queries, evaluate_queries
+from rankwell.evaluate.notation import Measure, parse_measures
+from rankwell.evaluate.significance import TESTS, Interval, bootstrap_interval, differences, holm
+from rankwell.evaluate.validate import refuse_errors
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """How one run differs from the baseline in one measure.
+
+    ``relative`` is the difference as a share of the baseline's figure, None where that is 0; ``corrected`` is the
+    p-value after Holm's correction over all contrasts of the comparison; ``interval`` is the 95 % bootstrap interval of
+    the difference.
+    """
+
+    run: str
+    measure: str
+    difference: float
+    relative: float | None
+    wins: int
+    ties: int
+    losses: int
+    p: float
+    corrected: float
+    interval: Interval
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Runs beside their baseline; ``contrasts`` go run by run, and within a run measure by measure."""
+
+    baseline: str
+    test: str
+    level: float
+    evaluations: Mapping[str, Evaluation]
+    contrasts: tuple[Contrast, ...]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The measures, in the order asked for."""
+        return self.evaluations[self.baseline].measures
+
+    @property
+    def qids(self) -> tuple[str, ...]:
+        """The queries compared."""
+        return self.evaluations[self.baseline].qids
+
+    @cached_property
+    def mean(self) -> Mapping[str, Mapping[str, float]]:
+        """The figure of a run and measure: ``comparison.mean["bm25"]["RR@10"]``."""
+        return {name: evaluation.mean for name, evaluation in self.evaluations.items()}
+
+    @cached_property
+    def by_name(self) -> Mapping[tuple[str, str], Contrast]:
+        """The contrast of a run and measure: ``comparison.by_name["mono", "RR@10"]``."""
+        return {(contrast.run, contrast.measure): contrast for contrast in self.contrasts}
+
+    def significant(self, run: str, measure: str) -> bool:
+        """Whether the run differs from the baseline by more than chance, after correction."""
+        contrast = self.by_name.get((run, measure))
+        return contrast is not None and contrast.corrected < self.level
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON holds them."""
+        return {
+            "baseline": self.baseline,
+            "queries": len(self.qids),
+            "test": self.test,
+            "level": self.level,
+            "mean": {name: dict(figures) for name, figures in self.mean.items()},
+            "contrasts": [asdict(contrast) for contrast in self.contrasts],
+        }
+
+
+def compare(
+    qrels: Qrels,
+    runs: Mapping[str, Run],
+    measures: str | Iterable[str | Measure] = "RR@10 nDCG@10 AP",
+    *,
+    baseline: str | None = None,
+    test: str = "t",
+    average: Average = "qrels",
+    level: float = 0.05,
+) -> Comparison:
+    """Compare ``runs`` with the ``baseline`` among them (the first, where none is named).
+
+    ``test`` is one of :data:`~rankwell.evaluate.significance.TESTS`. ``average="both"`` compares the queries that have
+    results in every run. Differences are per query; a query is a tie where the two values are equal.
+    """
+    if not runs:
+        raise RankwellError("there is no run to compare")
+    baseline = next(iter(runs)) if baseline is None else baseline
+    if baseline not in runs:
+        raise RankwellError(f"the baseline {baseline!r} is not among the runs ({', '.join(runs)})")
+    p_value = TESTS[test]
+    runs = {name: Run(run, name=name) for name, run in runs.items()}
+    for run in runs.values():
+        refuse_errors(qrels, run)
+    chosen = parse_measures(measures)
+    qids = averaged_queries(qrels, runs.values(), average)
+    evaluations = {name: evaluate_queries(qrels, run, chosen, qids) for name, run in runs.items()}
+
+    theirs = evaluations[baseline]
+    pairs = [(name, measure) for name in runs if name != baseline for measure in map(str, chosen)]
+    raw = [p_value(evaluations[name].per_query[measure], theirs.per_query[measure]) for name, measure in pairs]
+    contrasts = [
+        contrast(evaluations[name], theirs, name, measure, p, corrected)
+        for (name, measure), p, corrected in zip(pairs, raw, holm(raw), strict=True)
+    ]
+    return Comparison(baseline, test, level, evaluations, tuple(contrasts))
+
+
+def contrast(ours: Evaluation, theirs: Evaluation, run: str, measure: str, p: float, corrected: float) -> Contrast:
+    """Set one run's figures in one measure against the baseline's."""
+    gaps = differences(ours.per_query[measure], theirs.per_query[measure])
+    figure, reference = ours.mean[measure], theirs.mean[measure]
+    interval = bootstrap_interval(ours.per_query[measure], theirs.per_query[measure])
+    if any(m.summary == "sum" for m in ours.measures if str(m) == measure):
+        interval = Interval(interval.low * len(gaps), interval.high * len(gaps))
+    return Contrast(
+        run=run,
+        measure=measure,
+        difference=figure - reference,
+        relative=(figure - reference) / reference if reference else None,
+        wins=int(np.count_nonzero(gaps > 0)),
+        ties=int(np.count_nonzero(gaps == 0)),
+        losses=int(np.count_nonzero(gaps < 0)),
+        p=p,
+        corrected=corrected,
+        interval=interval,
+    )

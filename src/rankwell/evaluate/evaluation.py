@@ -1,0 +1,117 @@
+"""Evaluate one run: a value for each measure and query, and one figure for each measure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.progress import track
+from rankwell.corpus.records import Qrels, Run
+from rankwell.evaluate.judged import judge
+from rankwell.evaluate.notation import Measure, parse_measures
+from rankwell.evaluate.validate import refuse_errors
+
+Values = NDArray[np.float64]
+Average = Literal["qrels", "both"]
+
+GEOMETRIC_FLOOR = 1e-5
+"""What a query counts at least in a geometric mean, which one 0 would otherwise make 0; trec_eval's value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The figures of one run. ``values[i, j]`` is that of ``measures[i]`` on the query ``qids[j]``."""
+
+    run: str
+    qids: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    values: Values
+
+    @cached_property
+    def per_query(self) -> Mapping[str, Values]:
+        """The values of a measure, by its notation, aligned with ``qids``."""
+        return {str(measure): values for measure, values in zip(self.measures, self.values, strict=True)}
+
+    @cached_property
+    def mean(self) -> Mapping[str, float]:
+        """The figure of a measure, by its notation: the mean over the queries, or the sum where it counts something."""
+        return {str(measure): summarise(measure, self.per_query[str(measure)]) for measure in self.measures}
+
+    @cached_property
+    def geometric_mean(self) -> Mapping[str, float]:
+        """The geometric mean over the queries (trec_eval's gm_map is that of AP); a query counts at least 0.00001."""
+        floored = np.log(np.maximum(self.values, GEOMETRIC_FLOOR))
+        return {str(m): float(np.exp(logs.mean())) for m, logs in zip(self.measures, floored, strict=True)}
+
+    def as_dict(self, *, per_query: bool = False) -> dict[str, Any]:
+        """The figures as JSON holds them."""
+        figures: dict[str, Any] = {"run": self.run, "queries": len(self.qids), "mean": dict(self.mean)}
+        if per_query:
+            names = [str(measure) for measure in self.measures]
+            rows = self.values.T.tolist()
+            figures["per_query"] = {
+                qid: dict(zip(names, row, strict=True)) for qid, row in zip(self.qids, rows, strict=True)
+            }
+        return figures
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in self.mean.items())
+        return f"Evaluation({self.run!r}, {len(self.qids)} queries: {figures})"
+
+
+def summarise(measure: Measure, values: Values) -> float:
+    """One figure for the values of all queries."""
+    return float(values.sum() if measure.summary == "sum" else values.mean())
+
+
+def averaged_queries(qrels: Qrels, runs: Iterable[Run], average: Average) -> tuple[str, ...]:
+    """The queries a mean is taken over: all that are judged, or those that every run has results for as well."""
+    if average == "qrels":
+        return tuple(qrels)
+    if average != "both":
+        raise RankwellError(f"no way of averaging is called {average!r} (known: qrels, both)")
+    runs = tuple(runs)
+    common = tuple(qid for qid in qrels if all(run.get(qid) for run in runs))
+    if not common:
+        raise RankwellError("no judged query has results in every run")
+    return common
+
+
+def evaluate(
+    qrels: Qrels,
+    run: Run,
+    measures: str | Iterable[str | Measure] = "RR@10 nDCG@10 AP",
+    *,
+    average: Average = "qrels",
+) -> Evaluation:
+    """Evaluate ``run`` against ``qrels``.
+
+    The mean is over all queries of the judgments, and those without results count 0 (trec_eval -c). With
+    ``average="both"`` it is over the queries that also have results (trec_eval's default). Queries that only the run
+    has are left out; :func:`rankwell.evaluate.validate.validate` tells of them.
+
+    >>> qrels = Qrels({"q1": {"a": 1}, "q2": {"b": 1}})
+    >>> run = Run.from_scores({"q1": {"x": 2.0, "a": 1.0}})
+    >>> evaluate(qrels, run, "RR@10").mean
+    {'RR@10': 0.25}
+    >>> evaluate(qrels, run, "RR@10", average="both").mean
+    {'RR@10': 0.5}
+    """
+    refuse_errors(qrels, run)
+    return evaluate_queries(qrels, run, parse_measures(measures), averaged_queries(qrels, [run], average))
+
+
+def evaluate_queries(qrels: Qrels, run: Run, measures: tuple[Measure, ...], qids: tuple[str, ...]) -> Evaluation:
+    """Evaluate ``run`` on exactly the judged queries ``qids``."""
+    functions = [measure.function() for measure in measures]
+    values = np.empty((len(qids), len(functions)))
+    for row, qid in zip(values, track(qids, "evaluating", unit="queries"), strict=True):
+        ranking = judge(run[qid].docids if qid in run else (), qrels[qid])
+        row[:] = [function(ranking) for function in functions]
+    return Evaluation(run.name, qids, measures, np.ascontiguousarray(values.T))

@@ -1,0 +1,208 @@
+"""Measures as values that print as their own notation: ``RR@10``, ``AP(rel=2)``, ``RBP(p=0.9)@20``.
+
+A measure is a plain function of a :class:`JudgedRanking`, filed by one decorator line; its keyword-only arguments are
+its parameters. The notation is that of ir-measures::
+
+    NAME [ "(" parameter "=" value, … ")" ] [ "@" cut-off ]
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+from rankwell.core.errors import RankwellError, excerpt
+from rankwell.core.registry import Registry
+from rankwell.evaluate.judged import JudgedRanking
+
+Value = int | float | str
+Summary = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The values a parameter or cut-off may take; ``meaning`` is how an error message says so."""
+
+    type: type[int] | type[float] | type[str]
+    allows: Callable[..., bool]
+    meaning: str
+    example: Value
+
+    def read(self, value: Value) -> Value | None:
+        """``value``, or the text of one, as this domain holds it; None where it is not in the domain."""
+        try:
+            result = self.type(value)
+        except ValueError:
+            return None
+        exact = isinstance(value, str) or result == value
+        return result if exact and self.allows(result) else None
+
+
+DEPTH = Domain(int, lambda depth: depth >= 1, "a whole number of 1 or more", 10)
+RECALL = Domain(float, lambda recall: 0 <= recall <= 1, "a recall level from 0 to 1", 0.1)
+MULTIPLE = Domain(float, lambda times: 0 < times < 1e6, "a positive multiple of the number of relevant documents", 0.5)
+
+PARAMETERS: Mapping[str, Domain] = MappingProxyType(
+    {
+        "rel": Domain(int, lambda grade: grade >= 0, "a whole number of 0 or more", 2),
+        "p": Domain(float, lambda p: 0 < p < 1, "a number between 0 and 1", 0.8),
+        "beta": Domain(float, lambda beta: 0 < beta < 1e6, "a positive number", 2.0),
+        "max_rel": Domain(int, lambda grade: 1 <= grade <= 60, "a whole number from 1 to 60", 3),
+        "trec_eval": Domain(int, lambda version: version in (9, 10), "9 or 10", 9),
+        "dcg": Domain(str, lambda form: form in ("log2", "exp-log2"), "log2 or exp-log2", "exp-log2"),
+    }
+)
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {"MAP": "AP", "MRR": "RR", "NDCG": "nDCG", "RPrec": "Rprec", "BPref": "Bpref", "Precision": "P", "Recall": "R"}
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kind:
+    """What all measures of one name share; filed by :func:`measure`."""
+
+    name: str
+    compute: Callable[..., float]
+    defaults: Mapping[str, Value]
+    cutoff: Domain | None
+    cutoff_required: bool
+    summary: Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measure with its parameters and cut-off.
+
+    >>> from rankwell.evaluate.measures import MEASURES
+    >>> MEASURES["AP"](rel=2) @ 100
+    AP(rel=2)@100
+    """
+
+    kind: Kind
+    parameters: tuple[tuple[str, Value], ...] = ()
+    cutoff: int | float | None = None
+
+    @property
+    def name(self) -> str:
+        """The notation, which is also the key of the measure's figures."""
+        return str(self)
+
+    @property
+    def summary(self) -> Summary:
+        """How the values of the queries become one figure: counts are added, all else is averaged."""
+        return self.kind.summary
+
+    def __call__(self, **parameters: Value) -> Measure:
+        """The measure with these parameters; defaults are not kept, so that equal measures print alike."""
+        chosen = dict(self.parameters)
+        for name, value in parameters.items():
+            if name not in self.kind.defaults:
+                known = ", ".join(self.kind.defaults) or "none"
+                raise RankwellError(f"{self.kind.name} has no parameter {excerpt(name)} (it has: {known})")
+            read = PARAMETERS[name].read(value)
+            if read is None:
+                raise RankwellError(f"{self.kind.name}({name}={value}): {name} must be {PARAMETERS[name].meaning}")
+            chosen[name] = read
+        kept = ((name, chosen[name]) for name in self.kind.defaults if name in chosen)
+        return replace(self, parameters=tuple((name, v) for name, v in kept if v != self.kind.defaults[name]))
+
+    def __matmul__(self, cutoff: Value) -> Measure:
+        """The measure at this cut-off."""
+        domain = self.kind.cutoff
+        if domain is None:
+            raise RankwellError(f"{self.kind.name} takes no cut-off (found {self.kind.name}@{cutoff})")
+        read = domain.read(cutoff)
+        if read is None or isinstance(read, str):
+            raise RankwellError(f"{self.kind.name}@{cutoff}: the cut-off must be {domain.meaning}")
+        return replace(self, cutoff=read)
+
+    def function(self) -> Callable[[JudgedRanking], float]:
+        """The measure as a function of one query's ranking."""
+        arguments = dict(self.parameters)
+        if self.cutoff is not None:
+            arguments["cutoff"] = self.cutoff
+        elif self.kind.cutoff is not None and self.kind.cutoff_required:
+            raise RankwellError(
+                f"{self.kind.name} needs a cut-off, for example {self.kind.name}@{self.kind.cutoff.example}"
+            )
+        return partial(self.kind.compute, **arguments)
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{name}={value}" for name, value in self.parameters)
+        cutoff = "" if self.cutoff is None else f"@{self.cutoff}"
+        return self.kind.name + (f"({arguments})" if arguments else "") + cutoff
+
+    __repr__ = __str__
+
+
+MEASURES: Registry[Measure] = Registry("measure")
+
+
+def measure(
+    name: str, *, cutoff: Domain | None = None, summary: Summary = "mean"
+) -> Callable[[Callable[..., float]], Callable[..., float]]:
+    """Decorator: file a function of a :class:`JudgedRanking` as the measure ``name``.
+
+    Its keyword-only arguments with defaults are the measure's parameters (see :data:`PARAMETERS`); ``cutoff`` says what
+    a cut-off means to it, which is required where the function's own ``cutoff`` argument has no default.
+    """
+
+    def file(compute: Callable[..., float]) -> Callable[..., float]:
+        arguments = dict(inspect.signature(compute).parameters)
+        at = arguments.pop("cutoff", None)
+        defaults = {p.name: p.default for p in arguments.values() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        required = at is not None and at.default is inspect.Parameter.empty
+        MEASURES.register(name)(Measure(Kind(name, compute, MappingProxyType(defaults), cutoff, required, summary)))
+        return compute
+
+    return file
+
+
+NOTATION = re.compile(r"(?P<name>\w+)(?:\((?P<parameters>[^()]*)\))?(?:@(?P<cutoff>[^@()\s]+))?")
+
+
+def parse_measure(text: str, *, rel: int | None = None) -> Measure:
+    """Read one measure.
+
+    ``rel`` is the relevance level of a measure that has one and does not state it.
+
+    >>> parse_measure("P(rel=2)@10"), parse_measure("AP", rel=2), parse_measure("nDCG@10", rel=2)
+    (P(rel=2)@10, AP(rel=2), nDCG@10)
+    """
+    match = NOTATION.fullmatch(text)
+    if match is None:
+        raise RankwellError(f"{excerpt(text)} is not a measure; expected NAME, NAME@10 or NAME(rel=2)@10")
+    chosen = MEASURES[ALIASES.get(match["name"], match["name"])]
+    parameters: dict[str, Value] = {}
+    if rel is not None and "rel" in chosen.kind.defaults:
+        parameters["rel"] = rel
+    for part in filter(None, map(str.strip, (match["parameters"] or "").split(","))):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise RankwellError(f"{text}: {excerpt(part)} is not a parameter; expected NAME=VALUE, for example rel=2")
+        parameters[name.strip()] = value.strip().strip("'\"")
+    chosen = chosen(**parameters)
+    chosen = chosen @ match["cutoff"] if match["cutoff"] else chosen
+    chosen.function()  # A missing cut-off is said now rather than half-way through a run.
+    return chosen
+
+
+def parse_measures(measures: str | Iterable[str | Measure], *, rel: int | None = None) -> tuple[Measure, ...]:
+    """Read measures separated by spaces or commas, or a list of them; one that is named twice is kept once.
+
+    >>> parse_measures("RR@10 nDCG@10, AP(rel=2)")
+    (RR@10, nDCG@10, AP(rel=2))
+    """
+    if isinstance(measures, str):
+        # Spaces and commas within parentheses belong to a measure's parameters.
+        measures = filter(None, re.split(r"[\s,]+(?![^()]*\))", measures))
+    parsed = [item if isinstance(item, Measure) else parse_measure(item, rel=rel) for item in measures]
+    if not parsed:
+        raise RankwellError("no measure is named; expected for example 'RR@10 nDCG@10'")
+    return tuple(dict.fromkeys(parsed))

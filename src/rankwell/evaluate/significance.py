@@ -1,0 +1,129 @@
+"""Is a difference between two runs more than chance? Paired tests, an interval, and the correction for many tests.
+
+All are functions of two arrays that hold the same queries in the same order. None of them ever gives NaN: two equal
+runs, or a single query, are no evidence and give p = 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.registry import Registry
+
+Values = NDArray[np.float64]
+Test = Callable[[Values, Values], float]
+
+TESTS: Registry[Test] = Registry("significance test")
+
+SEED = 0
+SIGN_ROUNDS = 10_000
+BOOTSTRAP_ROUNDS = 5_000
+CELLS_AT_ONCE = 4_000_000  # bounds the memory of the resampling methods to some tens of megabytes
+
+
+def differences(ours: Values, theirs: Values) -> Values:
+    """``ours - theirs``, without the last digits, where 1/2 - 1/3 and 1/3 - 1/6 are not quite equal."""
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    if ours.shape != theirs.shape or ours.ndim != 1:
+        raise ValueError(f"the values are not paired: shapes {ours.shape} and {theirs.shape}")
+    return np.round(ours - theirs, 12) + 0.0
+
+
+@TESTS.register("t")
+def paired_t_test(ours: Values, theirs: Values) -> float:
+    """The two-sided p-value of Student's paired t-test."""
+    gaps = differences(ours, theirs)
+    if len(gaps) < 2 or not gaps.any():
+        return 1.0
+    if np.ptp(gaps) == 0.0:
+        return 0.0  # the same difference on every query
+    from scipy.special import stdtr
+
+    statistic = float(gaps.mean() / (gaps.std(ddof=1) / np.sqrt(len(gaps))))
+    return float(2.0 * stdtr(len(gaps) - 1, -abs(statistic)))
+
+
+@TESTS.register("wilcoxon")
+def wilcoxon_test(ours: Values, theirs: Values) -> float:
+    """The two-sided p-value of Wilcoxon's signed-rank test; queries without a difference are left out."""
+    gaps = differences(ours, theirs)
+    gaps = gaps[gaps != 0.0]
+    if len(gaps) < 2:
+        return 1.0
+    from scipy.stats import wilcoxon
+
+    # The exact distribution holds only without ties among the sizes of the differences.
+    exact = len(gaps) <= 50 and len(np.unique(np.abs(gaps))) == len(gaps)
+    return float(wilcoxon(gaps, method="exact" if exact else "asymptotic").pvalue)
+
+
+@TESTS.register("randomisation")
+def randomisation_test(ours: Values, theirs: Values, *, rounds: int = SIGN_ROUNDS, seed: int = SEED) -> float:
+    """The two-sided p-value of Fisher's randomisation test: how often do random signs give as large a difference?
+
+    All sign patterns are tried where there are no more than ``rounds``; else ``rounds`` random ones, with the observed
+    pattern counted among them, so that p is never 0.
+    """
+    gaps = differences(ours, theirs)
+    gaps = gaps[gaps != 0.0]  # a query without a difference is the same with either sign
+    if len(gaps) == 0:
+        return 1.0
+    observed = abs(float(gaps.sum())) - 1e-9  # a pattern as extreme as the observed one must not fail by rounding
+    if len(gaps) < 63 and 2 ** len(gaps) <= rounds:
+        patterns = np.arange(2 ** len(gaps))[:, None] >> np.arange(len(gaps)) & 1
+        return float(np.mean(np.abs(gaps.sum() - patterns @ (2.0 * gaps)) >= observed))
+    random = np.random.default_rng(seed)
+    extreme = 0
+    for size in batches(rounds, len(gaps)):
+        patterns = random.integers(0, 2, (size, len(gaps)), np.int8)
+        extreme += int(np.count_nonzero(np.abs(gaps.sum() - patterns @ (2.0 * gaps)) >= observed))
+    return (extreme + 1) / (rounds + 1)
+
+
+class Interval(NamedTuple):
+    """The ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def bootstrap_interval(
+    ours: Values, theirs: Values, *, confidence: float = 0.95, rounds: int = BOOTSTRAP_ROUNDS, seed: int = SEED
+) -> Interval:
+    """The percentile bootstrap interval of the mean difference, from ``rounds`` samples of the queries."""
+    gaps = differences(ours, theirs)
+    if len(gaps) == 0 or bool(np.all(gaps == gaps[0])):
+        same = float(gaps[0]) if len(gaps) else 0.0
+        return Interval(same, same)
+    random = np.random.default_rng(seed)
+    means = [
+        gaps[random.integers(0, len(gaps), (size, len(gaps)), np.int32)].mean(axis=1)
+        for size in batches(rounds, len(gaps))
+    ]
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(np.concatenate(means), (tail, 1.0 - tail))
+    return Interval(float(low), float(high))
+
+
+def batches(rounds: int, width: int) -> list[int]:
+    """``rounds`` in parts that fit in memory."""
+    size = max(1, CELLS_AT_ONCE // width)
+    return [min(size, rounds - begin) for begin in range(0, rounds, size)]
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: with it, the chance of any false alarm among all tests stays below the level.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected = [1.0] * len(p_values)
+    largest = 0.0
+    for place, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[i]))
+        corrected[i] = largest
+    return corrected

@@ -1,0 +1,309 @@
+"""Building a segment: texts → postings in memory → sorted runs on disk → one merged, immutable segment.
+
+Memory is bounded by the run size and the vocabulary, whatever the size of the collection: each time the postings in
+memory reach ``run_postings`` they are sorted by term and written as a run; at the end the runs, which cover ascending
+document numbers, are joined term by term, reading and writing from front to back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rankwell.core.arrays import Array, ArrayWriter, pack_strings, save_array
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.store import StoreWriter
+from rankwell.retrieve.kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
+
+SEGMENT_VERSION = 1
+RUN_POSTINGS = 4_000_000
+_RUN_DTYPES: dict[str, DTypeLike] = {"terms": "<u4", "counts": "<u4", "documents": "<u4", "frequencies": "<f4"}
+_HEADER_BYTES = 128
+
+
+class Vocabulary:
+    """Words as they stand in texts → terms. Each distinct word is folded, stemmed and looked up once."""
+
+    def __init__(self, analyzer: Analyzer):
+        self.analyzer = analyzer
+        self.terms = Lexicon()
+        self._words = Lexicon(fold_case=True)
+        self.term_of_word = np.empty(0, np.int32)
+
+    def words_of(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The word numbers of packed texts and the running count after each; new words get their terms."""
+        spans, counts = self.analyzer.spans(text, ends)
+        numbers = self._words.intern(text, spans)
+        self._stem_new_words()
+        return numbers, counts
+
+    def terms_of(self, words: Sequence[str]) -> NDArray[np.int32]:
+        """The term number of each word, -1 for stop words."""
+        numbers = self._words.add([word.lower() for word in words])
+        self._stem_new_words()
+        return self.term_of_word[numbers]
+
+    def _stem_new_words(self) -> None:
+        known = len(self.term_of_word)
+        if known == len(self._words):
+            return
+        stems = self.analyzer.stems(self._words.strings(range(known, len(self._words))))
+        numbers = np.full(len(stems), -1, np.int32)
+        kept = [i for i, stem in enumerate(stems) if stem]
+        numbers[kept] = self.terms.add([stem for stem in stems if stem])
+        self.term_of_word = np.concatenate([self.term_of_word, numbers])
+
+
+class SegmentBuilder:
+    """Fill ``folder`` with a segment: :meth:`add_texts` or :meth:`add_weighted` many times, then :meth:`finish`."""
+
+    def __init__(self, folder: Path, analyzer: Analyzer, *, store: bool = True, run_postings: int = RUN_POSTINGS):
+        self.folder = folder
+        self.run_postings = run_postings
+        self.postings = 0
+        self._store = StoreWriter(folder / "documents", texts=store)
+        self._vocabulary = Vocabulary(analyzer)
+        self._lengths: list[NDArray[np.float32]] = []
+        self._digest = hashlib.blake2b(digest_size=12)
+        self._runs: list[Path] = []
+        self._integral, self._largest = True, 0.0
+        self._count = 0
+        self._terms = np.empty(run_postings, np.uint32)
+        self._documents = np.empty(run_postings, np.uint32)
+        self._frequencies = np.empty(run_postings, np.float32)
+        self._latest = np.empty(0, np.int64)
+
+    @property
+    def documents(self) -> int:
+        """The number of documents added so far."""
+        return len(self._store.docids)
+
+    def data_hash(self) -> str:
+        """A hash of all ids and texts in order."""
+        return self._digest.hexdigest()
+
+    def add_texts(self, docids: list[str], texts: list[str]) -> None:
+        """Add documents whose term frequencies are counted from their texts."""
+        first = self.documents
+        text, ends = self._add_documents(docids, texts)
+        words, counts = self._vocabulary.words_of(text, ends)
+        self._make_room(len(words))
+        lengths = np.empty(len(docids), np.float32)
+        before = self._count
+        self._count = collect_postings(
+            words,
+            counts,
+            self._vocabulary.term_of_word,
+            first,
+            self._latest,
+            self._terms,
+            self._documents,
+            self._frequencies,
+            self._count,
+            lengths,
+        )
+        self._lengths.append(lengths)
+        self._largest = max(self._largest, float(self._frequencies[before : self._count].max(initial=0)))
+
+    def add_weighted(self, docids: list[str], texts: list[str], weights: Sequence[Mapping[str, float]]) -> None:
+        """Add documents whose term frequencies are given, as any positive number, by word.
+
+        Words with the same stem take the largest weight; weights that are 0 or less are dropped.
+        """
+        first = self.documents
+        self._add_documents(docids, texts)
+        lengths = np.zeros(len(docids), np.float32)
+        self._make_room(sum(map(len, weights)))
+        for i, by_word in enumerate(weights):
+            by_term: dict[int, float] = {}
+            for term, weight in zip(self._vocabulary.terms_of(list(by_word)).tolist(), by_word.values(), strict=True):
+                if not math.isfinite(weight):
+                    raise RankwellError(f"document {docids[i]!r} has a term weight that is not a finite number")
+                if term >= 0 and weight > 0:
+                    by_term[term] = max(weight, by_term.get(term, 0.0))
+            here = slice(self._count, self._count + len(by_term))
+            self._terms[here] = list(by_term)
+            self._documents[here] = first + i
+            self._frequencies[here] = list(by_term.values())
+            self._integral = self._integral and all(float(weight).is_integer() for weight in by_term.values())
+            self._largest = max(self._largest, *by_term.values(), 0.0)
+            lengths[i] = sum(by_term.values())
+            self._count += len(by_term)
+        self._lengths.append(lengths)
+
+    def finish(self) -> None:
+        """Merge the runs and write everything; the builder's memory is freed."""
+        if self.documents == 0:
+            raise RankwellError("the collection holds no documents")
+        self._write_run()
+        del self._terms, self._documents, self._frequencies, self._latest
+        lengths = np.concatenate(self._lengths)
+        save_array(self.folder / "lengths.npy", lengths)
+        self._write_tie_order()
+        window_bits = min(16, max(12, math.ceil(math.log2(self.documents / 48))))
+        self._merge(lengths, window_bits)
+        shutil.rmtree(self.folder / "runs", ignore_errors=True)
+        self._vocabulary.terms.save(self.folder, "terms")
+        self._store.close()
+        info = {
+            "version": SEGMENT_VERSION,
+            "documents": self.documents,
+            "terms": len(self._vocabulary.terms),
+            "postings": self.postings,
+            "total_length": float(lengths.sum(dtype=np.float64)),
+            "window_bits": window_bits,
+            "data_hash": self.data_hash(),
+        }
+        (self.folder / "segment.json").write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+
+    def _add_documents(self, docids: list[str], texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        text, ends = pack_strings(texts)
+        self._store.append(docids, text, ends)
+        self._digest.update("\n".join(docids).encode("utf-8", "surrogatepass"))
+        self._digest.update(text.data)
+        return text, ends
+
+    def _make_room(self, postings: int) -> None:
+        """Room for that many more postings and for every term known by now."""
+        if self._count + postings > len(self._terms):
+            self._write_run()
+            if postings > len(self._terms):
+                self._terms = np.empty(postings, np.uint32)
+                self._documents = np.empty(postings, np.uint32)
+                self._frequencies = np.empty(postings, np.float32)
+        missing = len(self._vocabulary.terms) - len(self._latest)
+        if missing > 0:
+            self._latest = np.concatenate([self._latest, np.full(missing + len(self._latest) // 2, -1, np.int64)])
+
+    def _write_run(self) -> None:
+        if self._count == 0:
+            return
+        terms = self._terms[: self._count]
+        counts = np.bincount(terms, minlength=len(self._vocabulary.terms))
+        documents, frequencies = np.empty(self._count, np.uint32), np.empty(self._count, np.float32)
+        begins = np.cumsum(counts) - counts
+        sort_postings(terms, self._documents, self._frequencies, begins, documents, frequencies)
+        present = np.flatnonzero(counts)
+        folder = self.folder / "runs" / str(len(self._runs))
+        folder.mkdir(parents=True)
+        for name, values in (
+            ("terms", present),
+            ("counts", counts[present]),
+            ("documents", documents),
+            ("frequencies", frequencies),
+        ):
+            save_array(folder / f"{name}.npy", values.astype(_RUN_DTYPES[name], copy=False))
+        self._runs.append(folder)
+        self.postings += self._count
+        self._count = 0
+        self._latest[:] = -1
+
+    def _write_tie_order(self) -> None:
+        """``ties[d]`` is document d's place in the ascending order of ids; ``tie_documents`` is its inverse."""
+        order = self._store.docids.ascending()
+        ties = np.empty(len(order), np.uint32)
+        ties[order] = np.arange(len(order), dtype=np.uint32)
+        save_array(self.folder / "ties.npy", ties)
+        save_array(self.folder / "tie_documents.npy", order.astype(np.uint32))
+
+    def _frequency_dtype(self) -> DTypeLike:
+        if self._integral and self._largest <= 0xFF:
+            return np.uint8
+        return np.uint16 if self._integral and self._largest <= 0xFFFF else np.float32
+
+    def _merge(self, lengths: NDArray[np.float32], window_bits: int) -> None:
+        runs = [_RunReader(folder) for folder in self._runs]
+        totals = np.zeros(len(self._vocabulary.terms), np.int64)
+        for run in runs:
+            totals[run.terms] += run.counts
+        posting_begins = np.concatenate([[0], np.cumsum(totals)])
+        save_array(self.folder / "posting_begins.npy", posting_begins)
+        dtypes: dict[str, DTypeLike] = {
+            "postings": np.uint16,
+            "frequencies": self._frequency_dtype(),
+            "chunk_windows": np.uint16,
+            "chunk_offsets": np.uint32,
+            "largest_tf": np.float32,
+            "largest_ratio": np.float32,
+            "chunk_ends": np.int64,
+        }
+        writers = {name: ArrayWriter(self.folder / f"{name}.npy", dtype) for name, dtype in dtypes.items()}
+        try:
+            first, chunks = 0, 0
+            while first < len(totals):
+                limit = int(posting_begins[first]) + self.run_postings
+                last = max(first + 1, int(np.searchsorted(posting_begins, limit, side="right")) - 1)
+                chunks += self._merge_terms(runs, first, last, posting_begins, lengths, window_bits, chunks, writers)
+                first = last
+        finally:
+            for writer in writers.values():
+                writer.close()
+
+    def _merge_terms(
+        self,
+        runs: list[_RunReader],
+        first: int,
+        last: int,
+        posting_begins: NDArray[np.int64],
+        lengths: NDArray[np.float32],
+        window_bits: int,
+        chunks_before: int,
+        writers: dict[str, ArrayWriter],
+    ) -> int:
+        """Join the postings of terms ``first … last - 1`` and append them to the segment; returns the number of chunks."""
+        begins = posting_begins[first : last + 1] - posting_begins[first]
+        size = int(begins[-1])
+        documents, frequencies = np.empty(size, np.uint32), np.empty(size, np.float32)
+        cursors = begins[:-1].copy()
+        for run in runs:
+            place_postings(*run.read_until(last), first, cursors, documents, frequencies)
+        columns: dict[str, Array] = {
+            "postings": np.empty(size, np.uint16),
+            "chunk_windows": np.empty(size, np.uint16),
+            "chunk_offsets": np.empty(size, np.uint32),
+            "largest_tf": np.empty(size, np.float32),
+            "largest_ratio": np.empty(size, np.float32),
+            "chunk_ends": np.empty(last - first, np.int64),
+        }
+        chunks: int = cut_into_chunks(documents, frequencies, begins[1:], lengths, window_bits, *columns.values())
+        for name in ("chunk_windows", "chunk_offsets", "largest_tf", "largest_ratio"):
+            columns[name] = columns[name][:chunks]
+        columns["chunk_ends"] += chunks_before
+        for name, values in {**columns, "frequencies": frequencies}.items():
+            writers[name].append(values)
+        return chunks
+
+
+class _RunReader:
+    """One sorted run, read once from front to back; only the lists of terms stay in memory."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.terms = self._read("terms", 0, -1)
+        self.counts = self._read("counts", 0, -1)
+        self._next_term, self._next_posting = 0, 0
+
+    def _read(self, name: str, first: int, count: int) -> Array:
+        # Not memory-mapped: pages of a mapping would count towards the build's memory.
+        dtype = np.dtype(_RUN_DTYPES[name])
+        offset = _HEADER_BYTES + first * dtype.itemsize
+        return np.fromfile(self._folder / f"{name}.npy", dtype, count, offset=offset)
+
+    def read_until(self, last_term: int) -> tuple[Array, Array, Array, Array]:
+        """Terms, counts, documents and frequencies from where the last call ended up to ``last_term``."""
+        begin, end = self._next_term, int(np.searchsorted(self.terms, last_term))
+        counts = self.counts[begin:end]
+        size = int(counts.sum(dtype=np.int64))
+        documents = self._read("documents", self._next_posting, size)
+        frequencies = self._read("frequencies", self._next_posting, size)
+        self._next_term, self._next_posting = end, self._next_posting + size
+        return self.terms[begin:end], counts, documents, frequencies

@@ -1,0 +1,270 @@
+"""The index: a folder of immutable segments and one small file, ``index.json``, that names those in use.
+
+A build writes a new segment under a temporary name, renames it, then replaces ``index.json``. Whatever moment it is
+killed at, ``index.json`` names whole segments only; what is left over is removed by the next build.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_folder, atomic_text, disk_errors, remove_leftovers
+from rankwell.core.manifest import Manifest
+from rankwell.core.progress import track
+from rankwell.corpus.analyser import Analyzer, read_analyzer
+from rankwell.corpus.records import Document, Query, Ranking, Run
+from rankwell.corpus.store import document_batches
+from rankwell.retrieve.bm25 import BM25, Hits, search_segments
+from rankwell.retrieve.builder import SegmentBuilder
+from rankwell.retrieve.segment import Segment
+
+INDEX_VERSION = 1
+_FORMAT = "rankwell-index"
+
+
+class Index:
+    """A searchable collection.
+
+    >>> index = Index.build(documents, "my-index")        # doctest: +SKIP
+    >>> index.rank("how do bees make honey?", k=10)        # doctest: +SKIP
+    """
+
+    def __init__(self, folder: Path, analyzer: Analyzer, segments: Sequence[Segment], manifest: Mapping[str, Any]):
+        self.folder = folder
+        self.analyzer = analyzer
+        self.segments = tuple(segments)
+        self.manifest = manifest
+        self._bases = np.cumsum([0, *map(len, segments)])
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Index:
+        """Open an index for searching. Nothing is read but a few small files; the rest is mapped."""
+        folder = Path(folder)
+        description = _read_description(folder)
+        segments = [Segment(folder / name) for name in description["segments"]]
+        analyzer = read_analyzer(description["analyzer"], str(folder / "index.json"))
+        return cls(folder, analyzer, segments, description["manifest"])
+
+    @classmethod
+    def build(
+        cls,
+        documents: Iterable[Document],
+        folder: str | os.PathLike[str],
+        *,
+        analyzer: Analyzer | None = None,
+        weights: Mapping[str, Mapping[str, float]] | None = None,
+        store: bool = True,
+        append: bool = False,
+        overwrite: bool = False,
+    ) -> Index:
+        """Index ``documents`` into ``folder``.
+
+        ``store`` keeps the texts too, for re-ranking and display. ``append`` adds a segment to an existing index,
+        ``overwrite`` replaces it; without either an existing index is an error. ``weights`` gives documents' term
+        frequencies by word (any positive numbers) in place of counting; a document without an entry is counted.
+        """
+        folder = Path(folder)
+        exists = (folder / "index.json").exists()
+        if exists and not (append or overwrite):
+            raise RankwellError(f"{folder} holds an index already; add to it with --append or replace it with --overwrite")
+        if append and overwrite:
+            raise RankwellError("append and overwrite exclude each other")
+        if folder.exists() and not exists and any(p.name not in ("lock",) and p.name[0] != "." for p in folder.iterdir()):
+            if not any(folder.glob("segment-*")):
+                raise RankwellError(f"{folder} is a folder with other things in it; choose a new one")
+        with disk_errors(folder), _locked(folder):
+            current = cls.open(folder) if append and exists else None
+            if current and analyzer and analyzer != current.analyzer:
+                raise RankwellError(f"{folder} was built with another analyser; --append must use the same one")
+            analyzer = current.analyzer if current else (analyzer or Analyzer.english())
+            old = [segment.folder.name for segment in current.segments] if current else []
+            name = _next_segment_name(folder)
+            with atomic_folder(folder / name) as temporary:
+                builder = SegmentBuilder(temporary, analyzer, store=store)
+                _fill(builder, documents, weights, current)
+                builder.finish()
+            hashes = [segment.data_hash for segment in current.segments] if current else []
+            manifest = Manifest(
+                "index",
+                config={"analyzer": _analyzer_json(analyzer), "store": store, "weighted": weights is not None},
+                data={name: value for name, value in zip([*old, name], [*hashes, builder.data_hash()], strict=True)},
+            )
+            _write_description(folder, analyzer, [*old, name], manifest)
+            _remove_unused(folder, [*old, name])
+        return cls.open(folder)
+
+    def __len__(self) -> int:
+        return int(self._bases[-1])
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.folder)!r}, {len(self):,} documents, {len(self.segments)} segments)"
+
+    def search_batch(
+        self,
+        texts: Sequence[str],
+        *,
+        k: int = 1000,
+        k1: float = 0.9,
+        b: float = 0.4,
+        k2: float | None = None,
+        threads: int = 1,
+        prune: bool = True,
+    ) -> Hits:
+        """The best ``k`` documents of each query as arrays; :meth:`docids` names them."""
+        return self.search_terms(self.analyzer.terms_batch(texts), BM25(k1, b, k2, prune), k=k, threads=threads)
+
+    def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
+        """:meth:`search_batch` for queries that are analysed already."""
+        parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
+        return parts[0] if len(parts) == 1 else self._join(parts, k)
+
+    def search(self, queries: Iterable[Query], *, k: int = 1000, name: str = "BM25", **options: Any) -> Run:
+        """A run over ``queries``; ``options`` as for :meth:`search_batch`. A query that matches nothing has no row."""
+        queries = list(queries)
+        rankings: dict[str, Ranking] = {}
+        starts = range(0, len(queries), 256)
+        for start in track(starts, "searching", unit="batches"):
+            batch = queries[start : start + 256]
+            hits = self.search_batch([query.text for query in batch], k=k, **options)
+            counts = hits.counts.tolist()
+            docids = self.docids(hits.numbers[hits.numbers >= 0])
+            begin = 0
+            for row, (query, count) in enumerate(zip(batch, counts, strict=True)):
+                if count:
+                    rankings[query.qid] = Ranking(tuple(docids[begin : begin + count]), hits.scores[row, :count].copy())
+                begin += count
+        return Run(rankings, name=name)
+
+    def rank(self, text: str, *, k: int = 10, **options: Any) -> Ranking:
+        """The best ``k`` documents for one query."""
+        return self.search([Query("q", text)], k=k, **options).get("q", Ranking.of([], []))
+
+    def docids(self, numbers: NDArray[np.integer]) -> list[str]:
+        """The ids of documents given by number."""
+        if len(self.segments) == 1:
+            return self.segments[0].store.docids.strings(numbers)
+        owners = np.searchsorted(self._bases, numbers, side="right") - 1
+        names = np.empty(len(numbers), object)
+        for s, segment in enumerate(self.segments):
+            own = np.flatnonzero(owners == s)
+            names[own] = segment.store.docids.strings(np.asarray(numbers)[own] - self._bases[s])
+        return list(names)
+
+    def text(self, docid: str) -> str:
+        """The text of a document, where the index was built with its texts."""
+        for segment in self.segments:
+            if docid in segment.store:
+                return segment.store.text(docid)
+        raise RankwellError(f"document {docid!r} is not in the index {self.folder}")
+
+    def __contains__(self, docid: object) -> bool:
+        return any(docid in segment.store for segment in self.segments)
+
+    def _join(self, parts: list[Hits], k: int) -> Hits:
+        """One list from the segments' lists; only equal scores need the ids themselves."""
+        width = min(k, len(self))
+        numbers = np.concatenate([np.where(p.numbers >= 0, p.numbers + base, -1) for p, base in zip(parts, self._bases, strict=False)], axis=1)
+        scores = np.concatenate([p.scores for p in parts], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
+        tied = np.flatnonzero(((scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)).any(axis=1))
+        for row in tied.tolist():
+            count = int((numbers[row] >= 0).sum())
+            names = self.docids(numbers[row, :count])
+            values = scores[row, :count].tolist()
+            order_here = sorted(range(count), key=lambda i: (values[i], names[i]), reverse=True)  # noqa: B023
+            numbers[row, :count] = numbers[row, order_here]
+        return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
+
+
+def _fill(
+    builder: SegmentBuilder,
+    documents: Iterable[Document],
+    weights: Mapping[str, Mapping[str, float]] | None,
+    current: Index | None,
+) -> None:
+    for docids, texts in document_batches(track(documents, "indexing", unit="documents")):
+        for segment in current.segments if current else ():
+            known = segment.store.docids.find(docids)
+            if (known >= 0).any():
+                twice = docids[int((known >= 0).argmax())]
+                raise RankwellError(f"document {twice!r} is in the index already; --append takes new documents only")
+        if weights is None:
+            builder.add_texts(docids, texts)
+        else:
+            vectors = [weights[docid] if docid in weights else None for docid in docids]
+            missing = next((docid for docid, vector in zip(docids, vectors, strict=True) if vector is None), None)
+            if missing is not None:
+                raise RankwellError(f"document {missing!r} has no term weights")
+            builder.add_weighted(docids, texts, [vector for vector in vectors if vector is not None])
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock for a build; a second build is told, not made to wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RankwellError(f"another process is building {folder}") from None
+        remove_leftovers(folder)
+        yield
+
+
+def _next_segment_name(folder: Path) -> str:
+    taken = [int(path.name.split("-")[1]) for path in folder.glob("segment-[0-9]*")]
+    return f"segment-{max(taken, default=0) + 1:04d}"
+
+
+def _remove_unused(folder: Path, used: list[str]) -> None:
+    for path in folder.glob("segment-[0-9]*"):
+        if path.name not in used:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
+    return {**analyzer.model_dump(mode="json"), "stop_words": sorted(analyzer.stop_words)}
+
+
+def _write_description(folder: Path, analyzer: Analyzer, segments: list[str], manifest: Manifest) -> None:
+    description = {
+        "format": _FORMAT,
+        "version": INDEX_VERSION,
+        "analyzer": _analyzer_json(analyzer),
+        "segments": segments,
+        "manifest": manifest.as_dict(),
+    }
+    with atomic_text(folder / "index.json") as file:
+        json.dump(description, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = folder / "index.json"
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(folder, None, "not an index (it has no index.json); make one with `rankwell index`") from None
+    except ValueError:
+        raise InputError(path, None, "not the description of an index") from None
+    if not isinstance(description, dict) or description.get("format") != _FORMAT:
+        raise InputError(path, None, "not the description of an index")
+    if description.get("version") != INDEX_VERSION:
+        found = description.get("version")
+        raise InputError(path, None, f"an index of version {found}; this rankwell reads version {INDEX_VERSION}: build it again")
+    names = description.get("segments")
+    if not isinstance(names, list) or not names or not all(isinstance(n, str) and "/" not in n and n[:8] == "segment-" for n in names):
+        raise InputError(path, None, "names no segments")
+    return description

@@ -1,0 +1,386 @@
+"""Native code of the index: collecting, sorting and merging postings, and scoring them.
+
+The layout the kernels share. A segment's documents are numbered 0, 1, 2, …, and cut into *windows* of ``2**bits``
+documents. A term's postings lie in document order; the run of them that falls into one window is a *chunk*. A posting
+keeps only the 16 low bits that number a document within its window, and its term frequency. A chunk keeps two bounds,
+its largest tf and its largest tf / document length, from which an upper bound of its BM25 score follows for any k1 and b.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+# A bound is rounded up by more than float32 sums of a few hundred terms can be off.
+_SLACK = np.float32(1.0001)
+
+
+@njit(cache=True, nogil=True)
+def collect_postings(
+    words: NDArray[np.int32],
+    word_counts: NDArray[np.int64],
+    term_of_word: NDArray[np.int32],
+    first_document: int,
+    latest: NDArray[np.int64],
+    terms: NDArray[np.uint32],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    count: int,
+    lengths: NDArray[np.float32],
+) -> int:
+    """Append one posting for each distinct term of each text; fill ``lengths`` with the texts' numbers of terms.
+
+    ``latest[term]`` is the position of the term's newest posting, so a repeated term is found without a table.
+    """
+    begin = 0
+    for i in range(len(word_counts)):
+        first_posting = count
+        length = 0
+        for j in range(begin, word_counts[i]):
+            term = term_of_word[words[j]]
+            if term < 0:
+                continue
+            length += 1
+            at = latest[term]
+            if at >= first_posting:
+                frequencies[at] += np.float32(1)
+            else:
+                latest[term] = count
+                terms[count] = term
+                documents[count] = first_document + i
+                frequencies[count] = 1
+                count += 1
+        lengths[i] = length
+        begin = word_counts[i]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def sort_postings(
+    terms: NDArray[np.uint32],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    begins: NDArray[np.int64],
+    sorted_documents: NDArray[np.uint32],
+    sorted_frequencies: NDArray[np.float32],
+) -> None:
+    """Stable counting sort by term; ``begins[term]`` is where the term's postings go (and is used up)."""
+    for i in range(len(terms)):
+        to = begins[terms[i]]
+        begins[terms[i]] = to + 1
+        sorted_documents[to] = documents[i]
+        sorted_frequencies[to] = frequencies[i]
+
+
+@njit(cache=True, nogil=True)
+def place_postings(
+    terms: NDArray[np.uint32],
+    counts: NDArray[np.uint32],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    first_term: int,
+    cursors: NDArray[np.int64],
+    merged_documents: NDArray[np.uint32],
+    merged_frequencies: NDArray[np.float32],
+) -> None:
+    """Copy one sorted run's postings behind those of earlier runs; ``cursors`` holds each term's next free place."""
+    begin = 0
+    for i in range(len(terms)):
+        to = cursors[terms[i] - first_term]
+        size = np.int64(counts[i])
+        for j in range(size):
+            merged_documents[to + j] = documents[begin + j]
+            merged_frequencies[to + j] = frequencies[begin + j]
+        cursors[terms[i] - first_term] = to + size
+        begin += size
+
+
+@njit(cache=True, nogil=True)
+def cut_into_chunks(
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    term_ends: NDArray[np.int64],
+    lengths: NDArray[np.float32],
+    window_bits: int,
+    low_bits: NDArray[np.uint16],
+    windows: NDArray[np.uint16],
+    offsets: NDArray[np.uint32],
+    largest_tf: NDArray[np.float32],
+    largest_ratio: NDArray[np.float32],
+    chunk_ends: NDArray[np.int64],
+) -> int:
+    """Split whole terms' postings into chunks; returns their number."""
+    mask = np.uint32((1 << window_bits) - 1)
+    chunk = -1
+    begin = 0
+    for term in range(len(term_ends)):
+        current = -1
+        for i in range(begin, term_ends[term]):
+            document = documents[i]
+            window = np.int64(document >> np.uint32(window_bits))
+            low_bits[i] = document & mask
+            if window != current:
+                current = window
+                chunk += 1
+                windows[chunk] = window
+                offsets[chunk] = i - begin
+                largest_tf[chunk] = 0
+                largest_ratio[chunk] = 0
+            largest_tf[chunk] = max(largest_tf[chunk], frequencies[i])
+            largest_ratio[chunk] = max(largest_ratio[chunk], frequencies[i] / lengths[document])
+        chunk_ends[term] = chunk + 1
+        begin = term_ends[term]
+    return chunk + 1
+
+
+@njit(cache=True, nogil=True)
+def _keep_largest(keys: NDArray[np.uint64], count: int, k: int) -> int:
+    """Move the ``k`` largest of ``keys[:count]`` to the front, in any order (Hoare's quickselect); return the smallest."""
+    left, right = 0, count - 1
+    while left < right:
+        a, b, c = keys[left], keys[(left + right) >> 1], keys[right]
+        pivot = max(min(a, b), min(max(a, b), c))
+        i, j = left, right
+        while i <= j:
+            while keys[i] > pivot:
+                i += 1
+            while keys[j] < pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if k - 1 <= j:
+            right = j
+        elif k - 1 >= i:
+            left = i
+        else:
+            break
+    return keys[:k].min()
+
+
+@njit(cache=True, nogil=True)
+def _accumulate(
+    documents: NDArray[np.uint16], frequencies: Any, weight: float, norms: NDArray[np.float32], scores: NDArray[np.float32]
+) -> None:
+    """Add one term's scores in one window."""
+    for i in range(len(documents)):
+        document = documents[i]
+        tf = np.float32(frequencies[i])
+        scores[document] += weight * (tf / (tf + norms[document]))
+
+
+@njit(cache=True, nogil=True)
+def _complete(
+    documents: NDArray[np.uint16],
+    frequencies: Any,
+    weight: float,
+    norms: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    candidates: NDArray[np.uint16],
+) -> None:
+    """Add one term's scores in one window to the candidates alone (the documents whose score is not 0)."""
+    size = len(documents)
+    if len(candidates) * 12 > size:
+        for i in range(size):
+            document = documents[i]
+            if scores[document] > 0:
+                tf = np.float32(frequencies[i])
+                scores[document] += weight * (tf / (tf + norms[document]))
+        return
+    for candidate in candidates:
+        low, high = 0, size
+        while low < high:
+            middle = (low + high) >> 1
+            if documents[middle] < candidate:
+                low = middle + 1
+            else:
+                high = middle
+        if low < size and documents[low] == candidate:
+            tf = np.float32(frequencies[low])
+            scores[candidate] += weight * (tf / (tf + norms[candidate]))
+
+
+@njit(cache=True, nogil=True)
+def _take_candidates(
+    documents: NDArray[np.uint16],
+    scores: NDArray[np.float32],
+    floor: float,
+    candidates: NDArray[np.uint16],
+    values: NDArray[np.float32],
+    count: int,
+) -> int:
+    """Append the documents that score at least ``floor``, and set all their scores back to 0, so that none comes twice."""
+    for document in documents:
+        score = scores[document]
+        if score > 0:
+            scores[document] = 0
+            if score >= floor:
+                candidates[count] = document
+                values[count] = score
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _take_candidates_of_window(
+    scores: NDArray[np.float32], floor: float, candidates: NDArray[np.uint16], values: NDArray[np.float32]
+) -> int:
+    """:func:`_take_candidates` over a whole window, for when most of its documents were touched."""
+    count = 0
+    for document in range(len(scores)):
+        score = scores[document]
+        if score > 0 and score >= floor:
+            candidates[count] = document
+            values[count] = score
+            count += 1
+    scores[:] = 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def search(
+    query_ends: NDArray[np.int64],
+    terms: NDArray[np.int32],
+    weights: NDArray[np.float32],
+    posting_begins: NDArray[np.int64],
+    chunk_begins: NDArray[np.int64],
+    documents: NDArray[np.uint16],
+    frequencies: Any,
+    chunk_windows: NDArray[np.uint16],
+    chunk_offsets: NDArray[np.uint32],
+    largest_tf: NDArray[np.float32],
+    largest_ratio: NDArray[np.float32],
+    norms: NDArray[np.float32],
+    flat_norm: float,
+    length_norm: float,
+    ties: NDArray[np.uint32],
+    window_bits: int,
+    k: int,
+    prune: bool,
+    found: NDArray[np.uint64],
+) -> Any:
+    """Fill ``found`` (queries, k) with the best documents' keys, best first; return how many each query has.
+
+    A key is the score's 32 bits above the document's place in the order of ids, so that one comparison is THE order.
+    A query's terms are sorted by descending weight and sums are always taken in that order, so that pruning changes no
+    bit of any score. ``norms[d] = flat_norm + length_norm * length(d)``.
+
+    Pruning is MaxScore by window. The last terms of a query, those whose bounds together stay below the k-th best score
+    so far, cannot bring a document in; they only complete the scores of documents that the terms before them found.
+    """
+    width = 1 << window_bits
+    longest = 0
+    begin_term = 0
+    for end_term in query_ends:
+        longest = max(longest, end_term - begin_term)
+        begin_term = end_term
+    scores = np.zeros(width, np.float32)
+    candidates = np.empty(width, np.uint16)
+    values = np.empty(width, np.float32)
+    value_bits = values.view(np.uint32)
+    best = np.empty(2 * k + 512, np.uint64)
+    floor_bits = np.zeros(1, np.uint32)
+    floor_value = floor_bits.view(np.float32)
+    counts = np.empty(len(query_ends), np.int64)
+    next_chunk = np.empty(longest, np.int64)
+    active_term = np.empty(longest, np.int64)
+    active_begin = np.empty(longest, np.int64)
+    active_end = np.empty(longest, np.int64)
+    bound_from = np.empty(longest + 1, np.float32)
+    begin_term = 0
+    for query in range(len(query_ends)):
+        end_term = query_ends[query]
+        for t in range(begin_term, end_term):
+            next_chunk[t - begin_term] = chunk_begins[terms[t]]
+        count = 0
+        threshold = np.uint64(0)
+        floor_bits[0] = 0
+        while True:
+            window = np.int64(-1)
+            for t in range(begin_term, end_term):
+                chunk = next_chunk[t - begin_term]
+                if chunk < chunk_begins[terms[t] + 1] and (window < 0 or chunk_windows[chunk] < window):
+                    window = np.int64(chunk_windows[chunk])
+            if window < 0:
+                break
+
+            active = 0
+            for t in range(begin_term, end_term):
+                chunk = next_chunk[t - begin_term]
+                term = terms[t]
+                if chunk < chunk_begins[term + 1] and chunk_windows[chunk] == window:
+                    next_chunk[t - begin_term] = chunk + 1
+                    active_term[active] = t
+                    active_begin[active] = posting_begins[term] + chunk_offsets[chunk]
+                    active_end[active] = posting_begins[term + 1]
+                    if chunk + 1 < chunk_begins[term + 1]:
+                        active_end[active] = posting_begins[term] + chunk_offsets[chunk + 1]
+                    active += 1
+            bound_from[active] = 0
+            for a in range(active - 1, -1, -1):
+                chunk = next_chunk[active_term[a] - begin_term] - 1
+                damping = np.float32(1) + flat_norm / largest_tf[chunk] + length_norm / largest_ratio[chunk]
+                bound_from[a] = bound_from[a + 1] + _SLACK * weights[active_term[a]] / damping
+            essential = active
+            if prune:
+                while essential > 0 and bound_from[essential - 1] < floor_value[0]:
+                    essential -= 1
+            if essential == 0:
+                continue
+
+            base = window << window_bits
+            window_norms = norms[base : base + width]
+            postings = 0
+            for a in range(essential):
+                begin, end = active_begin[a], active_end[a]
+                postings += end - begin
+                _accumulate(documents[begin:end], frequencies[begin:end], weights[active_term[a]], window_norms, scores)
+            # A little lower than the bounds say: the subtraction is rounded too.
+            floor = floor_value[0] * np.float32(0.99999) - bound_from[essential]
+            chosen = 0
+            if 3 * postings > width:
+                chosen = _take_candidates_of_window(scores[: len(window_norms)], floor, candidates, values)
+            else:
+                for a in range(essential):
+                    chunk_documents = documents[active_begin[a] : active_end[a]]
+                    chosen = _take_candidates(chunk_documents, scores, floor, candidates, values, chosen)
+            if essential < active and chosen > 0:
+                for c in range(chosen):
+                    scores[candidates[c]] = values[c]
+                for a in range(essential, active):
+                    begin, end = active_begin[a], active_end[a]
+                    _complete(
+                        documents[begin:end],
+                        frequencies[begin:end],
+                        weights[active_term[a]],
+                        window_norms,
+                        scores,
+                        candidates[:chosen],
+                    )
+                for c in range(chosen):
+                    values[c] = scores[candidates[c]]
+                    scores[candidates[c]] = 0
+            for c in range(chosen):
+                key = (np.uint64(value_bits[c]) << np.uint64(32)) | np.uint64(ties[base + candidates[c]])
+                if key > threshold:
+                    best[count] = key
+                    count += 1
+                    if count == len(best):
+                        threshold = _keep_largest(best, count, k)
+                        floor_bits[0] = np.uint32(threshold >> np.uint64(32))
+                        count = k
+            # A threshold as early as there are k documents lets the next window be pruned.
+            if count > k:
+                threshold = _keep_largest(best, count, k)
+                floor_bits[0] = np.uint32(threshold >> np.uint64(32))
+                count = k
+        counts[query] = min(count, k)
+        ordered = np.sort(best[:count])
+        for rank in range(counts[query]):
+            found[query, rank] = ordered[count - 1 - rank]
+        begin_term = end_term
+    return counts

@@ -1,0 +1,133 @@
+"""A segment: an immutable inverted index over some of the documents, memory-mapped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.arrays import Array, map_array
+from rankwell.core.errors import InputError
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.store import DocumentStore
+from rankwell.retrieve.builder import SEGMENT_VERSION
+from rankwell.retrieve.kernels import search
+
+_FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
+
+
+@dataclass(frozen=True)
+class Norms:
+    """BM25's length normalisation for one segment: ``by_document[d] = flat + by_length * length(d)``."""
+
+    by_document: NDArray[np.float32]
+    flat: np.float32
+    by_length: np.float32
+
+
+class Segment:
+    """The postings and documents of one segment folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        try:
+            info = json.loads((folder / "segment.json").read_text(encoding="utf-8"))
+            version = info["version"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise InputError(folder, None, "not a segment of an index (no readable segment.json)") from None
+        if version != SEGMENT_VERSION:
+            problem = f"an index of version {version}; this rankwell reads version {SEGMENT_VERSION}: build it again"
+            raise InputError(folder, None, problem)
+        self.total_length = float(info["total_length"])
+        self.data_hash = str(info["data_hash"])
+        self.window_bits = int(info["window_bits"])
+        self.terms = Lexicon.open(folder, "terms")
+        self.lengths = self._map("lengths", np.float32)
+        self.posting_begins = self._map("posting_begins", np.int64)
+        self.chunk_begins = np.concatenate([[0], self._map("chunk_ends", np.int64)])
+        self._norms = lru_cache(maxsize=4)(self._compute_norms)
+        if len(self.posting_begins) != len(self.terms) + 1 or len(self.chunk_begins) != len(self.terms) + 1:
+            raise InputError(folder, None, "the files of this segment do not belong together")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def store(self) -> DocumentStore:
+        """The segment's documents."""
+        return DocumentStore.open(self.folder / "documents")
+
+    @cached_property
+    def tie_documents(self) -> NDArray[np.uint32]:
+        """The documents in ascending order of their ids."""
+        return self._map("tie_documents", np.uint32)
+
+    def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
+        """In how many documents each term occurs; 0 for -1."""
+        known = np.maximum(terms, 0)
+        counts = self.posting_begins[known + 1] - self.posting_begins[known] if len(self.terms) else np.zeros(len(terms))
+        return np.where(terms >= 0, counts, 0).astype(np.int64)
+
+    def search(
+        self,
+        query_ends: NDArray[np.int64],
+        terms: NDArray[np.int32],
+        weights: NDArray[np.float32],
+        *,
+        k: int,
+        k1: float,
+        b: float,
+        mean_length: float,
+        prune: bool = True,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
+        norms = self._norms(k1, b, mean_length)
+        keys = np.zeros((len(query_ends), k), np.uint64)
+        search(
+            query_ends,
+            terms,
+            weights,
+            self.posting_begins,
+            self.chunk_begins,
+            *self._postings,
+            norms.by_document,
+            norms.flat,
+            norms.by_length,
+            self._ties,
+            self.window_bits,
+            k,
+            prune,
+            keys,
+        )
+        scores = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
+        documents = self.tie_documents[(keys & np.uint64(0xFFFFFFFF)).astype(np.int64)].astype(np.int64)
+        return np.where(keys > 0, documents, -1), scores
+
+    @cached_property
+    def _postings(self) -> tuple[Array, ...]:
+        frequencies = self._map("frequencies", None)
+        if frequencies.dtype not in _FREQUENCY_DTYPES:
+            raise InputError(self.folder / "frequencies.npy", None, f"unexpected type {frequencies.dtype}")
+        return (
+            self._map("postings", np.uint16),
+            frequencies,
+            self._map("chunk_windows", np.uint16),
+            self._map("chunk_offsets", np.uint32),
+            self._map("largest_tf", np.float32),
+            self._map("largest_ratio", np.float32),
+        )
+
+    @cached_property
+    def _ties(self) -> NDArray[np.uint32]:
+        return self._map("ties", np.uint32)
+
+    def _compute_norms(self, k1: float, b: float, mean_length: float) -> Norms:
+        flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
+        return Norms(flat + by_length * self.lengths, flat, by_length)
+
+    def _map(self, name: str, dtype: type | None) -> Array:
+        return map_array(self.folder / f"{name}.npy", dtype)
