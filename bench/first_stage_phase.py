@@ -6,6 +6,7 @@ analyser over the corpus, the peers' input), ``index_text``, ``index_tokens`` or
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from first_stage_corpora import Corpus, read_texts, write_tokens
+from first_stage_corpora import ROOT, Corpus, read_texts, write_tokens
 from first_stage_systems import SYSTEMS, System
 
 WARM_PASSAGES = 200
@@ -53,6 +54,12 @@ def searched(system: str) -> str:
 
 def index_folder(cache: Path, corpus: str, system: str, phase: str) -> Path:
     return cache / "indexes" / f"{corpus}.{system}.{phase}"
+
+
+def source() -> str:
+    """A fingerprint of the parts of rankwell that are measured."""
+    files = sorted(f for part in ("core", "corpus", "retrieve") for f in (ROOT / "src/rankwell" / part).rglob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def tokens(corpus: Corpus) -> dict[str, Any]:
@@ -103,12 +110,13 @@ def query(system: System, corpus: Corpus, folder: Path, repeat: int) -> dict[str
         result[f"wall_ms_{k}"] = 1000 * statistics.median(wall for _, _, wall in runs) / count
         result[f"spread_{k}"] = (max(r[1] for r in runs) - min(r[1] for r in runs)) * 1000 / count
     result["peak_mb"] = memory("VmHWM")
-    sample = system.hits(system.search(0, min(SAMPLE, count), 10))
+    sample = {str(k): system.hits(system.search(0, min(SAMPLE, count), k)) for k in DEPTHS}
     return result | {"sample": sample}
 
 
 def main() -> None:
     name, phase, corpus_name, cache, out, repeat = sys.argv[1:]
+    before = source()
     corpus = Corpus(corpus_name, Path(cache) / "corpora" / corpus_name)
     folder = index_folder(Path(cache), corpus_name, name, phase)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +129,10 @@ def main() -> None:
         result = index(getattr(SYSTEMS[name](), phase), corpus, folder)
         if phase != searched(name):
             shutil.rmtree(folder)
+    if name == "rankwell":
+        if source() != before:
+            sys.exit("rankwell's source was changed during the measurement")
+        result["source"] = before
     Path(out).write_text(json.dumps(result))
 
 

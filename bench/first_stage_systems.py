@@ -1,6 +1,7 @@
 """The systems of the first-stage benchmark, each behind the same few methods and each in its best setting.
 
-- **rankwell** reads text throughout, so its query times include analysing the query; the peers are given tokens.
+- **rankwell** reads text throughout, so its query times include analysing the query (some 5 µs); the peers are given
+  tokens.
 - **bm25s** 0.3 does not compile its index builder although ``auto_compile`` is on (the test of NUMBA_DISABLE_JIT is
   inverted), so ``compile`` is called here: less CPU than its NumPy and SciPy builders, though SciPy's needs a little
   less memory. Texts are streamed to its tokeniser; tokens come to it as numbers with a vocabulary, its cheapest input.
@@ -26,7 +27,7 @@ Hits = list[list[tuple[int, float]]]
 
 
 class System(Protocol):
-    """What is measured of a system. ``limit`` takes only the first passages: the warm-up."""
+    """What is measured of a system, imported when made. ``limit`` takes only the first passages: the warm-up."""
 
     def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None: ...
 
@@ -44,19 +45,20 @@ class System(Protocol):
 class Rankwell:
     """rankwell: from text to hits."""
 
-    def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+    def __init__(self) -> None:
         from rankwell.corpus.formats import read_documents
         from rankwell.retrieve.index import Index
 
-        Index.build(islice(read_documents(corpus.passages), limit), folder, store=False)
+        self.read, self.build, self.load = read_documents, Index.build, Index.open
+
+    def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
+        self.build(islice(self.read(corpus.passages), limit), folder, store=False)
 
     def index_tokens(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
         raise NotImplementedError("rankwell indexes text")
 
     def open(self, folder: Path) -> None:
-        from rankwell.retrieve.index import Index
-
-        self.index = Index.open(folder)
+        self.index = self.load(folder)
 
     def load_queries(self, corpus: Corpus) -> None:
         self.queries = list(read_texts(corpus.queries))
@@ -117,6 +119,9 @@ class BM25S:
 
 class Tantivy:
     """tantivy through its Python package."""
+
+    def __init__(self) -> None:
+        import tantivy  # noqa: F401 - so that importing is not measured
 
     def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
         self._index(read_texts(corpus.passages, limit), TANTIVY_TEXT, folder)

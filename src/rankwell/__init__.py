@@ -1,1 +1,30 @@
-"""Fit BERT rankers to your own documents, run them fast, and see whether they are better."""
+"""Fit BERT rankers to your own documents, run them fast, and see whether they are better.
+
+The public names are few and are imported when they are first used, so ``import rankwell`` costs next to nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rankwell.evaluate.compare import compare
+    from rankwell.evaluate.evaluation import evaluate
+    from rankwell.retrieve.index import Index
+
+__all__ = ["Index", "compare", "evaluate"]
+
+_HOMES = {
+    "Index": "rankwell.retrieve.index",
+    "compare": "rankwell.evaluate.compare",
+    "evaluate": "rankwell.evaluate.evaluation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rankwell' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

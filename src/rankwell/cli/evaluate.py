@@ -35,8 +35,8 @@ class Average(StrEnum):
 
 
 def evaluate(
-    qrels: Annotated[Path, typer.Argument(help="The judgments: TREC or MS MARCO qrels.")],
-    runs: Annotated[list[Path], typer.Argument(help="One or more runs: TREC or MS MARCO files.", metavar="RUN...")],
+    qrels: Annotated[Path, typer.Argument(help="The judgments: a TREC, MS MARCO or BEIR file.", metavar="QRELS")],
+    runs: Annotated[list[Path], typer.Argument(help="One or more runs: TREC or MS MARCO files.", metavar="RUN")],
     measures: Annotated[
         str, typer.Option("--measures", "-m", help="Measures in ir-measures notation, with spaces between them.")
     ] = "RR@10 nDCG@10 AP",
@@ -57,8 +57,9 @@ def evaluate(
 ) -> None:
     """Evaluate runs against judgments.
 
-    One run gives its figures; several give a comparison with the baseline, with significance marks (Holm-corrected) and
-    the details of every difference. A judged query without results counts 0.
+    One run gives its figures, several a comparison with the baseline: significance
+    marks (Holm-corrected) and the details of every difference.
+    A judged query without results counts 0.
 
     Examples:
 

@@ -24,6 +24,11 @@ from rankwell.core.errors import InputError, RankwellError
 GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 256 * 2**20
 TEMPORARY_PREFIX = ".partial-"
+DISK_ERRORS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),  # the disk
+    *(errno.EROFS, errno.EACCES, errno.EPERM),  # permissions
+    *(errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ENAMETOOLONG),  # the name
+}
 
 
 def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
@@ -36,8 +41,12 @@ def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
         raise InputError(path, None, "is a folder, expected a file") from None
     except PermissionError:
         raise InputError(path, None, "may not be read (permission denied)") from None
+    except OSError as error:
+        raise InputError(path, None, f"may not be read ({os.strerror(error.errno or 0).lower()})") from None
     if raw.peek(2)[:2] == GZIP_MAGIC:
-        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", gzip.GzipFile(fileobj=raw, mode="rb")), 2**20))
+        unzipped = gzip.GzipFile(fileobj=raw, mode="rb")
+        unzipped.myfileobj = cast("io.FileIO", raw)  # so that closing the one closes the other
+        return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", unzipped), 2**20))
     return raw
 
 
@@ -71,7 +80,7 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
+        if error.errno in DISK_ERRORS:
             raise RankwellError(f"cannot write {path}: {os.strerror(error.errno).lower()}") from error
         raise
 

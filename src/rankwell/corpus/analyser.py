@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
+from rankwell.core.files import read_lines
 from rankwell.corpus.characters import class_table
 from rankwell.corpus.kernels import find_words
 from rankwell.corpus.lexicon import Lexicon
@@ -119,6 +120,20 @@ class Analyzer(BaseModel):
             Word(forms[number], term_of[number], begin, end)
             for number, (begin, end) in zip(numbers.tolist(), places, strict=True)
         ]
+
+
+def analyzer_from_options(stemmer: str, stop_words: str) -> Analyzer:
+    """The analyser for ``--stemmer`` (a Snowball name or ``none``) and ``--stop-words`` (``lucene``, ``none`` or a file)."""
+    if stop_words == "lucene":
+        words = LUCENE_STOP_WORDS
+    elif stop_words == "none":
+        words = frozenset()
+    else:
+        words = frozenset(line.strip().lower() for _, line in read_lines(stop_words) if line.strip())
+    name = None if stemmer == "none" else stemmer
+    if name is not None and name not in Stemmer.algorithms():
+        raise RankwellError(f"no stemmer is called {stemmer!r} (known: none, {', '.join(Stemmer.algorithms())})")
+    return Analyzer(stemmer=name, stop_words=words)
 
 
 def read_analyzer(config: object, where: str) -> Analyzer:

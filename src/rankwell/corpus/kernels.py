@@ -58,12 +58,16 @@ def _class(code: int, classes: Bytes) -> int:
 @njit(cache=True, nogil=True)
 def _word_end(text: Bytes, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
     """Where the word that begins before ``at`` with a character of class ``kind`` ends; whether it has a letter or digit."""
-    limit = at + MAX_WORD_BYTES - 4
+    limit = min(end, at + MAX_WORD_BYTES - 4)
     solid = kind != JOINER
     last = kind
-    while at < end and at < limit:
-        code, size = _decode(text, at, end)
-        kind = _class(code, classes)
+    while at < limit:
+        if text[at] < 0x80:
+            code, size = np.int64(text[at]), 1
+            kind = np.int64(classes[code])
+        else:
+            code, size = _decode(text, at, end)
+            kind = _class(code, classes)
         if kind == LETTER or kind == DIGIT:
             if last == KATAKANA:
                 break
@@ -122,10 +126,14 @@ def find_words(
     for i in range(len(text_ends)):
         end = text_ends[i]
         while at < end:
-            code, size = _decode(text, at, end)
-            kind = _class(code, classes)
             start = at
-            at += size
+            if text[at] < 0x80:
+                kind = np.int64(classes[text[at]])
+                at += 1
+            else:
+                code, size = _decode(text, at, end)
+                kind = _class(code, classes)
+                at += size
             if kind == IDEOGRAPH:
                 spans[found, 0] = start
                 spans[found, 1] = at
@@ -180,32 +188,36 @@ def _lower_into(text: Bytes, start: int, end: int, lower: NDArray[np.int32], wor
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _hash(word: Bytes, size: int) -> int:
-    """FNV-1a with a final mix, so that the low bits can index a table."""
-    value = np.uint64(0xCBF29CE484222325)
+def _mix(key: int) -> int:
+    """Spread a key over the low bits that index a table."""
+    product = key * np.uint64(0x9E3779B97F4A7C15)
+    return product ^ (product >> np.uint64(29))
+
+
+@njit(cache=True, nogil=True)
+def _key(word: Bytes, size: int) -> int:
+    """A word of up to 8 bytes is its own key; a longer one has a hash with the top byte 0xFF, which no UTF-8 has."""
+    key = np.uint64(0)
+    lane = np.uint64(0)
     for i in range(size):
-        value = (value ^ np.uint64(word[i])) * np.uint64(0x100000001B3)
-    return value ^ (value >> np.uint64(32))
+        lane |= np.uint64(word[i]) << np.uint64(8 * (i & 7))
+        if i & 7 == 7 and size > 8:
+            key = _mix(key ^ lane)
+            lane = np.uint64(0)
+    if size <= 8:
+        return lane
+    return _mix(key ^ lane ^ np.uint64(size)) | np.uint64(0xFF00000000000000)
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _slot(word: Bytes, size: int, slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]) -> int:
-    """The slot that holds ``word``, or the free one where it belongs."""
-    mask = len(slots) - 1
-    slot = np.int64(_hash(word, size) & np.uint64(mask))
-    while slots[slot] >= 0:
-        number = slots[slot]
-        begin = ends[number - 1] if number else 0
-        if ends[number] - begin == size:
-            same = True
-            for j in range(size):
-                if arena[begin + j] != word[j]:
-                    same = False
-                    break
-            if same:
-                return slot
-        slot = (slot + 1) & mask
-    return slot
+def _same(word: Bytes, size: int, number: int, arena: Bytes, ends: NDArray[np.int64]) -> bool:
+    begin = ends[number - 1] if number else np.int64(0)
+    if ends[number] - begin != size:
+        return False
+    for j in range(size):
+        if arena[begin + j] != word[j]:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -215,6 +227,7 @@ def intern_words(
     first: int,
     lower: NDArray[np.int32],
     slots: NDArray[np.int32],
+    keys: NDArray[np.uint64],
     arena: Bytes,
     ends: NDArray[np.int64],
     count: int,
@@ -224,28 +237,62 @@ def intern_words(
 
     Returns the number of distinct words and of the spans done. An empty ``lower`` keeps the case.
     """
-    word = np.empty(4096, np.uint8)
-    used = ends[count - 1] if count else 0
+    word = np.empty(1024, np.uint8)
+    mask = np.uint64(len(slots) - 1)
+    fold = len(lower) > 0
+    used = ends[count - 1] if count else np.int64(0)
     for i in range(first, len(spans)):
         start, end = spans[i, 0], spans[i, 1]
-        if 2 * (end - start) + 4 > len(word):
-            word = np.empty(4 * (end - start), np.uint8)
-        if 2 * count >= len(slots) or count >= len(ends) or used + 2 * (end - start) + 4 > len(arena):
+        size = end - start
+        if 2 * count >= len(slots) or count >= len(ends) or used + 2 * size + 4 > len(arena):
             return count, i
-        if len(lower):
-            size = _lower_into(text, start, end, lower, word)
-        else:
-            size = end - start
-            word[:size] = text[start:end]
-        slot = _slot(word, size, slots, arena, ends)
-        if slots[slot] < 0:
-            slots[slot] = count
-            arena[used : used + size] = word[:size]
+        # Most words are up to 8 ASCII letters: their key is built and compared without touching the arena.
+        key = np.uint64(0)
+        simple = size <= 8
+        if simple:
+            for j in range(size):
+                byte = text[start + j]
+                if byte >= 0x80:
+                    simple = False
+                    break
+                key |= np.uint64(lower[byte] if fold else byte) << np.uint64(8 * j)
+        if not simple:
+            if 2 * size + 4 > len(word):
+                word = np.empty(4 * size, np.uint8)
+            if fold:
+                size = _lower_into(text, start, end, lower, word)
+            else:
+                for j in range(size):
+                    word[j] = text[start + j]
+            key = _key(word, size)
+        slot = _mix(key) & mask
+        number = np.int64(slots[slot])
+        while number >= 0 and not (keys[slot] == key and (size <= 8 or _same(word, size, number, arena, ends))):
+            slot = (slot + np.uint64(1)) & mask
+            number = np.int64(slots[slot])
+        if number < 0:
+            number = count
+            slots[slot] = number
+            keys[slot] = key
+            for j in range(size):
+                arena[used + j] = np.uint8((key >> np.uint64(8 * j)) & np.uint64(0xFF)) if size <= 8 else word[j]
             used += size
             ends[count] = used
             count += 1
-        numbers[i] = slots[slot]
+        numbers[i] = number
     return count, len(spans)
+
+
+@njit(cache=True, nogil=True)
+def find_one(word: Bytes, slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]) -> int:
+    """The number of one word, or -1."""
+    mask = np.uint64(len(slots) - 1)
+    slot = _mix(_key(word, len(word))) & mask
+    while slots[slot] >= 0:
+        if _same(word, len(word), np.int64(slots[slot]), arena, ends):
+            return np.int64(slots[slot])
+        slot = (slot + np.uint64(1)) & mask
+    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -254,29 +301,23 @@ def find_interned(
 ) -> Any:
     """The number of each word, or -1 where it is not in the table."""
     numbers = np.empty(len(text_ends), np.int32)
-    begin = 0
+    begin = np.int64(0)
     for i in range(len(text_ends)):
-        word = text[begin : text_ends[i]]
-        numbers[i] = slots[_slot(word, len(word), slots, arena, ends)]
+        numbers[i] = find_one(text[begin : text_ends[i]], slots, arena, ends)
         begin = text_ends[i]
     return numbers
 
 
 @njit(cache=True, nogil=True)
-def find_one(word: Bytes, slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]) -> int:
-    """The number of one word, or -1."""
-    return np.int64(slots[_slot(word, len(word), slots, arena, ends)])
-
-
-@njit(cache=True, nogil=True)
-def fill_slots(arena: Bytes, ends: NDArray[np.int64], count: int, slots: NDArray[np.int32]) -> None:
-    """Enter the first ``count`` words of an arena into an empty, larger table."""
-    mask = len(slots) - 1
-    begin = 0
-    for number in range(count):
-        word = arena[begin : ends[number]]
-        slot = np.int64(_hash(word, len(word)) & np.uint64(mask))
-        while slots[slot] >= 0:
-            slot = (slot + 1) & mask
-        slots[slot] = number
-        begin = ends[number]
+def grow_table(
+    slots: NDArray[np.int32], keys: NDArray[np.uint64], larger: NDArray[np.int32], larger_keys: NDArray[np.uint64]
+) -> None:
+    """Enter every word of one table into a larger, empty one."""
+    mask = np.uint64(len(larger) - 1)
+    for old in range(len(slots)):
+        if slots[old] >= 0:
+            slot = _mix(keys[old]) & mask
+            while larger[slot] >= 0:
+                slot = (slot + np.uint64(1)) & mask
+            larger[slot] = slots[old]
+            larger_keys[slot] = keys[old]

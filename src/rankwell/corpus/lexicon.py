@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import map_array, pack_strings, save_array
 from rankwell.corpus.characters import lower_table
-from rankwell.corpus.kernels import fill_slots, find_interned, find_one, intern_words
+from rankwell.corpus.kernels import find_interned, find_one, grow_table, intern_words
 
 _KEEP_CASE = np.zeros(0, np.int32)
 
@@ -25,6 +25,7 @@ class Lexicon:
         self._lower = lower_table() if fold_case else _KEEP_CASE
         self._count = 0
         self._slots = np.full(1 << 12, -1, np.int32)
+        self._keys = np.empty(len(self._slots), np.uint64)
         self._arena = np.empty(1 << 14, np.uint8)
         self._ends = np.empty(1 << 11, np.int64)
 
@@ -54,7 +55,7 @@ class Lexicon:
             needed = 2 * int(spans[done, 1] - spans[done, 0]) + 4
             self._make_room(needed)
             self._count, done = intern_words(
-                text, spans, done, self._lower, self._slots, self._arena, self._ends, self._count, numbers
+                text, spans, done, self._lower, self._slots, self._keys, self._arena, self._ends, self._count, numbers
             )
         return numbers
 
@@ -121,5 +122,6 @@ class Lexicon:
         if self._count >= len(self._ends):
             self._ends = np.concatenate([self._ends, np.empty(len(self._ends) // 2, np.int64)])
         if 2 * self._count >= len(self._slots):
-            self._slots = np.full(2 * len(self._slots), -1, np.int32)
-            fill_slots(self._arena, self._ends, self._count, self._slots)
+            slots, keys = np.full(2 * len(self._slots), -1, np.int32), np.empty(2 * len(self._slots), np.uint64)
+            grow_table(self._slots, self._keys, slots, keys)
+            self._slots, self._keys = slots, keys

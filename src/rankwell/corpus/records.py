@@ -40,6 +40,14 @@ class Document:
         return f"{self.title} {self.text}" if self.title else self.text
 
 
+@dataclass(frozen=True, slots=True)
+class TermWeights:
+    """A document's term frequencies as a model sees them: any positive number for each word."""
+
+    docid: str
+    weights: Mapping[str, float]
+
+
 def ranking_order(docids: Sequence[str], scores: Scores) -> list[int]:
     """Positions of ``docids`` in THE order.
 

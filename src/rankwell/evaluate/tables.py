@@ -114,20 +114,20 @@ def comparison_notes(comparison: Comparison) -> tuple[str, ...]:
 
 def contrast_table(comparison: Comparison) -> Table:
     """A row for each run and measure with all that is known of the difference."""
-    figures = ("value", "difference", "change", "low", "high", "wins", "ties", "losses", "p", "Holm p")
+    figures = ("baseline", "value", "difference", "change", "low", "high", "wins", "ties", "losses", "p", "Holm p")
     by_name = {str(measure): measure for measure in comparison.measures}
-    rows = tuple(contrast_row(c, by_name[c.measure], comparison.mean[c.run][c.measure]) for c in comparison.contrasts)
+    rows = tuple(contrast_row(comparison, c, by_name[c.measure]) for c in comparison.contrasts)
     note = f"differences from {comparison.baseline}; low and high: 95 % bootstrap interval of the difference"
     return Table(("run", "measure", *figures), rows, labels=2, notes=(note,), data=comparison.as_dict())
 
 
-def contrast_row(contrast: Contrast, measure: Measure, value: float) -> tuple[Cell, ...]:
+def contrast_row(comparison: Comparison, contrast: Contrast, measure: Measure) -> tuple[Cell, ...]:
     """The cells of :func:`contrast_table`."""
     relative = "" if contrast.relative is None else f"{contrast.relative:+.1%}"
     return (
         name_cell(contrast.run),
         name_cell(contrast.measure),
-        figure_cell(measure, value),
+        *(figure_cell(measure, comparison.mean[run][contrast.measure]) for run in (comparison.baseline, contrast.run)),
         Cell(contrast.difference, f"{contrast.difference:+.4f}"),
         Cell(contrast.relative, relative),
         *(Cell(end, f"{end:+.4f}") for end in contrast.interval),

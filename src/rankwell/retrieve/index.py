@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import atomic_folder, atomic_text, disk_errors, remove_leftovers
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, atomic_text, disk_errors, remove_leftovers
 from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
-from rankwell.corpus.records import Document, Query, Ranking, Run
+from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights, ranking_order
 from rankwell.corpus.store import document_batches
 from rankwell.retrieve.bm25 import BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder
@@ -31,6 +32,7 @@ from rankwell.retrieve.segment import Segment
 
 INDEX_VERSION = 1
 _FORMAT = "rankwell-index"
+_SEGMENT_NAME = re.compile(r"segment-\d{4,}")
 
 
 class Index:
@@ -63,7 +65,7 @@ class Index:
         folder: str | os.PathLike[str],
         *,
         analyzer: Analyzer | None = None,
-        weights: Mapping[str, Mapping[str, float]] | None = None,
+        weights: Iterable[TermWeights] | None = None,
         store: bool = True,
         append: bool = False,
         overwrite: bool = False,
@@ -71,8 +73,8 @@ class Index:
         """Index ``documents`` into ``folder``.
 
         ``store`` keeps the texts too, for re-ranking and display. ``append`` adds a segment to an existing index,
-        ``overwrite`` replaces it; without either an existing index is an error. ``weights`` gives documents' term
-        frequencies by word (any positive numbers) in place of counting; a document without an entry is counted.
+        ``overwrite`` replaces it; without either an existing index is an error. ``weights`` gives the documents' term
+        frequencies by word, as any positive numbers, in place of counting; they come in the order of the documents.
         """
         folder = Path(folder)
         exists = (folder / "index.json").exists()
@@ -80,9 +82,8 @@ class Index:
             raise RankwellError(f"{folder} holds an index already; add to it with --append or replace it with --overwrite")
         if append and overwrite:
             raise RankwellError("append and overwrite exclude each other")
-        if folder.exists() and not exists and any(p.name not in ("lock",) and p.name[0] != "." for p in folder.iterdir()):
-            if not any(folder.glob("segment-*")):
-                raise RankwellError(f"{folder} is a folder with other things in it; choose a new one")
+        if not exists:
+            _refuse_foreign_folder(folder)
         with disk_errors(folder), _locked(folder):
             current = cls.open(folder) if append and exists else None
             if current and analyzer and analyzer != current.analyzer:
@@ -106,6 +107,11 @@ class Index:
 
     def __len__(self) -> int:
         return int(self._bases[-1])
+
+    @property
+    def terms(self) -> int:
+        """The number of distinct terms in the largest segment."""
+        return max(len(segment.terms) for segment in self.segments)
 
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {len(self):,} documents, {len(self.segments)} segments)"
@@ -174,40 +180,51 @@ class Index:
     def _join(self, parts: list[Hits], k: int) -> Hits:
         """One list from the segments' lists; only equal scores need the ids themselves."""
         width = min(k, len(self))
-        numbers = np.concatenate([np.where(p.numbers >= 0, p.numbers + base, -1) for p, base in zip(parts, self._bases, strict=False)], axis=1)
-        scores = np.concatenate([p.scores for p in parts], axis=1)
+        shifted = [np.where(p.numbers >= 0, p.numbers + base, -1) for p, base in zip(parts, self._bases, strict=False)]
+        numbers = np.concatenate(shifted, axis=1)
+        scores = np.concatenate([part.scores for part in parts], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")
         numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
         tied = np.flatnonzero(((scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)).any(axis=1))
         for row in tied.tolist():
             count = int((numbers[row] >= 0).sum())
-            names = self.docids(numbers[row, :count])
-            values = scores[row, :count].tolist()
-            order_here = sorted(range(count), key=lambda i: (values[i], names[i]), reverse=True)  # noqa: B023
+            order_here = ranking_order(self.docids(numbers[row, :count]), scores[row, :count])
             numbers[row, :count] = numbers[row, order_here]
         return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
 
 
 def _fill(
-    builder: SegmentBuilder,
-    documents: Iterable[Document],
-    weights: Mapping[str, Mapping[str, float]] | None,
-    current: Index | None,
+    builder: SegmentBuilder, documents: Iterable[Document], weights: Iterable[TermWeights] | None, current: Index | None
 ) -> None:
+    vectors = None if weights is None else iter(weights)
     for docids, texts in document_batches(track(documents, "indexing", unit="documents")):
         for segment in current.segments if current else ():
-            known = segment.store.docids.find(docids)
-            if (known >= 0).any():
-                twice = docids[int((known >= 0).argmax())]
+            known = segment.store.docids.find(docids) >= 0
+            if known.any():
+                twice = docids[int(known.argmax())]
                 raise RankwellError(f"document {twice!r} is in the index already; --append takes new documents only")
-        if weights is None:
+        if vectors is None:
             builder.add_texts(docids, texts)
         else:
-            vectors = [weights[docid] if docid in weights else None for docid in docids]
-            missing = next((docid for docid, vector in zip(docids, vectors, strict=True) if vector is None), None)
-            if missing is not None:
-                raise RankwellError(f"document {missing!r} has no term weights")
-            builder.add_weighted(docids, texts, [vector for vector in vectors if vector is not None])
+            builder.add_weighted(docids, texts, [_weights_of(docid, vectors) for docid in docids])
+    if vectors is not None and (extra := next(vectors, None)) is not None:
+        raise RankwellError(f"the weights go on after the last document, with {extra.docid!r}")
+
+
+def _weights_of(docid: str, vectors: Iterator[TermWeights]) -> Mapping[str, float]:
+    found = next(vectors, None)
+    if found is None:
+        raise RankwellError(f"the weights end before document {docid!r}")
+    if found.docid != docid:
+        raise RankwellError(f"weights of {found.docid!r} where {docid!r} comes; they must be in the collection's order")
+    return found.weights
+
+
+def _refuse_foreign_folder(folder: Path) -> None:
+    """A folder that is neither empty nor what a killed build left must not be built into."""
+    own = ("lock", "segment-", TEMPORARY_PREFIX)
+    if folder.exists() and not (folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())):
+        raise RankwellError(f"{folder} exists and is not an index; choose another name")
 
 
 @contextmanager
@@ -263,8 +280,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise InputError(path, None, "not the description of an index")
     if description.get("version") != INDEX_VERSION:
         found = description.get("version")
-        raise InputError(path, None, f"an index of version {found}; this rankwell reads version {INDEX_VERSION}: build it again")
+        problem = f"an index of version {found}; this rankwell reads version {INDEX_VERSION}: build it again"
+        raise InputError(path, None, problem)
     names = description.get("segments")
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) and "/" not in n and n[:8] == "segment-" for n in names):
+    if not isinstance(names, list) or not names or not all(_SEGMENT_NAME.fullmatch(str(name)) for name in names):
         raise InputError(path, None, "names no segments")
     return description

@@ -262,8 +262,8 @@ def search(
     k: int,
     prune: bool,
     found: NDArray[np.uint64],
-) -> Any:
-    """Fill ``found`` (queries, k) with the best documents' keys, best first; return how many each query has.
+) -> None:
+    """Fill ``found`` (queries, k), zero before, with the keys of each query's best documents, in any order.
 
     A key is the score's 32 bits above the document's place in the order of ids, so that one comparison is THE order.
     A query's terms are sorted by descending weight and sums are always taken in that order, so that pruning changes no
@@ -285,7 +285,6 @@ def search(
     best = np.empty(2 * k + 512, np.uint64)
     floor_bits = np.zeros(1, np.uint32)
     floor_value = floor_bits.view(np.float32)
-    counts = np.empty(len(query_ends), np.int64)
     next_chunk = np.empty(longest, np.int64)
     active_term = np.empty(longest, np.int64)
     active_begin = np.empty(longest, np.int64)
@@ -373,14 +372,13 @@ def search(
                         threshold = _keep_largest(best, count, k)
                         floor_bits[0] = np.uint32(threshold >> np.uint64(32))
                         count = k
-            # A threshold as early as there are k documents lets the next window be pruned.
-            if count > k:
+            # A first threshold as soon as there are k documents lets the next windows be pruned; later ones can wait.
+            if count > k and (threshold == 0 or 2 * count > 3 * k):
                 threshold = _keep_largest(best, count, k)
                 floor_bits[0] = np.uint32(threshold >> np.uint64(32))
                 count = k
-        counts[query] = min(count, k)
-        ordered = np.sort(best[:count])
-        for rank in range(counts[query]):
-            found[query, rank] = ordered[count - 1 - rank]
+        if count > k:
+            _keep_largest(best, count, k)
+            count = k
+        found[query, :count] = best[:count]
         begin_term = end_term
-    return counts

@@ -103,6 +103,7 @@ class Segment:
             prune,
             keys,
         )
+        keys = np.sort(keys, axis=1)[:, ::-1]
         scores = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
         documents = self.tie_documents[(keys & np.uint64(0xFFFFFFFF)).astype(np.int64)].astype(np.int64)
         return np.where(keys > 0, documents, -1), scores

@@ -15,6 +15,7 @@ from rankwell.corpus.formats.texts import (
     write_queries,
     write_types,
 )
+from rankwell.corpus.formats.weights import read_weights, write_weights
 
 __all__ = [
     "read_documents",
@@ -22,9 +23,11 @@ __all__ = [
     "read_queries",
     "read_run",
     "read_types",
+    "read_weights",
     "write_documents",
     "write_qrels",
     "write_queries",
     "write_run",
     "write_types",
+    "write_weights",
 ]

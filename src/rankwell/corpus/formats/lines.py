@@ -1,4 +1,4 @@
-"""What all formats share: finding the first line, checking ids and columns, and refusing what would not survive a round trip.
+"""What all formats share: the first line, checks of ids and columns, and refusing what would not survive a round trip.
 
 An id is one or more characters, none of them whitespace, in every format: one that TREC files cannot hold would only
 fail hours later, when the run is written.
@@ -68,14 +68,14 @@ def check_id(path: FilePath, number: int, name: str, value: str) -> None:
 
 
 def whole_number(text: str) -> int:
-    """``int(text)`` for ASCII digits with an optional sign; :class:`ValueError` for what else Python would take (1_000)."""
+    """``int(text)``, and :class:`ValueError` for what only Python takes for a whole number (1_000)."""
     if not text.isascii() or "_" in text:
         raise ValueError(text)
     return int(text)
 
 
 def by_query(path: FilePath, rows: Iterable[tuple[int, str, str, Value]]) -> dict[str, dict[str, Value]]:
-    """Gather ``(line, qid, docid, value)`` rows, in any order, as ``{qid: {docid: value}}``; a repeated pair is an error."""
+    """Gather ``(line, qid, docid, value)`` rows, in any order, as ``{qid: {docid: value}}``; no pair may repeat."""
     table: dict[str, dict[str, Value]] = {}
     current, documents = None, {}
     for number, qid, docid, value in rows:

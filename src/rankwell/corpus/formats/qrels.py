@@ -29,7 +29,7 @@ def read_qrels(path: FilePath) -> Qrels:
     columns = first.split()
     if columns == BEIR_HEADER:
         next(lines)
-        names = BEIR
+        names: tuple[str, ...] = BEIR
     elif len(columns) == len(TREC):
         names = TREC
     else:

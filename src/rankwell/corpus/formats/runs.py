@@ -8,7 +8,7 @@ that is written and read again is the same run.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import isfinite, nan
+from math import nan
 from pathlib import Path
 from typing import Literal
 
@@ -61,21 +61,16 @@ def _trec_rows(path: FilePath, lines: Lines) -> Rows:
         if not columns or columns[0][0] == "#":
             continue
         # trec_eval ignores what follows the run name. A number in its place means that an id held a space, though.
-        if len(columns) != len(TREC) and (len(columns) < len(TREC) or isfinite(_number(columns[5]))):
+        if len(columns) != len(TREC) and (len(columns) < len(TREC) or columns[5][0] in "-.0123456789"):
             raise wrong_columns(path, number, line, TREC)
-        score = _number(columns[4])
-        if not -SCORE_LIMIT < score < SCORE_LIMIT:
+        try:
+            score = float(columns[4])
+        except ValueError:
+            score = nan
+        if not -SCORE_LIMIT < score < SCORE_LIMIT or "_" in columns[4]:  # Python takes 1_000 for a number
             problem = f"the score is {excerpt(columns[4])}, expected a finite number (32-bit float)"
             raise InputError(path, number, problem)
         yield number, columns[0], columns[2], score
-
-
-def _number(text: str) -> float:
-    """``text`` as a number, NaN where it is none (Python would also take 1_000)."""
-    try:
-        return float(text) if "_" not in text else nan
-    except ValueError:
-        return nan
 
 
 def _msmarco_rows(path: FilePath, lines: Lines) -> Rows:

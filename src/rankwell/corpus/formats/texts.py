@@ -135,7 +135,7 @@ def write_types(types: Mapping[str, str], path: FilePath) -> None:
 
 
 def write_documents(documents: Iterable[Document], path: FilePath) -> None:
-    """Stream to BEIR jsonl where the name ends in ``.jsonl`` or ``.jsonl.gz``, to tsv otherwise (which has no titles)."""
+    """Stream to BEIR jsonl where the name ends in ``.jsonl`` or ``.jsonl.gz``, else to tsv, which has no titles."""
     line = _document_object if names_jsonl(path) else _passage
     write_lines(path, "documents", (line(path, document) for document in documents))
 

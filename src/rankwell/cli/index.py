@@ -1,0 +1,60 @@
+"""``rankwell index``: from a collection to a searchable folder."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def index(
+    collection: Annotated[
+        str, typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="The folder to make.")],
+    append: Annotated[bool, typer.Option("--append", help="Add to the index in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index in --out.")] = False,
+    store: Annotated[
+        bool, typer.Option("--store/--no-store", help="Keep the texts too, for re-ranking and display.")
+    ] = True,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", help='Term frequencies to use instead of counting: jsonl of {"id", "vector": {word: weight}}.'),
+    ] = None,
+    stemmer: Annotated[str, typer.Option("--stemmer", help="A Snowball stemmer, or none.")] = "porter",
+    stop_words: Annotated[
+        str, typer.Option("--stop-words", help="lucene, none, or a file with one word a line.")
+    ] = "lucene",
+) -> None:
+    """Build a BM25 index.
+
+    Killing a build at any moment leaves the old index usable.
+
+    **Examples**
+
+        rankwell index collection.tsv --out my-index
+
+        rankwell index corpus.jsonl.gz --out my-index --append
+
+        rankwell index irds:beir/scifact --out scifact --no-store
+    """
+    from rankwell.corpus.analyser import analyzer_from_options
+    from rankwell.corpus.datasets import resolve_documents
+    from rankwell.corpus.formats import read_weights
+    from rankwell.retrieve.index import Index
+
+    begin = time.monotonic()
+    made = Index.build(
+        resolve_documents(collection),
+        out,
+        analyzer=analyzer_from_options(stemmer, stop_words),
+        weights=read_weights(weights) if weights else None,
+        store=store,
+        append=append,
+        overwrite=overwrite,
+    )
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    seconds = time.monotonic() - begin
+    print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size / 1e6:,.1f} MB, {seconds:.1f} s")

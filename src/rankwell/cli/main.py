@@ -1,0 +1,56 @@
+"""The command ``rankwell``: one module a verb, wired together here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from rankwell.cli.demo import demo
+from rankwell.cli.evaluate import evaluate
+from rankwell.cli.index import index
+from rankwell.cli.search import search
+from rankwell.cli.tune import tune
+from rankwell.core.errors import RankwellError
+
+app = typer.Typer(
+    name="rankwell",
+    help="Fit BERT rankers to your own documents, run them fast, and see whether they are better.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+for verb in (index, search, evaluate, tune, demo):
+    app.command(no_args_is_help=verb is not demo)(verb)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"rankwell {version('rankwell')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one line on standard error and exit code 2."""
+    try:
+        app()
+    except RankwellError as error:
+        print(f"rankwell: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone: that is not an error.
+        sys.stderr.close()
+        sys.exit(141)

@@ -1,0 +1,49 @@
+"""``rankwell tune``: k1 and b for a collection, chosen by cross-validation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def tune(
+    index: Annotated[Path, typer.Argument(help="A folder made by `rankwell index`.")],
+    queries: Annotated[Path, typer.Argument(help="Development queries.")],
+    qrels: Annotated[Path, typer.Argument(help="Their judgments.")],
+    measure: Annotated[str, typer.Option("--measure", help="What to maximise.")] = "RR@10",
+    k1: Annotated[str, typer.Option("--k1", help="Values to try, as FIRST:LAST:STEP or a list with commas.")] = "0.3:2.1:0.3",
+    b: Annotated[str, typer.Option("--b", help="Values to try.")] = "0.1:0.9:0.1",
+    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="Decides the folds.")] = 0,
+    threads: Annotated[int, typer.Option("--threads", help="0 takes every core.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the whole grid as JSON.")] = None,
+) -> None:
+    """Find the k1 and b that rank best on development queries.
+
+    The figure to quote is the cross-validated one: each fold is measured with the values that did best on the others.
+
+    **Example**
+
+        rankwell tune my-index queries.dev.tsv qrels.dev.txt --measure nDCG@10
+    """
+    from rankwell.corpus.formats import read_qrels, read_queries
+    from rankwell.retrieve.index import Index
+    from rankwell.retrieve.tune import parse_values, tune_bm25
+
+    tuning = tune_bm25(
+        Index.open(index),
+        read_queries(queries),
+        read_qrels(qrels),
+        measure=measure,
+        k1=parse_values(k1),
+        b=parse_values(b),
+        folds=folds,
+        seed=seed,
+        threads=threads or os.cpu_count() or 1,
+    )
+    print(tuning.table())
+    if out:
+        tuning.write(out)

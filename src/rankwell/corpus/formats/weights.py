@@ -1,0 +1,53 @@
+"""Term weights: jsonl of ``{"id": docid, "vector": {word: weight}}``, as learned sparse retrievers write them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+
+from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.corpus.formats.lines import (
+    FilePath,
+    json_line,
+    open_lines,
+    parse_object,
+    take,
+    take_id,
+    writable_id,
+    write_lines,
+)
+from rankwell.corpus.formats.texts import DOCUMENT_ID_KEYS
+from rankwell.corpus.records import TermWeights
+
+VECTOR_KEYS = ("vector", "weights")
+
+
+def read_weights(path: FilePath) -> Iterator[TermWeights]:
+    """Stream documents' term weights; a weight is any finite number, and what is not positive counts as absent."""
+    _, lines = open_lines(path, "term weights")
+    for number, line in lines:
+        if not line.strip():
+            continue
+        record = parse_object(path, number, line)
+        docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
+        vector = take(path, number, record, VECTOR_KEYS)
+        if not isinstance(vector, dict):
+            raise InputError(path, number, f"expected an object of words and weights, found {excerpt(json.dumps(vector))}")
+        for word, weight in vector.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+                problem = f"the weight of {excerpt(word)} is {excerpt(json.dumps(weight))}, expected a number"
+                raise InputError(path, number, problem)
+        yield TermWeights(docid, vector)
+
+
+def write_weights(documents: Iterable[TermWeights], path: FilePath) -> None:
+    """Write one object a document."""
+
+    def line(document: TermWeights) -> str:
+        if not all(map(math.isfinite, document.weights.values())):
+            raise RankwellError(f"cannot write {path}: document {document.docid!r} has a weight that is not finite")
+        record = {"id": writable_id(path, "document id", document.docid), "vector": dict(document.weights)}
+        return json_line(path, record)
+
+    write_lines(path, "term weights", map(line, documents))
