@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import os
 import subprocess
 import sys
 import warnings
@@ -61,7 +60,7 @@ def test_concatenated_gzip_members_are_one_file(tmp_path: Path) -> None:
     [
         (b"good\ncaf\xe9\n", 2, "not UTF-8 text (byte 0xe9 at column 4)"),
         (b"good\n\0\1\2\n", 2, "NUL"),
-        (gzip.compress(os.urandom(5000))[:-2000], 1, "broken gzip"),
+        (gzip.compress(b"x" * 5000)[:-9], 1, "broken gzip"),
         (b"\x1f\x8bnot gzip at all", 1, "broken gzip"),
     ],
     ids=["latin-1", "binary", "truncated gzip", "gzip by its first bytes only"],
@@ -73,7 +72,7 @@ def test_what_is_not_text_is_an_input_error_with_the_line(
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
         list(read_lines(path))
-    assert problem in str(caught.value) or caught.value.line == 1
+    assert problem in caught.value.problem
     assert caught.value.line == line
     assert str(path) in str(caught.value)
 

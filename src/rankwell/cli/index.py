@@ -11,7 +11,8 @@ import typer
 
 def index(
     collection: Annotated[
-        str, typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage.")
+        str,
+        typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
     ],
     out: Annotated[Path, typer.Option("--out", help="The folder to make.")],
     append: Annotated[bool, typer.Option("--append", help="Add to the index in --out.")] = False,
@@ -21,7 +22,9 @@ def index(
     ] = True,
     weights: Annotated[
         Path | None,
-        typer.Option("--weights", help='Term frequencies to use instead of counting: jsonl of {"id", "vector": {word: weight}}.'),
+        typer.Option(
+            "--weights", help='Term frequencies to use instead of counting: jsonl of {"id", "vector": {word: weight}}.'
+        ),
     ] = None,
     stemmer: Annotated[str, typer.Option("--stemmer", help="A Snowball stemmer, or none.")] = "porter",
     stop_words: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,7 +18,7 @@ def search(
     b: Annotated[float, typer.Option("--b", help="How much long documents are discounted, 0 to 1.")] = 0.4,
     k2: Annotated[float | None, typer.Option("--k2", help="How slowly a term repeated in the query saturates.")] = None,
     threads: Annotated[int, typer.Option("--threads", help="0 takes every core.")] = 0,
-    format: Annotated[str, typer.Option("--format", help="trec or msmarco.")] = "trec",
+    format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
     tag: Annotated[str, typer.Option("--tag", help="The run's name in its last column.")] = "BM25",
 ) -> None:
     """Rank documents for each query with BM25.

@@ -14,7 +14,9 @@ def tune(
     queries: Annotated[Path, typer.Argument(help="Development queries.")],
     qrels: Annotated[Path, typer.Argument(help="Their judgments.")],
     measure: Annotated[str, typer.Option("--measure", help="What to maximise.")] = "RR@10",
-    k1: Annotated[str, typer.Option("--k1", help="Values to try, as FIRST:LAST:STEP or a list with commas.")] = "0.3:2.1:0.3",
+    k1: Annotated[
+        str, typer.Option("--k1", help="Values to try, as FIRST:LAST:STEP or a list with commas.")
+    ] = "0.3:2.1:0.3",
     b: Annotated[str, typer.Option("--b", help="Values to try.")] = "0.1:0.9:0.1",
     folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Decides the folds.")] = 0,

@@ -1,6 +1,6 @@
 """Errors that are the user's business: one line that says what is wrong and where.
 
-The command line prints them without a traceback and exits with code 2; everything else is a bug and keeps its traceback.
+The command line prints them without a traceback and exits with code 2; anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations

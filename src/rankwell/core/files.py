@@ -101,7 +101,7 @@ def temporary_name(path: Path) -> Path:
 
 @contextmanager
 def atomic_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write ``path`` as a whole or not at all; gzip where the name ends in ``.gz`` (with no time stamp, so bytes repeat)."""
+    """Write ``path`` as a whole or not at all; gzip where the name ends in ``.gz``, with no time stamp."""
     path = Path(path)
     temporary = temporary_name(path)
     with disk_errors(path):

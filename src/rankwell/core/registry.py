@@ -1,4 +1,4 @@
-"""Named parts (measures, losses, templates, first stages): one line registers one, a misspelt name gets a helpful error."""
+"""Named parts (measures, losses, templates, …): one line registers one, a misspelt name gets a helpful error."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Records, file formats, the analyser and the document store."""

@@ -1,6 +1,6 @@
 """The analyser turns text into index terms: Unicode words, lower-cased, without stop words, stemmed.
 
-The default, :meth:`Analyzer.english`, gives what Lucene's English analyser gives: words after UAX #29, possessive ``'s``
+The default, :meth:`Analyzer.english`, gives what Lucene's English analyser gives: words after UAX #29, a final ``'s``
 dropped, Lucene's 33 stop words, Porter's stemmer. Words keep their character spans, which exact-match markers need.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,10 @@ from rankwell.corpus.kernels import find_words
 from rankwell.corpus.lexicon import Lexicon
 
 LUCENE_STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this to "
-    "was will with".split()
+    (
+        "a an and are as at be but by for if in into is it no not of on or such "
+        "that the their then there these they this to was will with"
+    ).split()
 )
 
 
@@ -92,10 +95,7 @@ class Analyzer(BaseModel):
         term_of = self.stems(lexicon.strings(range(len(lexicon))))
         terms = [term_of[number] for number in numbers.tolist()]
         bounds = [0, *counts.tolist()]
-        return [
-            [term for term in terms[begin:end] if term is not None]
-            for begin, end in zip(bounds, bounds[1:], strict=False)
-        ]
+        return [[term for term in terms[begin:end] if term is not None] for begin, end in pairwise(bounds)]
 
     def terms(self, text: str) -> list[str]:
         """The terms of one text."""
@@ -123,7 +123,7 @@ class Analyzer(BaseModel):
 
 
 def analyzer_from_options(stemmer: str, stop_words: str) -> Analyzer:
-    """The analyser for ``--stemmer`` (a Snowball name or ``none``) and ``--stop-words`` (``lucene``, ``none`` or a file)."""
+    """The analyser for a stemmer (a Snowball name or ``none``) and stop words (``lucene``, ``none`` or a file)."""
     if stop_words == "lucene":
         words = LUCENE_STOP_WORDS
     elif stop_words == "none":

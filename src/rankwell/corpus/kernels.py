@@ -57,7 +57,7 @@ def _class(code: int, classes: Bytes) -> int:
 
 @njit(cache=True, nogil=True)
 def _word_end(text: Bytes, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
-    """Where the word that begins before ``at`` with a character of class ``kind`` ends; whether it has a letter or digit."""
+    """Where the word ends that begins before ``at`` with a ``kind``; whether it has a letter or digit."""
     limit = min(end, at + MAX_WORD_BYTES - 4)
     solid = kind != JOINER
     last = kind
@@ -233,7 +233,7 @@ def intern_words(
     count: int,
     numbers: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Number the words from ``first`` on, adding those not seen before; stop where a table is too full for the next one.
+    """Number the words from ``first`` on, adding those not seen before; stop where a table is too full for one more.
 
     Returns the number of distinct words and of the spans done. An empty ``lower`` keeps the case.
     """

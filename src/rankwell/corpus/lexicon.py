@@ -81,7 +81,7 @@ class Lexicon:
         wanted = np.asarray(numbers, np.int64)
         ends = self._ends[wanted]
         begins = np.where(wanted > 0, self._ends[wanted - 1], 0)
-        arena = memoryview(self._arena)
+        arena = self._arena.data
         pairs = zip(begins.tolist(), ends.tolist(), strict=True)
         return [str(arena[begin:end], "utf-8", "surrogatepass") for begin, end in pairs]
 
@@ -111,7 +111,9 @@ class Lexicon:
             for byte in range(offset, offset + 8):
                 inside = byte < lengths
                 at = np.where(inside, begins + byte, 0)
-                key = (key << np.uint64(8)) | np.where(inside, self._arena[at] if len(self._arena) else 0, 0).astype(np.uint64)
+                key = (key << np.uint64(8)) | np.where(inside, self._arena[at] if len(self._arena) else 0, 0).astype(
+                    np.uint64
+                )
             columns.append(key)
         return np.lexsort(columns[::-1])
 

@@ -1,7 +1,7 @@
 """The records every stage passes on, and THE ranking order.
 
 There is one order of documents in rankwell: score descending as a 32-bit float, equal scores by document id descending.
-It is trec_eval's, so our lists and its figures never disagree, and it is total, so the same run always comes out the same.
+It is trec_eval's, so our lists and its figures never disagree, and it is total, so a run has only one order.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ class Ranking:
         """Sort ``docids`` by ``scores``; NaN and repeated documents are errors."""
         names = tuple(docids)
         # Adding 0 turns -0.0 into 0.0, so that equal scores are also equal bits.
-        values = np.fromiter(scores, np.float32) + np.float32(0) if not isinstance(scores, np.ndarray) else (
-            scores.astype(np.float32) + np.float32(0)
+        values = (
+            np.fromiter(scores, np.float32) + np.float32(0)
+            if not isinstance(scores, np.ndarray)
+            else (scores.astype(np.float32) + np.float32(0))
         )
         if len(names) != len(values):
             raise ValueError(f"{len(names)} documents but {len(values)} scores")

@@ -115,7 +115,7 @@ class DocumentStore:
         number = self.docids.number(docid)
         if number < 0:
             raise RankwellError(f"document {docid!r} is not in the store {self.folder}")
-        return str(memoryview(self._readable_texts()[number]), "utf-8", "surrogatepass")
+        return str(self._readable_texts()[number].data, "utf-8", "surrogatepass")
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents; an unknown id is an error that names it."""
@@ -134,7 +134,7 @@ class DocumentStore:
         numbers = np.asarray(numbers, np.int64)
         ends = texts.ends[numbers].tolist()
         begins = np.where(numbers > 0, texts.ends[numbers - 1], 0).tolist()
-        values = memoryview(texts.values)
+        values = texts.values.data
         return [str(values[begin:end], "utf-8", "surrogatepass") for begin, end in zip(begins, ends, strict=True)]
 
     def _readable_texts(self) -> Ragged:
@@ -143,7 +143,7 @@ class DocumentStore:
         return self._texts
 
     def put_tokens(self, name: str, rows: Iterable[tuple[Array, NDArray[np.int64]]], dtype: DTypeLike) -> Ragged:
-        """Keep token ids for every document under ``name`` (say, the tokenizer's hash): batches of values and row ends."""
+        """Keep token ids for every document under ``name`` (a tokenizer's hash, say): batches of values and row ends."""
         folder = self._tokens_folder(name)
         with atomic_folder(folder) as temporary, RaggedWriter(temporary, "tokens", dtype) as writer:
             count = 0

@@ -14,7 +14,7 @@ from rankwell.core.errors import RankwellError
 class CrossValidation:
     """What :func:`cross_validate` found.
 
-    ``best`` is the setting to use from now on (the best on all queries), ``chosen[f]`` the one chosen without fold ``f``,
+    ``best`` is the setting to use from now on (best on all queries), ``chosen[f]`` the one chosen without fold ``f``,
     ``values`` each query's figure under the setting chosen without it: their mean is the honest estimate.
     """
 

@@ -2,7 +2,7 @@
 
     score(q, d) = Σ_t  qtf' · ln(1 + (N − df + ½) / (df + ½)) · tf / (tf + k1 · (1 − b + b · |d| / mean length))
 
-where qtf' is the number of times the query has the term or, with k2, (k2 + 1) · qtf / (k2 + qtf). Statistics are those of
+where qtf' is the number of times the query has the term or, with k2, (k2 + 1) · qtf / (k2 + qtf). Statistics are of
 all segments together, so cutting a collection into segments changes no score.
 """
 
@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,8 @@ class Hits:
     @property
     def counts(self) -> NDArray[np.int64]:
         """How many documents each query found."""
-        return (self.numbers >= 0).sum(axis=1)
+        counts: NDArray[np.int64] = np.count_nonzero(self.numbers >= 0, axis=1)
+        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def search_segments(
     # Several pieces a thread, so that one slow query does not hold up the rest.
     pieces = 1 if threads == 1 else min(len(queries), 4 * threads)
     bounds = [round(i * len(queries) / pieces) for i in range(pieces + 1)] if queries else [0]
-    jobs = [(s, first, last) for s in range(len(segments)) for first, last in zip(bounds, bounds[1:], strict=False)]
+    jobs = [(s, first, last) for s in range(len(segments)) for first, last in pairwise(bounds)]
     if threads == 1:
         parts = [score(*job) for job in jobs]
     else:

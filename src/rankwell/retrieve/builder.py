@@ -259,7 +259,7 @@ class SegmentBuilder:
         chunks_before: int,
         writers: dict[str, ArrayWriter],
     ) -> int:
-        """Join the postings of terms ``first … last - 1`` and append them to the segment; returns the number of chunks."""
+        """Join the postings of terms ``first … last - 1`` and append them to the segment; returns their chunks."""
         begins = posting_begins[first : last + 1] - posting_begins[first]
         size = int(begins[-1])
         documents, frequencies = np.empty(size, np.uint32), np.empty(size, np.float32)

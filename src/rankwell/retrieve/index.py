@@ -79,7 +79,9 @@ class Index:
         folder = Path(folder)
         exists = (folder / "index.json").exists()
         if exists and not (append or overwrite):
-            raise RankwellError(f"{folder} holds an index already; add to it with --append or replace it with --overwrite")
+            raise RankwellError(
+                f"{folder} holds an index already; add to it with --append or replace it with --overwrite"
+            )
         if append and overwrite:
             raise RankwellError("append and overwrite exclude each other")
         if not exists:
@@ -99,7 +101,7 @@ class Index:
             manifest = Manifest(
                 "index",
                 config={"analyzer": _analyzer_json(analyzer), "store": store, "weighted": weights is not None},
-                data={name: value for name, value in zip([*old, name], [*hashes, builder.data_hash()], strict=True)},
+                data=dict(zip([*old, name], [*hashes, builder.data_hash()], strict=True)),
             )
             _write_description(folder, analyzer, [*old, name], manifest)
             _remove_unused(folder, [*old, name])

@@ -3,7 +3,7 @@
 The layout the kernels share. A segment's documents are numbered 0, 1, 2, …, and cut into *windows* of ``2**bits``
 documents. A term's postings lie in document order; the run of them that falls into one window is a *chunk*. A posting
 keeps only the 16 low bits that number a document within its window, and its term frequency. A chunk keeps two bounds,
-its largest tf and its largest tf / document length, from which an upper bound of its BM25 score follows for any k1 and b.
+its largest tf and its largest tf / document length, from which a bound of its BM25 scores follows for any k1 and b.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def cut_into_chunks(
 
 @njit(cache=True, nogil=True)
 def _keep_largest(keys: NDArray[np.uint64], count: int, k: int) -> int:
-    """Move the ``k`` largest of ``keys[:count]`` to the front, in any order (Hoare's quickselect); return the smallest."""
+    """Move the ``k`` largest of ``keys[:count]`` to the front, in any order (quickselect); return the smallest of them."""
     left, right = 0, count - 1
     while left < right:
         a, b, c = keys[left], keys[(left + right) >> 1], keys[right]
@@ -164,7 +164,11 @@ def _keep_largest(keys: NDArray[np.uint64], count: int, k: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _accumulate(
-    documents: NDArray[np.uint16], frequencies: Any, weight: float, norms: NDArray[np.float32], scores: NDArray[np.float32]
+    documents: NDArray[np.uint16],
+    frequencies: Any,
+    weight: float,
+    norms: NDArray[np.float32],
+    scores: NDArray[np.float32],
 ) -> None:
     """Add one term's scores in one window."""
     for i in range(len(documents)):
@@ -255,8 +259,8 @@ def search(
     largest_tf: NDArray[np.float32],
     largest_ratio: NDArray[np.float32],
     norms: NDArray[np.float32],
-    flat_norm: float,
-    length_norm: float,
+    flat_norm: np.float32,
+    length_norm: np.float32,
     ties: NDArray[np.uint32],
     window_bits: int,
     k: int,

@@ -69,7 +69,9 @@ class Segment:
     def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
         """In how many documents each term occurs; 0 for -1."""
         known = np.maximum(terms, 0)
-        counts = self.posting_begins[known + 1] - self.posting_begins[known] if len(self.terms) else np.zeros(len(terms))
+        counts = (
+            self.posting_begins[known + 1] - self.posting_begins[known] if len(self.terms) else np.zeros(len(terms))
+        )
         return np.where(terms >= 0, counts, 0).astype(np.int64)
 
     def search(
@@ -86,6 +88,7 @@ class Segment:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
         norms = self._norms(k1, b, mean_length)
+        postings, frequencies, windows, offsets, largest_tf, largest_ratio = self._postings
         keys = np.zeros((len(query_ends), k), np.uint64)
         search(
             query_ends,
@@ -93,7 +96,12 @@ class Segment:
             weights,
             self.posting_begins,
             self.chunk_begins,
-            *self._postings,
+            postings,
+            frequencies,
+            windows,
+            offsets,
+            largest_tf,
+            largest_ratio,
             norms.by_document,
             norms.flat,
             norms.by_length,

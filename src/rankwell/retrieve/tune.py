@@ -61,9 +61,9 @@ class Tuning:
         grid = [{"k1": k1, "b": b, "mean": mean} for (k1, b), mean in zip(self.settings, means, strict=True)]
         chosen = [dict(zip(("k1", "b"), self.settings[i], strict=True)) for i in self.found.chosen]
         best = dict(zip(("k1", "b"), self.best, strict=True))
-        record = {"measure": self.measure, "best": best, "cross_validated": self.found.mean, "folds": chosen, "grid": grid}
+        figures = {"measure": self.measure, "best": best, "cross_validated": self.found.mean}
         with atomic_text(path) as file:
-            json.dump(record, file, indent=2)
+            json.dump({**figures, "folds": chosen, "grid": grid}, file, indent=2)
             file.write("\n")
 
 

@@ -33,7 +33,9 @@ def read_weights(path: FilePath) -> Iterator[TermWeights]:
         docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
         vector = take(path, number, record, VECTOR_KEYS)
         if not isinstance(vector, dict):
-            raise InputError(path, number, f"expected an object of words and weights, found {excerpt(json.dumps(vector))}")
+            raise InputError(
+                path, number, f"expected an object of words and weights, found {excerpt(json.dumps(vector))}"
+            )
         for word, weight in vector.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
                 problem = f"the weight of {excerpt(word)} is {excerpt(json.dumps(weight))}, expected a number"
