@@ -19,9 +19,9 @@ have the machine to itself. Every (system, phase, corpus) is measured in a proce
 What is finished is kept under ``--out`` and used again unless ``--fresh`` is given; rankwell is measured again when its
 source has changed. Give ``--fresh`` without a name when its analyser has changed, so that the peers get the new tokens.
 
-rankwell's results are held against bm25s's, and where they differ its query ratios are marked invalid. The Markdown goes
-to the standard output, everything to ``first_stage.json`` in ``--out``. The exit status is 1 if a measurement failed or
-the results differ; a missed target is only reported.
+rankwell's results are held against bm25s's, and where they differ its query ratios are marked invalid. The Markdown
+goes to the standard output, everything to ``first_stage.json`` in ``--out``. The exit status is 1 if a measurement
+failed or the results differ; a missed target is only reported.
 """
 
 from __future__ import annotations
@@ -185,12 +185,12 @@ def report(corpus: Corpus, results: Results) -> str:
     facts = corpus.facts
     parts = [f"## {corpus.name}: {facts['passages']:,} passages, {facts['mean_words']} words on average\n"]
     rows = []
-    for phase, source in (("index_text", "text"), ("index_tokens", "tokens")):
+    for phase, origin in (("index_text", "text"), ("index_tokens", "tokens")):
         for name in results:
             if phase in results[name]:
                 row = [cell(name, phase, "cpu_s"), cell(name, phase, "wall_s"), cell(name, phase, "peak_mb", "{:.0f}")]
                 row.append(cell(name, phase, "start_mb", "{:.0f}"))
-                rows.append([f"{name}, from {source}", *row, cell(name, phase, "disk_bytes", "{:.0f}", 1e-6)])
+                rows.append([f"{name}, from {origin}", *row, cell(name, phase, "disk_bytes", "{:.0f}", 1e-6)])
     parts.append(table(["index", "CPU s", "wall s", "peak MiB", "at start", "disk MB"], rows))
     fields = ("cpu_ms_1000", "wall_ms_1000", "cpu_ms_10", "wall_ms_10")
     rows = [

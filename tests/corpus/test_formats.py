@@ -217,8 +217,8 @@ def test_documents_are_recognised_by_their_first_line(file: Write, content: str,
         (documents, '{"_id": "d1", "text": "a"}\n{"_id": "d2"\n', 2, "not JSON"),
         (documents, '{"text": "a"}\n', 1, "no key '_id' or 'id' or 'docid' or 'pid'; found 'text'"),
         (documents, '{"_id": "", "text": "a"}\n', 1, "document id is empty"),
-        (documents, '{"_id": true, "text": "a"}\n', 1, "document id is 'true', expected a string"),
-        (documents, '{"_id": "d1", "text": 5}\n', 1, "key 'text': expected a string, found '5'"),
+        (documents, '{"_id": true, "text": "a"}\n', 1, "document id is true or false, expected a string"),
+        (documents, '{"_id": "d1", "text": 5}\n', 1, "key 'text': expected a string, found a number"),
         (documents, '{"_id": "d1", "text": "\\ud800"}\n', 1, "half a surrogate pair"),
         (documents, "\n\n", None, "is empty, expected a collection"),
         (documents, b"d1\tcaf\xe9\n", 1, "not UTF-8"),
@@ -273,7 +273,7 @@ def test_ids_that_would_not_be_read_back_are_refused(tmp_path: Path, bad: str) -
         lambda: write_documents([Document("good", "x"), Document(bad, "x")], path),
         lambda: write_documents([Document(bad, "x")], tmp_path / "file.jsonl"),
     ):
-        with pytest.raises(RankwellError, match="cannot write .* expected characters other than whitespace"):
+        with pytest.raises(RankwellError, match=r"cannot write .* expected characters other than whitespace"):
             write()
     assert list(tmp_path.iterdir()) == []
 
@@ -296,6 +296,11 @@ def test_a_text_that_tsv_cannot_hold_is_refused_and_jsonl_holds_it(tmp_path: Pat
     write_documents([document], tmp_path / "corpus.jsonl.gz")
     assert read_queries(tmp_path / "queries.jsonl") == [query]
     assert documents(tmp_path / "corpus.jsonl.gz") == [document]
+
+
+def test_an_empty_label_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RankwellError, match="label of query 'q' is empty"):
+        write_types({"q": ""}, tmp_path / "types.tsv")
 
 
 def test_nothing_is_not_written(tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ def test_bpref_ignores_unjudged_documents() -> None:
     assert value("Bpref", ["n", "x", "r"], grades) == 0.0
 
 
+def test_bpref_counts_no_more_nonrelevant_documents_than_relevant_ones() -> None:
+    grades = {"r1": 1, "r2": 1, "n1": 0, "n2": 0, "n3": 0}
+    assert value("Bpref", ["n1", "r1", "n2", "n3", "r2"], grades) == pytest.approx(((1 - 1 / 2) + (1 - 2 / 2)) / 2)
+
+
 FINDING_MEASURES = (
     "RR RR@10 Success@5 P@5 R@5 RelP@5 RelP Rprec Rprec@0.5 AP AP@5 IPrec IPrec@0.0 Bpref infAP BinG RBP nDCG ERR "
     "SetP SetR SetF SetAP NumRelRet"

@@ -6,6 +6,7 @@ dropped, Lucene's 33 stop words, Porter's stemmer. Words keep their character sp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,32 @@ LUCENE_STOP_WORDS = frozenset(
         "that the their then there these they this to was will with"
     ).split()
 )
+
+
+_VOWEL_THEN_CONSONANT = re.compile(r"[aeiouy][^aeiouy]")
+
+
+def _syllables(stem: str) -> int:
+    """Porter's m, the number of times a vowel is followed by a consonant; y is a vowel after a consonant."""
+    marked = re.sub(r"(?<![aeiouy])y|(?<=yy)y", "i", stem[1:])
+    return len(_VOWEL_THEN_CONSONANT.findall(stem[:1].replace("y", "j") + marked.replace("y", "j")))
+
+
+def _as_porter_ships(word: str, stem: str) -> str:
+    """The stem by the algorithm as its author distributes it and Lucene uses it, which departs from the paper.
+
+    Snowball's ``porter`` is the paper's. The distributed one leaves words of two letters alone and has the rules
+    logi → log and bli → ble in step 2, so that *technology* meets *technological* and *possibly* meets *possible*.
+    """
+    if len(word) <= 2:
+        return word
+    if stem.endswith("logi") and _syllables(stem[:-4]) > 0:
+        return stem[:-1]
+    if stem.endswith("bli") and _syllables(stem[:-3]) > 0:
+        if stem[-4:-3] in ("a", "i") and _syllables(stem[:-4]) > 1:
+            return stem[:-4]
+        return stem[:-1]
+    return stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +104,8 @@ class Analyzer(BaseModel):
     def stems(self, words: Sequence[str]) -> list[str | None]:
         """The term of each lower-cased word, ``None`` for stop words."""
         stemmed: Sequence[str] = self._stemmer.stemWords(list(words)) if self._stemmer else words
+        if self.stemmer == "porter":
+            stemmed = [_as_porter_ships(word, stem) for word, stem in zip(words, stemmed, strict=True)]
         stop_words = self.stop_words
         return [None if word in stop_words else stem for word, stem in zip(words, stemmed, strict=True)]
 

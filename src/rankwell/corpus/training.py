@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.formats.lines import (
     FilePath,
     check_id,
+    json_kind,
     json_line,
     open_lines,
     parse_object,
@@ -92,8 +92,11 @@ def _examples(path: FilePath, lines: Iterable[tuple[int, str]]) -> Iterator[Exam
 
 def _texts(path: FilePath, number: int, record: dict[str, Any], key: str) -> tuple[str, ...]:
     texts = take(path, number, record, (key,))
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise InputError(path, number, f"key {key!r}: expected a list of strings, found {excerpt(json.dumps(texts))}")
+    if not isinstance(texts, list):
+        raise InputError(path, number, f"key {key!r}: expected a list of strings, found {json_kind(texts)}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(path, number, f"key {key!r}: expected a list of strings, found {json_kind(text)} in it")
     return tuple(texts)
 
 

@@ -89,11 +89,6 @@ class Measure:
     cutoff: int | float | None = None
 
     @property
-    def name(self) -> str:
-        """The notation, which is also the key of the measure's figures."""
-        return str(self)
-
-    @property
     def summary(self) -> Summary:
         """How the values of the queries become one figure: counts are added, all else is averaged."""
         return self.kind.summary

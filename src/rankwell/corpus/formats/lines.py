@@ -105,6 +105,12 @@ def parse_object(path: FilePath, number: int, line: str) -> dict[str, Any]:
     return record
 
 
+def json_kind(value: object) -> str:
+    """What ``value`` is called in JSON."""
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number")
+
+
 def take(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str]) -> Any:
     """The value of the first of ``keys`` that ``record`` has."""
     for key in keys:
@@ -119,7 +125,7 @@ def take_text(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequ
     """:func:`take` for a string."""
     value = take(path, number, record, keys)
     if not isinstance(value, str):
-        raise InputError(path, number, f"key {keys[0]!r}: expected a string, found {excerpt(json.dumps(value))}")
+        raise InputError(path, number, f"key {keys[0]!r}: expected a string, found {json_kind(value)}")
     return value
 
 
@@ -129,7 +135,7 @@ def take_id(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequen
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise InputError(path, number, f"the {name} is {excerpt(json.dumps(value))}, expected a string")
+        raise InputError(path, number, f"the {name} is {json_kind(value)}, expected a string")
     check_id(path, number, name, value)
     return value
 

@@ -53,7 +53,7 @@ def _pairs(path: FilePath, lines: Lines, second: str) -> Iterator[tuple[int, str
         if not line:
             continue
         qid, tab, text = line.partition("\t")
-        if not tab or "\t" in text:
+        if not tab or "\t" in text or (second == "label" and not text):
             raise wrong_columns(path, number, line, ("query id", second), "\t")
         check_id(path, number, "query id", qid)
         yield number, qid, text
@@ -131,6 +131,9 @@ def write_queries(queries: Iterable[Query], path: FilePath) -> None:
 
 def write_types(types: Mapping[str, str], path: FilePath) -> None:
     """Write ``qid<TAB>label``."""
+    for qid, label in types.items():
+        if not label:
+            raise RankwellError(f"cannot write {path}: the label of query {excerpt(qid)} is empty")
     write_lines(path, "query types", (_tsv_line(path, "query id", *pair) for pair in types.items()))
 
 
