@@ -12,9 +12,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from rankwell import Index
+from rankwell import Index, evaluate
 from rankwell.corpus.datasets import open_dataset
-from rankwell.evaluate.evaluation import evaluate
 
 MEASURES = ("RR@10", "nDCG@10", "AP", "P@10", "R@100", "R@1000")
 LUCENE = {

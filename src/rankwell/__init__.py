@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rankwell.evaluate.compare import compare
-    from rankwell.evaluate.evaluation import evaluate
+    from rankwell.evaluation.compare import compare
+    from rankwell.evaluation.evaluate import evaluate
     from rankwell.retrieve.index import Index
 
 __all__ = ["Index", "compare", "evaluate"]
 
 _HOMES = {
     "Index": "rankwell.retrieve.index",
-    "compare": "rankwell.evaluate.compare",
-    "evaluate": "rankwell.evaluate.evaluation",
+    "compare": "rankwell.evaluation.compare",
+    "evaluate": "rankwell.evaluation.evaluate",
 }
 
 

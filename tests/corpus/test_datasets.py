@@ -194,7 +194,7 @@ def test_trecs_own_files_are_read(data_folder: Path) -> None:
 @pytest.mark.data
 def test_trec_evals_own_test_files_are_read(data_folder: Path) -> None:
     folder = data_folder / "trec" / "trec_eval"
-    assert len(read_run(folder / "results.trunc")) == 3  # words after the run name
+    assert len(read_run(folder / "results.trunc")) == 2  # words after the run name
     assert len(read_run(folder / "results.comment.test")) == 301  # '#' within document ids
     assert dict(read_qrels(folder / "qrels.test.with-comments")) == dict(read_qrels(folder / "qrels.test"))
     with pytest.raises(InputError, match="listed again"):  # several assessors, which no measure here can use

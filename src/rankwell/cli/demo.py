@@ -28,8 +28,8 @@ def demo(
     from rankwell.corpus.analyser import Analyzer
     from rankwell.corpus.datasets import open_dataset
     from rankwell.corpus.formats import write_run
-    from rankwell.evaluate.compare import compare
-    from rankwell.evaluate.tables import as_text, comparison_table
+    from rankwell.evaluation.compare import compare
+    from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.retrieve.index import Index
 
     console = Console(highlight=False)

@@ -71,12 +71,12 @@ def evaluate(
     """
     from rankwell.core.files import atomic_text
     from rankwell.corpus.formats import read_qrels, read_run
-    from rankwell.evaluate.compare import Comparison, compare
-    from rankwell.evaluate.evaluation import Evaluation
-    from rankwell.evaluate.evaluation import evaluate as evaluate_run
-    from rankwell.evaluate.notation import parse_measures
-    from rankwell.evaluate.tables import report
-    from rankwell.evaluate.validate import Severity, validate
+    from rankwell.evaluation.compare import Comparison, compare
+    from rankwell.evaluation.evaluate import Evaluation
+    from rankwell.evaluation.evaluate import evaluate as evaluate_run
+    from rankwell.evaluation.notation import parse_measures
+    from rankwell.evaluation.tables import report
+    from rankwell.evaluation.validate import Severity, validate
 
     chosen = parse_measures(measures, rel=rel)
     paths = list(dict.fromkeys(runs if baseline is None or baseline in runs else [baseline, *runs]))

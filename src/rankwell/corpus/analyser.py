@@ -50,11 +50,12 @@ def _as_porter_ships(word: str, stem: str) -> str:
     """
     if len(word) <= 2:
         return word
-    if stem.endswith("logi") and _syllables(stem[:-4]) > 0:
+    if stem.endswith("logi") and word.endswith(("logy", "logies")) and _syllables(stem[:-4]) > 0:
         return stem[:-1]
     if stem.endswith("bli") and _syllables(stem[:-3]) > 0:
-        if stem[-4:-3] in ("a", "i") and _syllables(stem[:-4]) > 1:
-            return stem[:-4]
+        # Step 4 may now drop all of -ible or -able, and step 5 one of two ls before it.
+        if stem[-4:-3] in ("a", "i") and _syllables(root := stem[:-4]) > 1:
+            return root.removesuffix("l") if root.endswith("ll") else root
         return stem[:-1]
     return stem
 

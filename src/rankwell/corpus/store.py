@@ -143,7 +143,7 @@ class DocumentStore:
         return self._texts
 
     def put_tokens(self, name: str, rows: Iterable[tuple[Array, NDArray[np.int64]]], dtype: DTypeLike) -> Ragged:
-        """Keep token ids for every document under ``name`` (a tokenizer's hash, say): batches of values and row ends."""
+        """Keep token ids for every document under ``name`` (its tokenizer's hash, say): batches of values and ends."""
         folder = self._tokens_folder(name)
         with atomic_folder(folder) as temporary, RaggedWriter(temporary, "tokens", dtype) as writer:
             count = 0

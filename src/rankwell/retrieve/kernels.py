@@ -138,7 +138,7 @@ def cut_into_chunks(
 
 @njit(cache=True, nogil=True)
 def _keep_largest(keys: NDArray[np.uint64], count: int, k: int) -> int:
-    """Move the ``k`` largest of ``keys[:count]`` to the front, in any order (quickselect); return the smallest of them."""
+    """Move the ``k`` largest of ``keys[:count]`` to the front, in any order; return the smallest of them."""
     left, right = 0, count - 1
     while left < right:
         a, b, c = keys[left], keys[(left + right) >> 1], keys[right]
@@ -217,7 +217,7 @@ def _take_candidates(
     values: NDArray[np.float32],
     count: int,
 ) -> int:
-    """Append the documents that score at least ``floor``, and set all their scores back to 0, so that none comes twice."""
+    """Append the documents that score at least ``floor``, and set their scores back to 0, so that none comes twice."""
     for document in documents:
         score = scores[document]
         if score > 0:

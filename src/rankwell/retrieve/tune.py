@@ -15,9 +15,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.core.progress import track
 from rankwell.corpus.records import Qrels, Query
-from rankwell.evaluate.cross_validation import CrossValidation, cross_validate
-from rankwell.evaluate.evaluation import evaluate
-from rankwell.evaluate.notation import parse_measure
+from rankwell.evaluation.cross_validation import CrossValidation, cross_validate
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import parse_measure
 from rankwell.retrieve.index import Index
 
 DEFAULT = (0.9, 0.4)

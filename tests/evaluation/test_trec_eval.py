@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankwell.corpus.formats import read_qrels, read_run
-from rankwell.evaluate import evaluate, parse_measure
+from rankwell.evaluation import evaluate, parse_measure
 
 pytestmark = pytest.mark.data
 

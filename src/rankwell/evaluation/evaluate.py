@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluate.judged import judge
-from rankwell.evaluate.notation import Measure, parse_measures
-from rankwell.evaluate.validate import refuse_errors
+from rankwell.evaluation.judged import judge
+from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.evaluation.validate import refuse_errors
 
 Values = NDArray[np.float64]
 Average = Literal["qrels", "both"]
@@ -94,7 +94,7 @@ def evaluate(
 
     The mean is over all queries of the judgments, and those without results count 0 (trec_eval -c). With
     ``average="both"`` it is over the queries that also have results (trec_eval's default). Queries that only the run
-    has are left out; :func:`rankwell.evaluate.validate.validate` tells of them.
+    has are left out; :func:`rankwell.evaluation.validate.validate` tells of them.
 
     >>> qrels = Qrels({"q1": {"a": 1}, "q2": {"b": 1}})
     >>> run = Run.from_scores({"q1": {"x": 2.0, "a": 1.0}})

@@ -10,8 +10,8 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluate import Comparison, compare, evaluate, report
-from rankwell.evaluate.tables import Cell, Table, as_csv, as_latex, as_markdown, as_text
+from rankwell.evaluation import Comparison, compare, evaluate, report
+from rankwell.evaluation.tables import Cell, Table, as_csv, as_latex, as_markdown, as_text
 
 TABLE = Table(
     columns=("run", "RR@10", "n"),

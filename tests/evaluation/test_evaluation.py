@@ -11,7 +11,7 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Ranking, Run
-from rankwell.evaluate import evaluate
+from rankwell.evaluation import evaluate
 
 QRELS = Qrels({"q1": {"a": 1, "b": 0}, "q2": {"c": 1}, "q3": {"d": 0}})
 RUN = Run.from_scores({"q1": {"x": 3.0, "a": 2.0}, "q3": {"d": 1.0}, "stray": {"a": 1.0}}, name="mine")
@@ -74,6 +74,6 @@ def test_an_unknown_average_is_refused() -> None:
 
 
 def test_evaluation_needs_neither_torch_nor_scipy() -> None:
-    program = "import sys, rankwell.evaluate; print([m for m in ('torch', 'scipy') if m in sys.modules])"
+    program = "import sys, rankwell.evaluation; print([m for m in ('torch', 'scipy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

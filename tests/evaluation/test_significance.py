@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluate.significance import (
+from rankwell.evaluation.significance import (
     TESTS,
     Values,
     bootstrap_interval,

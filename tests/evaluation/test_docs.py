@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rankwell.evaluate import MEASURES
+from rankwell.evaluation import MEASURES
 
-PAGE = Path(__file__).parents[2] / "docs" / "evaluate.md"
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
 
 
 def test_the_examples_print_what_the_page_says() -> None:

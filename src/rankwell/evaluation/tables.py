@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwell.core.registry import Registry
-from rankwell.evaluate.compare import Comparison, Contrast
-from rankwell.evaluate.evaluation import Evaluation
-from rankwell.evaluate.notation import Measure
+from rankwell.evaluation.compare import Comparison, Contrast
+from rankwell.evaluation.evaluate import Evaluation
+from rankwell.evaluation.notation import Measure
 
 Value = str | int | float | None
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluate.notation import DEPTH, Measure
+from rankwell.evaluation.notation import DEPTH, Measure
 
 
 class Severity(StrEnum):

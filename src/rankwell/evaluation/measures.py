@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.evaluate.judged import NOT_POOLED, Grades, JudgedRanking
-from rankwell.evaluate.notation import DEPTH, MEASURES, MULTIPLE, RECALL, measure
+from rankwell.evaluation.judged import NOT_POOLED, Grades, JudgedRanking
+from rankwell.evaluation.notation import DEPTH, MEASURES, MULTIPLE, RECALL, measure
 
 __all__ = ["MEASURES"]
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluate.evaluation import Average, Evaluation, averaged_queries, evaluate_queries
-from rankwell.evaluate.notation import Measure, parse_measures
-from rankwell.evaluate.significance import TESTS, Interval, bootstrap_interval, differences, holm
-from rankwell.evaluate.validate import refuse_errors
+from rankwell.evaluation.evaluate import Average, Evaluation, averaged_queries, evaluate_queries
+from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.evaluation.significance import TESTS, Interval, bootstrap_interval, differences, holm
+from rankwell.evaluation.validate import refuse_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def compare(
 ) -> Comparison:
     """Compare ``runs`` with the ``baseline`` among them (the first, where none is named).
 
-    ``test`` is one of :data:`~rankwell.evaluate.significance.TESTS`. ``average="both"`` compares the queries that have
+    ``test`` is one of :data:`~rankwell.evaluation.significance.TESTS`. ``average="both"`` compares the queries with
     results in every run. Differences are per query; a query is a tie where the two values are equal.
     """
     if not runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluate import MEASURES, parse_measure, parse_measures
+from rankwell.evaluation import MEASURES, parse_measure, parse_measures
 
 EXAMPLES = (
     "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 infAP "

@@ -18,7 +18,7 @@ from typing import Literal
 
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.core.registry import Registry
-from rankwell.evaluate.judged import JudgedRanking
+from rankwell.evaluation.judged import JudgedRanking
 
 Value = int | float | str
 Summary = Literal["mean", "sum"]
@@ -79,7 +79,7 @@ class Kind:
 class Measure:
     """One measure with its parameters and cut-off.
 
-    >>> from rankwell.evaluate.measures import MEASURES
+    >>> from rankwell.evaluation.measures import MEASURES
     >>> MEASURES["AP"](rel=2) @ 100
     AP(rel=2)@100
     """

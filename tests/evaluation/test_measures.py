@@ -6,8 +6,8 @@ from math import log2
 
 import pytest
 
-from rankwell.evaluate import parse_measure
-from rankwell.evaluate.judged import NOT_POOLED, UNJUDGED, judge
+from rankwell.evaluation import parse_measure
+from rankwell.evaluation.judged import NOT_POOLED, UNJUDGED, judge
 
 # Rank:      1      2      3      4      5
 RANKING = ["d1", "d2", "d3", "d4", "d5"]

@@ -6,8 +6,8 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
-from rankwell.evaluate import compare
-from rankwell.evaluate.significance import holm, wilcoxon_test
+from rankwell.evaluation import compare
+from rankwell.evaluation.significance import holm, wilcoxon_test
 
 QUERIES = [f"q{i}" for i in range(20)]
 QRELS = Qrels({qid: {"good": 1, "bad": 0} for qid in QUERIES})
