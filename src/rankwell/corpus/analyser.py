@@ -6,7 +6,6 @@ dropped, Lucene's 33 stop words, Porter's stemmer. Words keep their character sp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,13 +32,12 @@ LUCENE_STOP_WORDS = frozenset(
 )
 
 
-_VOWEL_THEN_CONSONANT = re.compile(r"[aeiouy][^aeiouy]")
-
-
 def _syllables(stem: str) -> int:
     """Porter's m, the number of times a vowel is followed by a consonant; y is a vowel after a consonant."""
-    marked = re.sub(r"(?<![aeiouy])y|(?<=yy)y", "i", stem[1:])
-    return len(_VOWEL_THEN_CONSONANT.findall(stem[:1].replace("y", "j") + marked.replace("y", "j")))
+    kinds = ""
+    for letter in stem:
+        kinds += "v" if letter in "aeiou" or (letter == "y" and kinds.endswith("c")) else "c"
+    return kinds.count("vc")
 
 
 def _as_porter_ships(word: str, stem: str) -> str:

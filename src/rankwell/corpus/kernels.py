@@ -56,9 +56,9 @@ def _class(code: int, classes: Bytes) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _word_end(text: Bytes, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
-    """Where the word ends that begins before ``at`` with a ``kind``; whether it has a letter or digit."""
-    limit = min(end, at + MAX_WORD_BYTES - 4)
+def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
+    """Where the word ends whose first character, a ``kind``, is ``start … at``; whether it has a letter or digit."""
+    limit = min(end, start + MAX_WORD_BYTES)
     solid = kind != JOINER
     last = kind
     while at < limit:
@@ -68,6 +68,8 @@ def _word_end(text: Bytes, at: int, end: int, kind: int, classes: Bytes) -> tupl
         else:
             code, size = _decode(text, at, end)
             kind = _class(code, classes)
+            if at + size > limit:
+                break
         if kind == LETTER or kind == DIGIT:
             if last == KATAKANA:
                 break
@@ -81,13 +83,13 @@ def _word_end(text: Bytes, at: int, end: int, kind: int, classes: Bytes) -> tupl
             continue
         elif kind == MID_LETTER or kind == MID_NUMBER or kind == MID_BOTH:
             # It joins only between two letters or two digits: look one character ahead.
-            if at + size >= end:
+            if at + size >= limit:
                 break
             next_code, next_size = _decode(text, at + size, end)
             next_kind = _class(next_code, classes)
             letters = last == LETTER and next_kind == LETTER and kind != MID_NUMBER
             digits = last == DIGIT and next_kind == DIGIT and kind != MID_LETTER
-            if not (letters or digits):
+            if not (letters or digits) or at + size + next_size > limit:
                 break
             at += size + next_size
             continue
@@ -139,7 +141,7 @@ def find_words(
                 spans[found, 1] = at
                 found += 1
             elif LETTER <= kind <= KATAKANA:
-                at, solid = _word_end(text, at, end, kind, classes)
+                at, solid = _word_end(text, start, at, end, kind, classes)
                 if solid:
                     spans[found, 0] = start
                     spans[found, 1] = _without_possessive(text, start, at) if drop_possessive else at
@@ -194,9 +196,15 @@ def _mix(key: int) -> int:
     return product ^ (product >> np.uint64(29))
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _is_short(word: Bytes, begin: int, size: int) -> bool:
+    """Whether 8 bytes padded with zeros say which word it is: one that ends in a zero would pass for a shorter one."""
+    return size <= 8 and (size == 0 or word[begin + size - 1] != 0)
+
+
 @njit(cache=True, nogil=True)
 def _key(word: Bytes, size: int) -> int:
-    """A word of up to 8 bytes is its own key; a longer one has a hash with the top byte 0xFF, which no UTF-8 has."""
+    """A short word is its own key; any other has a hash with the top byte 0xFF, which no UTF-8 has."""
     key = np.uint64(0)
     lane = np.uint64(0)
     for i in range(size):
@@ -204,7 +212,7 @@ def _key(word: Bytes, size: int) -> int:
         if i & 7 == 7 and size > 8:
             key = _mix(key ^ lane)
             lane = np.uint64(0)
-    if size <= 8:
+    if _is_short(word, 0, size):
         return lane
     return _mix(key ^ lane ^ np.uint64(size)) | np.uint64(0xFF00000000000000)
 
@@ -248,7 +256,7 @@ def intern_words(
             return count, i
         # Most words are up to 8 ASCII letters: their key is built and compared without touching the arena.
         key = np.uint64(0)
-        simple = size <= 8
+        simple = short = _is_short(text, start, size)
         if simple:
             for j in range(size):
                 byte = text[start + j]
@@ -265,9 +273,10 @@ def intern_words(
                 for j in range(size):
                     word[j] = text[start + j]
             key = _key(word, size)
+            short = _is_short(word, 0, size)
         slot = _mix(key) & mask
         number = np.int64(slots[slot])
-        while number >= 0 and not (keys[slot] == key and (size <= 8 or _same(word, size, number, arena, ends))):
+        while number >= 0 and not (keys[slot] == key and (short or _same(word, size, number, arena, ends))):
             slot = (slot + np.uint64(1)) & mask
             number = np.int64(slots[slot])
         if number < 0:
@@ -275,7 +284,7 @@ def intern_words(
             slots[slot] = number
             keys[slot] = key
             for j in range(size):
-                arena[used + j] = np.uint8((key >> np.uint64(8 * j)) & np.uint64(0xFF)) if size <= 8 else word[j]
+                arena[used + j] = np.uint8((key >> np.uint64(8 * j)) & np.uint64(0xFF)) if short else word[j]
             used += size
             ends[count] = used
             count += 1

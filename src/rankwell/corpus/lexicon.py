@@ -103,7 +103,7 @@ class Lexicon:
         widest = int(lengths.max(initial=0))
         if widest > 64:
             return np.array(sorted(range(self._count), key=self.strings(range(self._count)).__getitem__), np.int64)
-        # Eight bytes at a time as one big-endian number; a shorter string is padded with zeros and so comes first.
+        # Eight bytes at a time as one big-endian number, padded with zeros; where that is equal, the shorter comes first.
         begins = ends - lengths
         columns = []
         for offset in range(0, max(widest, 1), 8):
@@ -115,7 +115,7 @@ class Lexicon:
                     np.uint64
                 )
             columns.append(key)
-        return np.lexsort(columns[::-1])
+        return np.lexsort([lengths, *columns[::-1]])
 
     def _make_room(self, needed: int) -> None:
         used = int(self._ends[self._count - 1]) if self._count else 0

@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 
 # A bound is rounded up by more than float32 sums of a few hundred terms can be off.
 _SLACK = np.float32(1.0001)
+_SCAN_BLOCK = 128
+# Finding one document's posting by bisection takes as long as scoring about this many postings in a row.
+_LOOKUP_COST = 64
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def collect_postings(
     words: NDArray[np.int32],
     word_counts: NDArray[np.int64],
@@ -58,7 +61,7 @@ def collect_postings(
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def sort_postings(
     terms: NDArray[np.uint32],
     documents: NDArray[np.uint32],
@@ -75,7 +78,7 @@ def sort_postings(
         sorted_frequencies[to] = frequencies[i]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def place_postings(
     terms: NDArray[np.uint32],
     counts: NDArray[np.uint32],
@@ -98,7 +101,7 @@ def place_postings(
         begin += size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def cut_into_chunks(
     documents: NDArray[np.uint32],
     frequencies: NDArray[np.float32],
@@ -136,33 +139,37 @@ def cut_into_chunks(
     return chunk + 1
 
 
-@njit(cache=True, nogil=True)
-def _keep_largest(keys: NDArray[np.uint64], count: int, k: int) -> int:
-    """Move the ``k`` largest of ``keys[:count]`` to the front, in any order; return the smallest of them."""
-    left, right = 0, count - 1
-    while left < right:
-        a, b, c = keys[left], keys[(left + right) >> 1], keys[right]
+@njit(cache=True, nogil=True, error_model="numpy")
+def _keep_largest(keys: NDArray[np.uint64], count: int, k: int, scratch: NDArray[np.uint64]) -> int:
+    """Move the ``k`` largest of the distinct ``keys[:count]`` to the front, in any order; return the smallest of them.
+
+    Quickselect whose partition has no branch on the keys: a wrong guess of the processor costs more than two stores.
+    """
+    left, right = 0, count
+    while right - left > 2:
+        a, b, c = keys[left], keys[(left + right) >> 1], keys[right - 1]
         pivot = max(min(a, b), min(max(a, b), c))
-        i, j = left, right
-        while i <= j:
-            while keys[i] > pivot:
-                i += 1
-            while keys[j] < pivot:
-                j -= 1
-            if i <= j:
-                keys[i], keys[j] = keys[j], keys[i]
-                i += 1
-                j -= 1
-        if k - 1 <= j:
-            right = j
-        elif k - 1 >= i:
-            left = i
+        above, below = left, 0
+        for i in range(left, right):
+            key = keys[i]
+            higher = np.int64(key > pivot)
+            keys[above] = key
+            scratch[below] = key
+            above += higher
+            below += 1 - higher
+        keys[above:right] = scratch[:below]
+        if above > k:
+            right = above
+        elif above < k:
+            left = above
         else:
             break
+    if right - left == 2 and keys[left] < keys[left + 1]:
+        keys[left], keys[left + 1] = keys[left + 1], keys[left]
     return keys[:k].min()
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _accumulate(
     documents: NDArray[np.uint16],
     frequencies: Any,
@@ -177,7 +184,7 @@ def _accumulate(
         scores[document] += weight * (tf / (tf + norms[document]))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _complete(
     documents: NDArray[np.uint16],
     frequencies: Any,
@@ -188,7 +195,7 @@ def _complete(
 ) -> None:
     """Add one term's scores in one window to the candidates alone (the documents whose score is not 0)."""
     size = len(documents)
-    if len(candidates) * 12 > size:
+    if len(candidates) * _LOOKUP_COST > size:
         for i in range(size):
             document = documents[i]
             if scores[document] > 0:
@@ -208,7 +215,7 @@ def _complete(
             scores[candidate] += weight * (tf / (tf + norms[candidate]))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def _take_candidates(
     documents: NDArray[np.uint16],
     scores: NDArray[np.float32],
@@ -229,23 +236,40 @@ def _take_candidates(
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
+def _count_high(bits: NDArray[np.uint32], lowest: int) -> int:
+    """How many scores are at least ``lowest``; positive floats compare like their bits, and this is vectorised."""
+    count = np.uint32(0)
+    for i in range(len(bits)):
+        count += np.uint32(bits[i] >= lowest)
+    return np.int64(count)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _take_candidates_of_window(
-    scores: NDArray[np.float32], floor: float, candidates: NDArray[np.uint16], values: NDArray[np.float32]
+    scores: NDArray[np.float32], lowest: int, candidates: NDArray[np.uint16], values: NDArray[np.float32]
 ) -> int:
-    """:func:`_take_candidates` over a whole window, for when most of its documents were touched."""
+    """:func:`_take_candidates` over a whole window, for when many of its documents were touched."""
+    bits = scores.view(np.uint32)
     count = 0
-    for document in range(len(scores)):
-        score = scores[document]
-        if score > 0 and score >= floor:
-            candidates[count] = document
-            values[count] = score
-            count += 1
+    for begin in range(0, len(bits), _SCAN_BLOCK):
+        if _count_high(bits[begin : begin + _SCAN_BLOCK], lowest) > 0:
+            for document in range(begin, begin + _SCAN_BLOCK):
+                if bits[document] >= lowest:
+                    candidates[count] = document
+                    values[count] = scores[document]
+                    count += 1
     scores[:] = 0
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
+def _bits_of(score: float) -> int:
+    """The bits of a score, at least those of the smallest positive one."""
+    return np.full(1, max(score, np.float32(1e-38)), np.float32).view(np.uint32)[0]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def search(
     query_ends: NDArray[np.int64],
     terms: NDArray[np.int32],
@@ -283,10 +307,12 @@ def search(
         longest = max(longest, end_term - begin_term)
         begin_term = end_term
     scores = np.zeros(width, np.float32)
+    score_bits = scores.view(np.uint32)
     candidates = np.empty(width, np.uint16)
     values = np.empty(width, np.float32)
     value_bits = values.view(np.uint32)
     best = np.empty(2 * k + 512, np.uint64)
+    scratch = np.empty(len(best), np.uint64)
     floor_bits = np.zeros(1, np.uint32)
     floor_value = floor_bits.view(np.float32)
     next_chunk = np.empty(longest, np.int64)
@@ -337,16 +363,31 @@ def search(
 
             base = window << window_bits
             window_norms = norms[base : base + width]
-            postings = 0
-            for a in range(essential):
+            postings, rest = 0, 0
+            for a in range(active):
                 begin, end = active_begin[a], active_end[a]
-                postings += end - begin
-                _accumulate(documents[begin:end], frequencies[begin:end], weights[active_term[a]], window_norms, scores)
+                if a < essential:
+                    postings += end - begin
+                    _accumulate(
+                        documents[begin:end], frequencies[begin:end], weights[active_term[a]], window_norms, scores
+                    )
+                else:
+                    rest += end - begin
             # A little lower than the bounds say: the subtraction is rounded too.
             floor = floor_value[0] * np.float32(0.99999) - bound_from[essential]
+            dense = 8 * postings > width
+            if dense and essential < active and _LOOKUP_COST * _count_high(score_bits, _bits_of(floor)) > rest:
+                # Too many documents to look up one by one: score the rest of the postings too.
+                for a in range(essential, active):
+                    begin, end = active_begin[a], active_end[a]
+                    _accumulate(
+                        documents[begin:end], frequencies[begin:end], weights[active_term[a]], window_norms, scores
+                    )
+                essential = active
+                floor = floor_value[0]
             chosen = 0
-            if 3 * postings > width:
-                chosen = _take_candidates_of_window(scores[: len(window_norms)], floor, candidates, values)
+            if dense:
+                chosen = _take_candidates_of_window(scores, _bits_of(floor), candidates, values)
             else:
                 for a in range(essential):
                     chunk_documents = documents[active_begin[a] : active_end[a]]
@@ -373,16 +414,16 @@ def search(
                     best[count] = key
                     count += 1
                     if count == len(best):
-                        threshold = _keep_largest(best, count, k)
+                        threshold = _keep_largest(best, count, k, scratch)
                         floor_bits[0] = np.uint32(threshold >> np.uint64(32))
                         count = k
             # A first threshold as soon as there are k documents lets the next windows be pruned; later ones can wait.
-            if count > k and (threshold == 0 or 2 * count > 3 * k):
-                threshold = _keep_largest(best, count, k)
+            if count > k and (threshold == 0 or count > 2 * k):
+                threshold = _keep_largest(best, count, k, scratch)
                 floor_bits[0] = np.uint32(threshold >> np.uint64(32))
                 count = k
         if count > k:
-            _keep_largest(best, count, k)
+            _keep_largest(best, count, k, scratch)
             count = k
         found[query, :count] = best[:count]
         begin_term = end_term

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Iterator
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
@@ -37,17 +37,22 @@ def read_weights(path: FilePath) -> Iterator[TermWeights]:
                 path, number, f"expected an object of words and weights, found {excerpt(json.dumps(vector))}"
             )
         for word, weight in vector.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not _finite(weight):
                 problem = f"the weight of {excerpt(word)} is {excerpt(json.dumps(weight))}, expected a number"
                 raise InputError(path, number, problem)
         yield TermWeights(docid, vector)
+
+
+def _finite(weight: float) -> bool:
+    """Like math.isfinite, which fails on the whole numbers of over 308 digits that JSON may hold."""
+    return abs(weight) <= sys.float_info.max
 
 
 def write_weights(documents: Iterable[TermWeights], path: FilePath) -> None:
     """Write one object a document."""
 
     def line(document: TermWeights) -> str:
-        if not all(map(math.isfinite, document.weights.values())):
+        if not all(map(_finite, document.weights.values())):
             raise RankwellError(f"cannot write {path}: document {document.docid!r} has a weight that is not finite")
         record = {"id": writable_id(path, "document id", document.docid), "vector": dict(document.weights)}
         return json_line(path, record)

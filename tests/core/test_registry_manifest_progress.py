@@ -1,0 +1,166 @@
+"""The small parts of core: named parts, records of what made a file, progress bars."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from rankwell.core import progress
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError, excerpt
+from rankwell.core.manifest import Manifest, digest, file_digest
+from rankwell.core.progress import track
+from rankwell.core.registry import Registry
+
+# Registry
+
+
+@pytest.fixture
+def losses() -> Registry[str]:
+    registry: Registry[str] = Registry("loss")
+    registry.register("hinge")("h")
+    registry.register("listwise")("l")
+    return registry
+
+
+def test_a_registered_part_is_found_by_its_name(losses: Registry[str]) -> None:
+    assert losses["hinge"] == "h"
+    assert (list(losses), len(losses)) == (["hinge", "listwise"], 2)
+    assert "hinge" in losses
+    assert "hing" not in losses
+
+
+def test_a_misspelt_name_gets_the_nearest_one_and_all_that_are_known(losses: Registry[str]) -> None:
+    with pytest.raises(
+        RankwellError, match=r"no loss is called 'listwize'; did you mean listwise\? \(known: hinge, listw"
+    ):
+        losses["listwize"]
+
+
+def test_a_name_like_no_other_gets_no_guess(losses: Registry[str]) -> None:
+    with pytest.raises(RankwellError) as raised:
+        losses["qqq"]
+    assert str(raised.value) == "no loss is called 'qqq' (known: hinge, listwise)"
+
+
+def test_one_name_cannot_be_registered_twice(losses: Registry[str]) -> None:
+    with pytest.raises(ValueError, match="'hinge' is registered twice"):
+        losses.register("hinge")("again")
+
+
+# Errors
+
+
+def test_an_input_error_says_which_file_and_line() -> None:
+    error = InputError("a.tsv", 3, "found 1 column")
+    assert (str(error), error.path, error.line) == ("a.tsv, line 3: found 1 column", "a.tsv", 3)
+    assert str(InputError("a.tsv", None, "is empty")) == "a.tsv: is empty"
+
+
+def test_a_missing_package_comes_with_the_line_that_installs_it() -> None:
+    assert "pip install 'rankwell[models]'" in str(MissingExtraError("torch", "models", "re-ranking"))
+
+
+def test_an_excerpt_is_short_and_on_one_line() -> None:
+    assert excerpt("a\nb") == "'a\\nb'"
+    assert len(excerpt("x" * 1000)) < 80
+
+
+# Manifest
+
+
+def test_a_manifest_holds_version_configuration_data_seed_and_machine(tmp_path: Path) -> None:
+    path = Manifest("run", {"k": 10}, {"queries": "abc"}, seed=7).write_beside(tmp_path / "bm25.run")
+    assert path == tmp_path / "bm25.run.manifest.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert record["version"] == version("rankwell")
+    assert (record["kind"], record["config"], record["data"], record["seed"]) == (
+        "run",
+        {"k": 10},
+        {"queries": "abc"},
+        7,
+    )
+    assert set(record["machine"]) == {"system", "architecture", "cores", "python"}
+    assert record["config_hash"] == digest({"k": 10})
+    assert record["data_hash"] == digest({"queries": "abc"})
+    assert record["created"].endswith("+00:00")
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys_but_on_every_value() -> None:
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest({"a": 1, "b": 2}) != digest({"a": 2, "b": 1})
+
+
+def test_a_file_digest_depends_on_the_bytes_alone(tmp_path: Path) -> None:
+    for name, content in (("a", b"same"), ("b", b"same"), ("c", b"other")):
+        (tmp_path / name).write_bytes(content)
+    assert file_digest(tmp_path / "a") == file_digest(tmp_path / "b") != file_digest(tmp_path / "c")
+
+
+def test_the_digest_of_a_missing_file_is_a_readable_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        file_digest(tmp_path / "none")
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_nothing_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", -1.0)
+    assert list(track(range(3), "counting")) == [0, 1, 2]
+    assert capsys.readouterr().err == ""
+
+
+def test_in_a_terminal_long_work_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", -1.0)
+    assert list(track([4, 5], "counting sheep")) == [4, 5]
+    assert "counting sheep" in terminal.getvalue()
+
+
+def test_in_a_terminal_short_work_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    assert list(track(range(1000), "counting sheep")) == list(range(1000))
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("terminal", [io.StringIO, Terminal])
+def test_items_are_taken_one_at_a_time(monkeypatch: pytest.MonkeyPatch, terminal: type[io.StringIO]) -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for item in range(10):
+            taken.append(item)
+            yield item
+
+    monkeypatch.setattr("sys.stderr", terminal())
+    tracked = track(items(), "working")
+    assert next(tracked) == 0
+    assert taken == [0]
+
+
+def test_an_error_in_the_work_passes_through_and_the_bar_is_taken_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", -1.0)
+
+    def items() -> Iterator[int]:
+        yield 1
+        time.sleep(0.01)
+        raise KeyError("broken")
+
+    with pytest.raises(KeyError, match="broken"):
+        list(track(items(), "working"))

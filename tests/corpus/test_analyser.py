@@ -1,0 +1,412 @@
+"""The analyser: words after UAX #29, lower case, possessives, stop words, Porter's stemmer as Lucene has it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.analyser import LUCENE_STOP_WORDS, Analyzer, analyzer_from_options, read_analyzer
+
+PLAIN = Analyzer.plain()
+ENGLISH = Analyzer.english()
+UNSTOPPED = Analyzer(stop_words=frozenset())
+
+
+def words(text: str, analyzer: Analyzer = PLAIN) -> list[str]:
+    return [word.text for word in analyzer.words(text)]
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \t\n", []),
+        ("…!? -- (.) ,;:' «»", []),
+        ("Hello, world!", ["hello", "world"]),
+        ("can't don't", ["can't", "don't"]),
+        ("rock 'n' roll", ["rock", "n", "roll"]),
+        ("'quoted' dogs'", ["quoted", "dogs"]),
+        ("U.S. e.g. a..b", ["u.s", "e.g", "a", "b"]),
+        ("3.14 1,000 1.000,5 3. ,5", ["3.14", "1,000", "1.000,5", "3", "5"]),
+        ("1.a a.1 3,a a,b 1:2", ["1", "a", "a", "1", "3", "a", "a", "b", "1", "2"]),
+        ("foo:bar foo: :bar a;b 1;2", ["foo:bar", "foo", "bar", "a", "b", "1;2"]),
+        ("state-of-the-art", ["state", "of", "the", "art"]),
+        ("MP3 4x4 b2b", ["mp3", "4x4", "b2b"]),
+        ("foo_bar _x x_ __ _1", ["foo_bar", "_x", "x_", "_1"]),
+        ("www.example.com/a?b=1", ["www.example.com", "a", "b", "1"]),
+        ("me@example.org", ["me", "example.org"]),
+        ("l’amour ‘x’", ["l’amour", "x"]),
+        ("日本語", ["日", "本", "語"]),
+        ("ひらがな", ["ひ", "ら", "が", "な"]),
+        ("カタカナ テスト", ["カタカナ", "テスト"]),
+        ("aカ9 中a中", ["a", "カ", "9", "中", "a", "中"]),
+        ("𠀀𠀁", ["𠀀", "𠀁"]),
+        ("e\u0301te\u0301 x\u0308\u0301y", ["e\u0301te\u0301", "x\u0308\u0301y"]),
+        ("soft\u00adhyphen zero\u200dwidth", ["soft\u00adhyphen", "zero\u200dwidth"]),
+        ("\u0301 x", ["x"]),
+        ("I 😀 NY 👩‍🔬", ["i", "ny"]),
+        ("ÀÉÎ Straße ΩΣ Жук", ["àéî", "straße", "ωσ", "жук"]),
+        ("한국어 שלום عربي १२३", ["한국어", "שלום", "عربي", "१२३"]),
+        ("𐐀𐐁 𝐀", ["𐐨𐐩", "𝐀"]),
+        ("one\0two", ["one", "two"]),
+        ("\ufeffmark", ["mark"]),
+        ("half \ud800 a pair", ["half", "a", "pair"]),
+    ],
+)
+def test_words_are_cut_as_uax_29_says(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+
+
+ASCII_WORD = re.compile(r"(?:[A-Za-z0-9_]|(?<=[A-Za-z])[:.'](?=[A-Za-z])|(?<=[0-9])[,;.'](?=[0-9]))+")
+
+
+def ascii_reference(text: str) -> list[tuple[str, int, int]]:
+    """The same rules for ASCII, as one regular expression and a step for the possessive."""
+    found = []
+    for match in ASCII_WORD.finditer(text):
+        word = re.sub(r"(?<=.)'[sS]\Z", "", match[0])
+        if re.search("[A-Za-z0-9]", match[0]):
+            found.append((word.lower(), match.start(), match.start() + len(word)))
+    return found
+
+
+ascii_text = st.one_of(
+    st.text(st.characters(max_codepoint=127), max_size=80),
+    st.text("aBs1_.':,; -", max_size=40),
+    st.text("a'sS", max_size=9),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ascii_text)
+@example("s's 's a's's 1's _'s __'s")
+def test_ascii_words_are_those_of_a_slow_reference(text: str) -> None:
+    found = Analyzer(stemmer=None, stop_words=frozenset()).words(text)
+    assert [(word.text, word.begin, word.end) for word in found] == ascii_reference(text)
+
+
+def lower(text: str) -> str:
+    """Lower case character by character; İ alone has two characters there and becomes a plain i."""
+    return "".join("i" if character == "İ" else character.lower() for character in text)
+
+
+any_text = st.text(
+    st.one_of(st.characters(), st.characters(min_codepoint=0x10000), st.sampled_from("aBZ' .’1,_ÀΣİẞK中カ\u0301😀𐐀"))
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_text, st.booleans())
+def test_a_span_holds_the_word_in_characters(text: str, drop_possessive: bool) -> None:
+    found = Analyzer(stemmer=None, stop_words=frozenset(), drop_possessive=drop_possessive).words(text)
+    assert [word.text for word in found] == [lower(text[word.begin : word.end]) for word in found]
+    ends = [0, *(word.end for word in found)]
+    assert all(end <= word.begin < word.end for end, word in zip(ends, found, strict=False))
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_text)
+def test_every_letter_and_digit_is_in_a_word(text: str) -> None:
+    covered = {i for word in PLAIN.words(text) for i in range(word.begin, word.end)}
+    letters = {
+        i for i, c in enumerate(text) if unicodedata.category(c) in ("Lu", "Ll", "Lo", "Nd") and ord(c) < 0x40000
+    }
+    assert letters <= covered
+
+
+def test_a_single_word_of_ten_megabytes_is_cut_into_pieces_as_lucene_does() -> None:
+    pieces = PLAIN.words("x" * 10_000_000)
+    assert {len(piece.text) for piece in pieces[:-1]} == {255}
+    assert sum(len(piece.text) for piece in pieces) == 10_000_000
+
+
+@pytest.mark.parametrize("unit", ["é", "𐐨", "𐐨’", "é.", "1,", "1", "カ", "e\u0301", "x_", "ﬁ", "Ⱥ"])
+def test_no_piece_is_longer_than_255_bytes(unit: str) -> None:
+    text = unit * 2000
+    sizes = [len(text[word.begin : word.end].encode()) for word in PLAIN.words(text)]
+    assert all(247 < size <= 255 for size in sizes[:-1])
+    assert 7 < len(sizes) < 80
+
+
+def test_words_just_below_the_limit_stay_whole() -> None:
+    assert words("x" * 255 + " " + "y" * 254 + " " + "é" * 127) == ["x" * 255, "y" * 254, "é" * 127]
+
+
+# Possessives
+
+
+@pytest.mark.parametrize("apostrophe", ["'", "’", "＇"])
+def test_a_final_s_with_any_apostrophe_is_dropped(apostrophe: str) -> None:
+    text = f"the bee{apostrophe}s BEE{apostrophe}S"
+    found = UNSTOPPED.words(text)
+    assert [(word.text, text[word.begin : word.end]) for word in found] == [
+        ("the", "the"),
+        ("bee", "bee"),
+        ("bee", "BEE"),
+    ]
+
+
+def test_a_possessive_stop_word_is_a_stop_word() -> None:
+    assert ENGLISH.terms("it's") == []
+
+
+def test_the_possessive_stays_where_it_is_not_to_be_dropped() -> None:
+    assert words("bee's") == ["bee's"]
+
+
+def test_an_apostrophe_alone_makes_no_possessive() -> None:
+    assert words("bees' s 's", UNSTOPPED) == ["bees", "s", "s"]
+
+
+# Stop words
+
+
+def test_stop_words_have_no_term_but_keep_their_place() -> None:
+    found = ENGLISH.words("To BE or not, bee")
+    assert [(word.text, word.term) for word in found] == [
+        ("to", None),
+        ("be", None),
+        ("or", None),
+        ("not", None),
+        ("bee", "bee"),
+    ]
+
+
+def test_there_are_lucenes_33_stop_words() -> None:
+    assert len(LUCENE_STOP_WORDS) == 33
+    assert ENGLISH.terms(" ".join(LUCENE_STOP_WORDS)) == []
+
+
+def test_a_word_is_compared_with_the_stop_words_before_it_is_stemmed() -> None:
+    assert ENGLISH.terms("ands") == ["and"]
+
+
+def test_plain_keeps_every_word_as_it_stands() -> None:
+    assert PLAIN.terms("The Bees' possibly") == ["the", "bees", "possibly"]
+
+
+# Stems
+
+
+@pytest.mark.parametrize(
+    ("word", "stem"),
+    [
+        ("technology", "technolog"),
+        ("technologies", "technolog"),
+        ("technological", "technolog"),
+        ("biologically", "biolog"),
+        ("possibly", "possibl"),
+        ("possible", "possibl"),
+        ("reliably", "reliabl"),
+        ("reliable", "reliabl"),
+        ("comfortably", "comfort"),
+        ("comfortable", "comfort"),
+        ("as", "as"),
+        ("is", "is"),
+        ("us", "us"),
+        ("s", "s"),
+        ("by", "by"),
+        ("logy", "logi"),
+        ("caresses", "caress"),
+        ("ponies", "poni"),
+        ("agreed", "agre"),
+        ("hopping", "hop"),
+        ("relational", "relat"),
+        ("generalizations", "gener"),
+        ("controll", "control"),
+        ("sky", "sky"),
+        ("happy", "happi"),
+    ],
+)
+def test_english_words_are_stemmed_as_porter_distributes_his_algorithm(word: str, stem: str) -> None:
+    assert UNSTOPPED.terms(word) == [stem]
+
+
+STEP_2 = (
+    "ational:ate tional:tion enci:ence anci:ance izer:ize bli:ble alli:al entli:ent eli:e ousli:ous ization:ize "
+    "ation:ate ator:ate alism:al iveness:ive fulness:ful ousness:ous aliti:al iviti:ive biliti:ble logi:log"
+)
+STEP_3 = "icate:ic ative: alize:al iciti:ic ical:ic ful: ness:"
+STEP_4 = "al ance ence er ic able ible ant ement ment ent ion ou ism ate iti ous ive ize".split()
+
+
+def is_consonant(word: str, i: int) -> bool:
+    if word[i] == "y":
+        return i == 0 or not is_consonant(word, i - 1)
+    return word[i] not in "aeiou"
+
+
+def measure(stem: str) -> int:
+    kinds = "".join("c" if is_consonant(stem, i) else "v" for i in range(len(stem)))
+    return kinds.count("vc")
+
+
+def is_short(word: str) -> bool:
+    """Consonant, vowel, consonant other than w, x and y."""
+    if len(word) < 3:
+        return False
+    kinds = [is_consonant(word, i) for i in range(len(word) - 3, len(word))]
+    return kinds == [True, False, True] and word[-1] not in "wxy"
+
+
+def is_double(word: str) -> bool:
+    return len(word) > 1 and word[-1] == word[-2] and is_consonant(word, len(word) - 1)
+
+
+def has_vowel(stem: str) -> bool:
+    return not all(is_consonant(stem, i) for i in range(len(stem)))
+
+
+def replace(word: str, rules: str) -> str:
+    for rule in rules.split():
+        suffix, replacement = rule.split(":")
+        if word.endswith(suffix):
+            stem = word.removesuffix(suffix)
+            return stem + replacement if measure(stem) > 0 else word
+    return word
+
+
+def porter(word: str) -> str:
+    """The algorithm by its author's C program, written down independently of Snowball."""
+    if len(word) <= 2:
+        return word
+    # Step 1
+    if word.endswith(("sses", "ies")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith("ss"):
+        word = word[:-1]
+    if word.endswith("eed"):
+        word = word[:-1] if measure(word[:-3]) > 0 else word
+    else:
+        for suffix in ("ed", "ing"):
+            if word.endswith(suffix) and has_vowel(word.removesuffix(suffix)):
+                word = word.removesuffix(suffix)
+                if word.endswith(("at", "bl", "iz")) or (not is_double(word) and measure(word) == 1 and is_short(word)):
+                    word += "e"
+                elif is_double(word) and word[-1] not in "lsz":
+                    word = word[:-1]
+                break
+    if word.endswith("y") and has_vowel(word[:-1]):
+        word = word[:-1] + "i"
+    word = replace(replace(word, STEP_2), STEP_3)
+    # Step 4
+    for suffix in STEP_4:
+        stem = word.removesuffix(suffix)
+        if stem != word and (suffix != "ion" or stem.endswith(("s", "t"))):
+            word = stem if measure(stem) > 1 else word
+            break
+    # Step 5
+    if word.endswith("e") and (measure(word) > 1 or (measure(word) == 1 and not is_short(word[:-1]))):
+        word = word[:-1]
+    if word.endswith("ll") and measure(word) > 1:
+        word = word[:-1]
+    return word
+
+
+SUFFIXES = [pair.split(":")[0] for pair in (STEP_2 + " " + STEP_3).split()] + STEP_4
+SUFFIXES += ["", "s", "es", "ed", "ing", "y", "ly", "logy", "logies", "bly", "ably", "ibly", "ll", "le", "lly", "sses"]
+english_words = st.builds(
+    lambda root, first, second: root + first + second,
+    st.text("abcdefghijklmnopqrstuvwxyz", max_size=5) | st.text("aeyblogit", max_size=7),
+    st.sampled_from(SUFFIXES),
+    st.sampled_from(SUFFIXES),
+)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(english_words)
+@example("oyology")
+@example("eyably")
+@example("syllably")
+def test_any_word_is_stemmed_as_porters_own_program_does(word: str) -> None:
+    assert UNSTOPPED.stems([word]) == [porter(word)]
+
+
+def test_no_word_is_stemmed_to_nothing() -> None:
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    short = [*letters, *(a + b for a in letters for b in letters), *(a + b + "s" for a in letters for b in letters)]
+    assert all(UNSTOPPED.stems(short))
+
+
+@pytest.mark.parametrize(
+    ("stemmer", "word", "stem"),
+    [
+        ("english", "generously", "generous"),
+        ("german", "häuser", "haus"),
+        ("french", "continuellement", "continuel"),
+        ("spanish", "corriendo", "corr"),
+        ("russian", "книгами", "книг"),
+        ("finnish", "taloissa", "talo"),
+    ],
+)
+def test_snowballs_other_languages_work(stemmer: str, word: str, stem: str) -> None:
+    assert Analyzer(stemmer=stemmer, stop_words=frozenset()).terms(word) == [stem]
+
+
+# Batches, settings
+
+
+@settings(deadline=None)
+@given(st.lists(any_text, max_size=8))
+def test_a_batch_gives_what_its_texts_give_one_by_one(texts: list[str]) -> None:
+    assert ENGLISH.terms_batch(texts) == [ENGLISH.terms(text) for text in texts]
+
+
+@given(any_text)
+@settings(deadline=None)
+def test_terms_are_the_words_that_have_one(text: str) -> None:
+    assert ENGLISH.terms(text) == [word.term for word in ENGLISH.words(text) if word.term is not None]
+
+
+def test_words_do_not_run_from_one_text_into_the_next() -> None:
+    assert PLAIN.terms_batch(["ab", "", "cd", "1,", "000"]) == [["ab"], [], ["cd"], ["1"], ["000"]]
+
+
+def test_an_unknown_stemmer_is_named_with_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match="no stemmer is called 'klingon'"):
+        Analyzer(stemmer="klingon")
+    with pytest.raises(RankwellError, match=r"no stemmer is called 'klingon' \(known: none, .*porter"):
+        analyzer_from_options("klingon", "lucene")
+
+
+def test_options_name_the_analyser(tmp_path: object) -> None:
+    assert analyzer_from_options("porter", "lucene") == ENGLISH
+    assert analyzer_from_options("none", "none") == Analyzer(stemmer=None, stop_words=frozenset())
+
+
+def test_stop_words_come_from_a_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("words") / "stop.txt"
+    path.write_text("Foo\n\n bar \n", encoding="utf-8")
+    analyzer = analyzer_from_options("none", str(path))
+    assert analyzer.terms("the foo bar baz") == ["the", "baz"]
+
+
+def test_a_missing_file_of_stop_words_is_an_error() -> None:
+    with pytest.raises(InputError, match="nowhere"):
+        analyzer_from_options("none", "/nowhere.txt")
+
+
+def test_an_analyser_cannot_be_changed_and_equals_its_like() -> None:
+    assert Analyzer.english() == Analyzer()
+    assert Analyzer.english() != Analyzer.plain()
+    with pytest.raises(ValueError, match="frozen"):
+        Analyzer().stemmer = None
+
+
+def test_settings_survive_json() -> None:
+    analyzer = Analyzer(stemmer="german", stop_words=frozenset({"der", "die"}), drop_possessive=False)
+    assert read_analyzer(analyzer.model_dump(mode="json"), "here") == analyzer
+
+
+@pytest.mark.parametrize("config", [None, [], {"stemmer": "klingon"}, {"unknown": 1}, {"stop_words": 3}])
+def test_settings_that_cannot_be_read_are_an_error_that_says_where(config: object) -> None:
+    with pytest.raises(RankwellError, match=r"^index\.json: the analyser's settings cannot be read"):
+        read_analyzer(config, "index.json")
