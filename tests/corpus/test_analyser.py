@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import InputError, RankwellError
@@ -312,7 +312,30 @@ def porter(word: str) -> str:
 
 
 SUFFIXES = [pair.split(":")[0] for pair in (STEP_2 + " " + STEP_3).split()] + STEP_4
-SUFFIXES += ["", "s", "es", "ed", "ing", "y", "ly", "logy", "logies", "bly", "ably", "ibly", "ll", "le", "lly", "sses"]
+SUFFIXES += [
+    "",
+    "s",
+    "es",
+    "ed",
+    "ing",
+    "y",
+    "ly",
+    "logy",
+    "logies",
+    "bly",
+    "ably",
+    "logis",
+    "logys",
+    "blying",
+    "bliing",
+    "bliate",
+    "logiate",
+    "ibly",
+    "ll",
+    "le",
+    "lly",
+    "sses",
+]
 english_words = st.builds(
     lambda root, first, second: root + first + second,
     st.text("abcdefghijklmnopqrstuvwxyz", max_size=5) | st.text("aeyblogit", max_size=7),
@@ -325,8 +348,14 @@ english_words = st.builds(
 @given(english_words)
 @example("oyology")
 @example("eyably")
-@example("syllably")
+@example("technologys")
+@example("orologi")
+@example("bliate")
+@example("callogiate")
+@example("agreeibly")
+@example("controlleibly")
 def test_any_word_is_stemmed_as_porters_own_program_does(word: str) -> None:
+    assume("yy" not in word)  # of which Snowball makes something else, and which English does not have
     assert UNSTOPPED.stems([word]) == [porter(word)]
 
 

@@ -6,6 +6,7 @@ dropped, Lucene's 33 stop words, Porter's stemmer. Words keep their character sp
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +33,10 @@ LUCENE_STOP_WORDS = frozenset(
 )
 
 
+# What step 1 turns into -logi or -bli.
+_LOGI_OR_BLI = re.compile(r"(log|bl)(?:ies|[iy](?:ed|ing)?s?)$")
+
+
 def _syllables(stem: str) -> int:
     """Porter's m, the number of times a vowel is followed by a consonant; y is a vowel after a consonant."""
     kinds = ""
@@ -48,14 +53,19 @@ def _as_porter_ships(word: str, stem: str) -> str:
     """
     if len(word) <= 2:
         return word
-    if stem.endswith("logi") and word.endswith(("logy", "logies")) and _syllables(stem[:-4]) > 0:
-        return stem[:-1]
-    if stem.endswith("bli") and _syllables(stem[:-3]) > 0:
-        # Step 4 may now drop all of -ible or -able, and step 5 one of two ls before it.
-        if stem[-4:-3] in ("a", "i") and _syllables(root := stem[:-4]) > 1:
-            return root.removesuffix("l") if root.endswith("ll") else root
-        return stem[:-1]
-    return stem
+    if not stem.endswith(("logi", "bli")) or not (ending := _LOGI_OR_BLI.search(word)):
+        return stem
+    if stem != word[: ending.end(1)] + "i":  # a later step left this ending (in -logiate, say), too late for step 2
+        return stem
+    if stem.endswith("logi"):
+        return stem[:-1] if _syllables(stem[:-4]) > 0 else stem
+    if _syllables(stem[:-3]) == 0:
+        return stem
+    # Step 4 may now drop all of -ible or -able, and step 5 an e and one of two ls before it.
+    if stem[-4] in "ai" and _syllables(root := stem[:-4]) > 1:
+        root = root.removesuffix("e")
+        return root.removesuffix("l") if root.endswith("ll") else root
+    return stem[:-1]
 
 
 @dataclass(frozen=True, slots=True)

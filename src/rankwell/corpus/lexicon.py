@@ -103,7 +103,7 @@ class Lexicon:
         widest = int(lengths.max(initial=0))
         if widest > 64:
             return np.array(sorted(range(self._count), key=self.strings(range(self._count)).__getitem__), np.int64)
-        # Eight bytes at a time as one big-endian number, padded with zeros; where that is equal, the shorter comes first.
+        # Eight bytes at a time as one big-endian number, padded with zeros; of equal ones the shorter comes first.
         begins = ends - lengths
         columns = []
         for offset in range(0, max(widest, 1), 8):

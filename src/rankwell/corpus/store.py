@@ -21,13 +21,13 @@ from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
 
 STORE_VERSION = 1
-BATCH_CHARACTERS = 2**21
+BATCH_CHARACTERS = 2**20
 MAX_DOCUMENTS = 2**31 - 1
 _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str]]]:
-    """Ids and contents in batches of about two million characters, so that memory does not depend on the collection."""
+    """Ids and contents in batches of about a million characters, so that memory does not depend on the collection."""
     docids: list[str] = []
     texts: list[str] = []
     size = 0

@@ -25,7 +25,8 @@ from rankwell.corpus.store import StoreWriter
 from rankwell.retrieve.kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
 
 SEGMENT_VERSION = 1
-RUN_POSTINGS = 4_000_000
+RUN_POSTINGS = 2_000_000
+MERGE_POSTINGS = 1_000_000
 _RUN_DTYPES: dict[str, DTypeLike] = {"terms": "<u4", "counts": "<u4", "documents": "<u4", "frequencies": "<f4"}
 _HEADER_BYTES = 128
 
@@ -240,7 +241,7 @@ class SegmentBuilder:
         try:
             first, chunks = 0, 0
             while first < len(totals):
-                limit = int(posting_begins[first]) + self.run_postings
+                limit = int(posting_begins[first]) + MERGE_POSTINGS
                 last = max(first + 1, int(np.searchsorted(posting_begins, limit, side="right")) - 1)
                 chunks += self._merge_terms(runs, first, last, posting_begins, lengths, window_bits, chunks, writers)
                 first = last

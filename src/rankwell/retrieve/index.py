@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ class Index:
         folder = Path(folder)
         description = _read_description(folder)
         segments = [Segment(folder / name) for name in description["segments"]]
-        analyzer = read_analyzer(description["analyzer"], str(folder / "index.json"))
+        analyzer = read_analyzer(description.get("analyzer"), str(folder / "index.json"))
         return cls(folder, analyzer, segments, description["manifest"])
 
     @classmethod
@@ -199,7 +200,8 @@ def _fill(
     builder: SegmentBuilder, documents: Iterable[Document], weights: Iterable[TermWeights] | None, current: Index | None
 ) -> None:
     vectors = None if weights is None else iter(weights)
-    for docids, texts in document_batches(track(documents, "indexing", unit="documents")):
+
+    def add(docids: list[str], texts: list[str]) -> None:
         for segment in current.segments if current else ():
             known = segment.store.docids.find(docids) >= 0
             if known.any():
@@ -209,6 +211,16 @@ def _fill(
             builder.add_texts(docids, texts)
         else:
             builder.add_weighted(docids, texts, [_weights_of(docid, vectors) for docid in docids])
+
+    # One batch is indexed, in native code that needs no interpreter, while the next is read.
+    with ThreadPoolExecutor(1) as worker:
+        pending: Future[None] | None = None
+        for batch in document_batches(track(documents, "indexing", unit="documents")):
+            if pending is not None:
+                pending.result()
+            pending = worker.submit(add, *batch)
+        if pending is not None:
+            pending.result()
     if vectors is not None and (extra := next(vectors, None)) is not None:
         raise RankwellError(f"the weights go on after the last document, with {extra.docid!r}")
 
@@ -224,9 +236,13 @@ def _weights_of(docid: str, vectors: Iterator[TermWeights]) -> Mapping[str, floa
 
 def _refuse_foreign_folder(folder: Path) -> None:
     """A folder that is neither empty nor what a killed build left must not be built into."""
-    own = ("lock", "segment-", TEMPORARY_PREFIX)
-    if folder.exists() and not (folder.is_dir() and all(path.name.startswith(own) for path in folder.iterdir())):
+    if folder.exists() and not (folder.is_dir() and all(map(_is_own, folder.iterdir()))):
         raise RankwellError(f"{folder} exists and is not an index; choose another name")
+
+
+def _is_own(path: Path) -> bool:
+    name = path.name
+    return name == "lock" or name.startswith(TEMPORARY_PREFIX) or bool(_SEGMENT_NAME.fullmatch(name))
 
 
 @contextmanager
@@ -242,13 +258,18 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def _segment_folders(folder: Path) -> list[Path]:
+    """Every segment, in use or not."""
+    return [path for path in folder.iterdir() if _SEGMENT_NAME.fullmatch(path.name)]
+
+
 def _next_segment_name(folder: Path) -> str:
-    taken = [int(path.name.split("-")[1]) for path in folder.glob("segment-[0-9]*")]
+    taken = [int(path.name.removeprefix("segment-")) for path in _segment_folders(folder)]
     return f"segment-{max(taken, default=0) + 1:04d}"
 
 
 def _remove_unused(folder: Path, used: list[str]) -> None:
-    for path in folder.glob("segment-[0-9]*"):
+    for path in _segment_folders(folder):
         if path.name not in used:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -287,4 +308,6 @@ def _read_description(folder: Path) -> dict[str, Any]:
     names = description.get("segments")
     if not isinstance(names, list) or not names or not all(_SEGMENT_NAME.fullmatch(str(name)) for name in names):
         raise InputError(path, None, "names no segments")
+    if not isinstance(description.get("manifest"), dict):
+        raise InputError(path, None, "has no manifest")
     return description

@@ -216,6 +216,18 @@ def _complete(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _drop_candidates(candidates: NDArray[np.uint16], scores: NDArray[np.float32], floor: float) -> int:
+    """Keep the candidates that score at least ``floor``, in their order; the scores of the others are set back to 0."""
+    count = 0
+    for document in candidates:
+        high = scores[document] >= floor
+        candidates[count] = document
+        count += high
+        scores[document] *= np.float32(high)
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _take_candidates(
     documents: NDArray[np.uint16],
     scores: NDArray[np.float32],
@@ -405,6 +417,8 @@ def search(
                         scores,
                         candidates[:chosen],
                     )
+                    floor = floor_value[0] * np.float32(0.99999) - bound_from[a + 1]
+                    chosen = _drop_candidates(candidates[:chosen], scores, floor)
                 for c in range(chosen):
                     values[c] = scores[candidates[c]]
                     scores[candidates[c]] = 0

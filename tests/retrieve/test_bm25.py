@@ -1,0 +1,385 @@
+"""BM25 against the formula written out in plain Python, over small collections full of ties."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.datasets import Dataset, open_dataset
+from rankwell.corpus.records import Document, Query
+from rankwell.retrieve.bm25 import BM25, Hits
+from rankwell.retrieve.index import Index
+
+MakeIndex = Callable[..., Index]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    k: int = 10
+    k1: float = 0.9
+    b: float = 0.4
+    k2: float | None = None
+
+
+def reference(texts: Mapping[str, str], query: Sequence[str], p: Parameters) -> dict[str, float]:
+    """The score of each document that has a term of the query, by the formula in bm25.py's docstring."""
+    bags = {docid: Counter(text.split()) for docid, text in texts.items()}
+    mean = sum(bag.total() for bag in bags.values()) / len(bags)
+    scores: dict[str, float] = {}
+    for term, qtf in Counter(query).items():
+        df = sum(term in bag for bag in bags.values())
+        idf = math.log(1 + (len(bags) - df + 0.5) / (df + 0.5))
+        weight = qtf if p.k2 is None else (p.k2 + 1) * qtf / (p.k2 + qtf)
+        for docid, bag in bags.items():
+            if tf := bag[term]:
+                damped = tf / (tf + p.k1 * (1 - p.b + p.b * bag.total() / mean))
+                scores[docid] = scores.get(docid, 0.0) + weight * idf * damped
+    return scores
+
+
+def found(index: Index, query: Sequence[str], p: Parameters, **options: object) -> list[tuple[str, float]]:
+    hits = index.search_batch([" ".join(query)], k=p.k, k1=p.k1, b=p.b, k2=p.k2, **options)  # type: ignore[arg-type]
+    count = int(hits.counts[0])
+    return list(zip(index.docids(hits.numbers[0, :count]), hits.scores[0, :count].tolist(), strict=True))
+
+
+def ids(index: Index, hits: Hits) -> list[list[str]]:
+    return [index.docids(row[row >= 0]) for row in hits.numbers]
+
+
+vocabulary = ["a", "b", "c", "d", "e"]
+some_words = st.lists(st.sampled_from(vocabulary), max_size=6)
+docids = st.text("ab01é日", min_size=1, max_size=3)
+collections = st.dictionaries(docids, some_words.map(" ".join), min_size=1, max_size=25)
+queries = st.lists(st.sampled_from([*vocabulary, "unknown"]), max_size=5)
+parameters = st.builds(
+    Parameters,
+    k=st.integers(1, 30),
+    k1=st.sampled_from([0.0, 0.3, 0.9, 2.5, 100.0]),
+    b=st.sampled_from([0.0, 0.4, 1.0]),
+    k2=st.sampled_from([None, 0.0, 1.5]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=collections, queries=st.lists(queries, min_size=1, max_size=4), p=parameters)
+def test_scores_and_order_are_those_of_the_formula(
+    make_index: MakeIndex, texts: dict[str, str], queries: list[list[str]], p: Parameters
+) -> None:
+    index = make_index(texts)
+    for query in queries:
+        expected = reference(texts, query, p)
+        hits = found(index, query, p)
+        # Each has its own score, the scores are the best there are, and equal ones are ordered by descending id. So
+        # the order is the formula's wherever its scores differ by more than rounding.
+        assert [score for _, score in hits] == pytest.approx([expected[docid] for docid, _ in hits], rel=1e-5)
+        assert [score for _, score in hits] == pytest.approx(sorted(expected.values(), reverse=True)[: p.k], rel=1e-5)
+        assert hits == sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)
+        # Documents with the same words have the same score; of these, too, the largest ids are taken.
+        kept = {docid for docid, _ in hits}
+        for docid in expected.keys() - kept:
+            alike = {other for other in kept if Counter(texts[other].split()) == Counter(texts[docid].split())}
+            assert all(other > docid for other in alike)
+
+
+@settings(max_examples=40, deadline=None)
+@given(texts=collections, queries=st.lists(queries, max_size=6), p=parameters, data=st.data())
+def test_cutting_a_collection_into_segments_changes_no_bit(
+    make_index: MakeIndex, texts: dict[str, str], queries: list[list[str]], p: Parameters, data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(texts) - 1), max_size=3))) if len(texts) > 1 else []
+    whole, parts = make_index(texts), make_index(texts, cuts=cuts)
+    assert len(parts.segments) == len(cuts) + 1
+    for query in queries:
+        assert found(parts, query, p) == found(whole, query, p)
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts=collections, queries=st.lists(queries, max_size=6), p=parameters)
+def test_the_order_of_the_documents_does_not_matter(
+    make_index: MakeIndex, texts: dict[str, str], queries: list[list[str]], p: Parameters
+) -> None:
+    forwards, backwards = make_index(texts), make_index(dict(reversed(texts.items())), batch=2, run_postings=3)
+    for query in queries:
+        assert found(forwards, query, p) == found(backwards, query, p)
+
+
+@settings(max_examples=30, deadline=None)
+@given(texts=collections, queries=st.lists(queries, max_size=6), p=parameters)
+def test_pruning_changes_no_bit(
+    make_index: MakeIndex, texts: dict[str, str], queries: list[list[str]], p: Parameters
+) -> None:
+    index = make_index(texts)
+    for query in queries:
+        assert found(index, query, p, prune=True) == found(index, query, p, prune=False)
+
+
+# By hand
+
+BEES = {"d1": "bees make honey", "d2": "bees bees sting", "d3": "wasps sting"}
+
+
+def test_a_score_computed_by_hand(make_index: MakeIndex) -> None:
+    # 3 documents, 2 with bees: idf = ln(1 + 1.5 / 2.5) = 0.470004; mean length 8 / 3, both have length 3.
+    # The norm is 0.9 · (0.6 + 0.4 · 9 / 8) = 0.945, so tf 1 gives 1 / 1.945 and tf 2 gives 2 / 2.945.
+    hits = make_index(BEES).rank("bees", k=10)
+    assert hits.docids == ("d2", "d1")
+    assert hits.scores.tolist() == pytest.approx([0.470004 * 2 / 2.945, 0.470004 / 1.945], rel=1e-5)
+
+
+def test_without_saturation_and_length_only_the_idf_counts(make_index: MakeIndex) -> None:
+    assert make_index(BEES).rank("bees", k1=0, b=0).scores.tolist() == pytest.approx([0.470004, 0.470004], rel=1e-5)
+
+
+def test_a_term_repeated_in_the_query_counts_that_often(make_index: MakeIndex) -> None:
+    index = make_index(BEES)
+    once, thrice = index.rank("honey"), index.rank("honey honey honey")
+    assert thrice.scores[0] == pytest.approx(3 * once.scores[0], rel=1e-6)
+
+
+def test_k2_saturates_a_term_repeated_in_the_query(make_index: MakeIndex) -> None:
+    index = make_index(BEES)
+    # (k2 + 1) · qtf / (k2 + qtf) = 3 · 4 / (2 + 4) = 2; once is always 1.
+    assert index.rank("honey " * 4, k2=2).scores[0] == pytest.approx(2 * index.rank("honey").scores[0], rel=1e-6)
+    assert index.rank("honey", k2=2) == index.rank("honey")
+    assert index.rank("honey " * 4, k2=0) == index.rank("honey")
+
+
+# What is and is not found
+
+
+def test_documents_without_a_term_of_the_query_are_never_listed(make_index: MakeIndex) -> None:
+    hits = make_index(BEES).search_batch(["honey", "sting bees", "moths"], k=3)
+    assert hits.counts.tolist() == [1, 3, 0]
+    assert hits.numbers.tolist()[0][1:] == [-1, -1]
+    assert hits.scores.tolist()[0][1:] == [0.0, 0.0]
+    assert hits.numbers.tolist()[2] == [-1, -1, -1]
+
+
+def test_a_query_of_stop_words_only_finds_nothing(sample_index: Index) -> None:
+    run = sample_index.search([Query("q1", "to be or not to be"), Query("q2", "bees"), Query("q3", "")])
+    assert list(run) == ["q2"]
+
+
+@pytest.mark.parametrize("text", ["", "  ", "?!", "zzzz qqqq"])
+def test_a_query_without_known_terms_has_no_row_and_an_empty_ranking(make_index: MakeIndex, text: str) -> None:
+    index = make_index(BEES)
+    assert len(index.search([Query("q", text)])) == 0
+    assert len(index.rank(text)) == 0
+
+
+def test_no_queries_give_no_hits(make_index: MakeIndex) -> None:
+    index = make_index(BEES)
+    assert index.search_batch([], k=5).numbers.shape == (0, 3)
+    assert len(index.search([])) == 0
+    assert index.search_batch([], k=5, threads=4).scores.shape == (0, 3)
+
+
+def test_unknown_terms_change_nothing(make_index: MakeIndex) -> None:
+    index = make_index(BEES)
+    assert index.rank("honey unheard-of") == index.rank("honey")
+
+
+def test_k_may_be_larger_than_the_collection(make_index: MakeIndex) -> None:
+    index = make_index(BEES)
+    assert index.search_batch(["bees"], k=1_000_000).numbers.shape == (1, 3)
+    assert len(index.rank("bees wasps", k=1_000_000)) == 3
+
+
+def test_empty_documents_are_counted_but_never_found(make_index: MakeIndex) -> None:
+    texts = {"a": "", "b": "bee", "c": "...", "d": "bee wasp"}
+    index = make_index(texts)
+    assert len(index) == 4
+    expected = reference({"a": "", "b": "bee", "c": "", "d": "bee wasp"}, ["bee"], Parameters())
+    assert dict(index.rank("bee")) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_collection_of_empty_documents_can_be_searched(make_index: MakeIndex) -> None:
+    assert len(make_index({"a": "", "b": "!"}).rank("bee")) == 0
+
+
+def test_a_query_of_thousands_of_words_is_answered(make_index: MakeIndex) -> None:
+    words = [f"w{i}" for i in range(3000)]
+    index = make_index({"all": " ".join(words), "half": " ".join(words[:1500]), "one": words[0], "none": "x"})
+    assert index.rank(" ".join(words)).docids == ("all", "half", "one")
+
+
+def test_a_document_of_ten_megabytes_is_indexed(make_index: MakeIndex) -> None:
+    index = make_index({"huge": "bee " * 2_500_000, "small": "bee wasp"})
+    assert index.rank("wasp").docids == ("small",)
+    assert index.rank("bee", b=0).docids == ("huge", "small")
+
+
+@pytest.mark.parametrize("tf", [255, 256, 65_535, 65_536, 70_000])
+def test_large_term_frequencies_are_exact(make_index: MakeIndex, tf: int) -> None:
+    texts = {"often": "bee " * tf, "once": "bee", "none": "wasp"}
+    expected = reference(texts, ["bee"], Parameters(b=0, k1=1000))
+    assert dict(make_index(texts).rank("bee", b=0, k1=1000)) == pytest.approx(expected, rel=1e-5)
+
+
+# Bad parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"k": 0}, "k must lie between 1 and 1,000,000, not 0"),
+        ({"k": 1_000_001}, "k must lie between 1 and 1,000,000, not 1000001"),
+        ({"k1": -0.1}, "k1 must be a number of at least 0, not -0.1"),
+        ({"k1": float("nan")}, "k1 must be a number of at least 0, not nan"),
+        ({"k1": float("inf")}, "k1 must be a number of at least 0, not inf"),
+        ({"b": -0.1}, "b must lie between 0 and 1, not -0.1"),
+        ({"b": 1.1}, "b must lie between 0 and 1, not 1.1"),
+        ({"b": float("nan")}, "b must lie between 0 and 1, not nan"),
+        ({"k2": -1.0}, "k2 must be a number of at least 0, not -1.0"),
+        ({"threads": 0}, "threads must be at least 1, not 0"),
+    ],
+)
+def test_a_bad_parameter_is_named(make_index: MakeIndex, options: dict[str, float], problem: str) -> None:
+    with pytest.raises(RankwellError) as raised:
+        make_index(BEES).rank("bees", **options)
+    assert str(raised.value) == problem
+
+
+# Collections of several windows and runs
+
+
+@pytest.fixture(scope="module")
+def large() -> dict[str, str]:
+    """20,000 documents of words that become rarer and rarer, some of the documents alike."""
+    random = np.random.default_rng(7)
+    lengths = random.integers(1, 30, 20_000)
+    words = np.minimum(random.zipf(1.3, int(lengths.sum())), 5000).astype(str).tolist()
+    ends = np.cumsum(lengths).tolist()
+    names = random.permutation(100_000)[:20_000].tolist()
+    return {
+        f"d{name}": " ".join(words[end - size : end])
+        for name, end, size in zip(names, ends, lengths.tolist(), strict=True)
+    }
+
+
+LARGE_QUERIES = ["1", "1 2 3", "40 1", "4999 2 1 1", "77 78 79 1 2", "5000", "1 2 3 4 5 6 7 8 9 10", "3000 3001 3002"]
+
+
+@pytest.fixture(scope="module")
+def large_index(make_index: MakeIndex, large: dict[str, str]) -> Index:
+    return make_index(large, batch=20_000)
+
+
+@pytest.mark.parametrize("k", [1, 10, 1000, 30_000])
+def test_pruning_changes_no_bit_over_many_windows(large_index: Index, k: int) -> None:
+    for k1, b in ((0.9, 0.4), (0.0, 0.0), (3.0, 1.0)):
+        pruned = large_index.search_batch(LARGE_QUERIES, k=k, k1=k1, b=b, prune=True)
+        whole = large_index.search_batch(LARGE_QUERIES, k=k, k1=k1, b=b, prune=False)
+        assert pruned.numbers.tolist() == whole.numbers.tolist()
+        assert pruned.scores.tobytes() == whole.scores.tobytes()
+
+
+@pytest.mark.parametrize("query", ["1 2 3", "4999 2 1 1"])
+def test_many_windows_give_the_formulas_scores(large_index: Index, large: dict[str, str], query: str) -> None:
+    expected = reference(large, query.split(), Parameters())
+    hits = dict(large_index.rank(query, k=30_000))
+    assert hits == pytest.approx(expected, rel=1e-5)
+    best = large_index.rank(query, k=100)
+    assert best.scores.tolist() == pytest.approx(sorted(expected.values(), reverse=True)[:100], rel=1e-5)
+    assert list(best) == sorted(hits.items(), key=lambda hit: (hit[1], hit[0]), reverse=True)[:100]
+
+
+def test_many_small_runs_give_the_same_index_as_one(
+    make_index: MakeIndex, large_index: Index, large: dict[str, str]
+) -> None:
+    runs = make_index(large, batch=500, run_postings=10_000)
+    one, many = (index.search_batch(LARGE_QUERIES, k=500) for index in (large_index, runs))
+    assert many.numbers.tolist() == one.numbers.tolist()
+    assert many.scores.tobytes() == one.scores.tobytes()
+
+
+def test_segments_of_many_windows_give_the_same_hits_as_one(
+    make_index: MakeIndex, large_index: Index, large: dict[str, str]
+) -> None:
+    parts = make_index(large, cuts=[5_000, 5_001, 13_000], batch=20_000)
+    one, many = (index.search_batch(LARGE_QUERIES, k=500) for index in (large_index, parts))
+    assert ids(parts, many) == ids(large_index, one)
+    assert many.scores.tobytes() == one.scores.tobytes()
+
+
+@pytest.mark.parametrize("threads", [2, 4, 64])
+def test_threads_change_nothing(large_index: Index, threads: int) -> None:
+    one, several = (large_index.search_batch(LARGE_QUERIES * 5, k=50, threads=n) for n in (1, threads))
+    assert several.numbers.tolist() == one.numbers.tolist()
+    assert several.scores.tobytes() == one.scores.tobytes()
+
+
+def test_a_tie_over_the_whole_collection_is_cut_by_id(make_index: MakeIndex) -> None:
+    names = [f"{i * 7919 % 10_000:04d}" for i in range(10_000)]
+    expected = [(name, True) for name in sorted(names, reverse=True)[:25]]
+    for cuts in ((), (3, 4200)):
+        for prune in (True, False):
+            hits = make_index(dict.fromkeys(names, "bee"), cuts=cuts, batch=10_000).rank("bee", k=25, prune=prune)
+            assert [(docid, score == hits.scores[0]) for docid, score in hits] == expected
+
+
+# Real collections
+
+
+@pytest.mark.parametrize("k", [1, 10, 100, 1000])
+def test_pruning_changes_no_bit_on_the_sample(sample_index: Index, sample_data: Dataset, k: int) -> None:
+    texts = [query.text for query in sample_data.queries("dev")]
+    pruned, whole = (sample_index.search_batch(texts, k=k, prune=prune) for prune in (True, False))
+    assert pruned.numbers.tolist() == whole.numbers.tolist()
+    assert pruned.scores.tobytes() == whole.scores.tobytes()
+
+
+@pytest.mark.data
+def test_pruning_and_segments_change_no_bit_on_insuranceqa(data_folder: Path, tmp_path: Path) -> None:
+    dataset = open_dataset(data_folder / "insuranceqa")
+    documents = list(dataset.documents())
+    texts = [query.text for query in dataset.queries("valid")][:300]
+    one = Index.build(documents, tmp_path / "one")
+    two = Index.build(documents[:9_999], tmp_path / "two")
+    two = Index.build(documents[9_999:], tmp_path / "two", append=True)
+    for k in (1, 10, 100, 1000):
+        whole = one.search_batch(texts, k=k, prune=False)
+        for index in (one, two):
+            pruned = index.search_batch(texts, k=k, prune=True, threads=2)
+            assert ids(index, pruned) == ids(one, whole)
+            assert pruned.scores.tobytes() == whole.scores.tobytes()
+
+
+def test_scores_are_those_of_bm25s_given_the_same_terms(sample_index: Index, sample_data: Dataset) -> None:
+    bm25s = pytest.importorskip("bm25s")
+    documents: list[Document] = list(sample_data.documents())
+    terms = [sample_index.analyzer.terms(document.contents) for document in documents]
+    peer = bm25s.BM25(method="lucene", k1=0.9, b=0.4)
+    peer.index(terms, show_progress=False)
+    for query in sample_data.queries("dev")[:60]:
+        asked = [term for term in sample_index.analyzer.terms(query.text) if term in peer.vocab_dict]
+        scores = peer.get_scores(asked)
+        expected = {document.docid: score for document, score in zip(documents, scores, strict=True) if score > 0}
+        assert dict(sample_index.rank(query.text, k=1000)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_queries_that_are_analysed_already_give_the_same_hits(sample_index: Index, sample_data: Dataset) -> None:
+    texts = [query.text for query in sample_data.queries("dev")[:20]]
+    terms = [sample_index.analyzer.terms(text) for text in texts]
+    by_text, by_terms = sample_index.search_batch(texts, k=7), sample_index.search_terms(terms, BM25(), k=7)
+    assert by_terms.numbers.tolist() == by_text.numbers.tolist()
+    assert by_terms.scores.tobytes() == by_text.scores.tobytes()
+
+
+def test_a_run_over_more_queries_than_a_batch_is_what_its_queries_give_alone(
+    sample_index: Index, sample_data: Dataset
+) -> None:
+    queries = [Query(f"{query.qid}-{i}", query.text) for i in range(4) for query in sample_data.queries("dev")[:100]]
+    run = sample_index.search(queries, k=3, threads=2)
+    assert list(run) == [query.qid for query in queries if len(sample_index.rank(query.text))]
+    assert all(run[query.qid] == sample_index.rank(query.text, k=3) for query in queries[::37])

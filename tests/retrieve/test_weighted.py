@@ -1,0 +1,157 @@
+"""Term frequencies given as real numbers, as DeepCT computes them, in place of counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.records import Document, TermWeights
+from rankwell.retrieve.index import Index
+
+MakeIndex = Callable[..., Index]
+Weights = Mapping[str, Mapping[str, float]]
+
+
+def build(folder: Path, weights: Weights, **options: object) -> Index:
+    documents = [Document(docid, f"the text of {docid}") for docid in weights]
+    vectors = [TermWeights(docid, vector) for docid, vector in weights.items()]
+    return Index.build(documents, folder / "index", weights=vectors, **options)  # type: ignore[arg-type]
+
+
+def test_scores_computed_by_hand(tmp_path: Path) -> None:
+    # Both have bee: idf = ln(1 + 0.5 / 2.5) = 0.182322. Lengths 3 and 1, mean 2, so the norms at k1 = 0.9 and b = 0.4
+    # are 0.9 · (0.6 + 0.4 · 1.5) = 1.08 and 0.9 · (0.6 + 0.4 · 0.5) = 0.72.
+    index = build(tmp_path, {"a": {"bee": 2.5, "honey": 0.5}, "b": {"bee": 1.0}})
+    hits = index.rank("bee")
+    assert hits.docids == ("a", "b")
+    assert hits.scores.tolist() == pytest.approx([0.182322 * 2.5 / 3.58, 0.182322 * 1 / 1.72], rel=1e-5)
+    # Only one has honey: idf = ln(1 + 1.5 / 1.5) = 0.693147.
+    assert dict(index.rank("honey")) == pytest.approx({"a": 0.693147 * 0.5 / 1.58}, rel=1e-5)
+
+
+def test_the_weights_replace_the_words_of_the_text_but_the_text_is_kept(tmp_path: Path) -> None:
+    index = build(tmp_path, {"a": {"bee": 1}})
+    assert len(index.rank("text")) == 0
+    assert index.text("a") == "the text of a"
+    assert index.manifest["config"]["weighted"] is True
+
+
+words = st.sampled_from("abcde")
+counts = st.dictionaries(words, st.integers(1, 4), max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    bags=st.dictionaries(st.text("xyz", min_size=1, max_size=2), counts, min_size=1, max_size=9), query=st.lists(words)
+)
+def test_counts_given_as_weights_are_counts(
+    make_index: MakeIndex, bags: dict[str, dict[str, int]], query: list[str]
+) -> None:
+    texts = {docid: " ".join(word for word, tf in bag.items() for _ in range(tf)) for docid, bag in bags.items()}
+    counted, weighted = make_index(texts), make_index(texts, weights=bags, batch=2, run_postings=4)
+    assert weighted.rank(" ".join(query)) == counted.rank(" ".join(query))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    bags=st.dictionaries(
+        st.text("xyz", min_size=1, max_size=2),
+        st.dictionaries(words, st.floats(2**-7, 1000, width=32), max_size=5),
+        min_size=1,
+        max_size=9,
+    ),
+    query=st.lists(words),
+    k=st.integers(1, 10),
+)
+def test_pruning_changes_no_bit_of_real_weights(
+    make_index: MakeIndex, bags: dict[str, dict[str, float]], query: list[str], k: int
+) -> None:
+    index = make_index(dict.fromkeys(bags, ""), weights=bags)
+    text = " ".join(query)
+    assert index.rank(text, k=k) == index.rank(text, k=k, prune=False)
+
+
+@pytest.mark.parametrize("largest", [255, 256, 65_535, 65_536, 300_000])
+def test_whole_weights_of_any_size_are_exact(make_index: MakeIndex, largest: int) -> None:
+    index = make_index({"a": "", "b": ""}, weights={"a": {"bee": largest}, "b": {"bee": largest - 1}})
+    hits = index.rank("bee", b=0, k1=largest)
+    # tf / (tf + k1) with k1 = tf is a half; idf = ln(1.2).
+    assert hits.docids == ("a", "b")
+    expected = [0.1823215568 / 2, 0.1823215568 * (largest - 1) / (2 * largest - 1)]
+    assert hits.scores.tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_real_number_makes_every_weight_real(make_index: MakeIndex) -> None:
+    index = make_index({"a": "", "b": ""}, weights={"a": {"bee": 70_000}, "b": {"bee": 0.25}})
+    assert index.rank("bee", b=0, k1=0.25).scores.tolist() == pytest.approx(
+        [0.1823215568 * 70_000 / 70_000.25, 0.1823215568 / 2], rel=1e-6
+    )
+
+
+def test_words_with_one_stem_take_the_largest_weight(tmp_path: Path) -> None:
+    several = build(tmp_path / "several", {"a": {"bee": 1.0, "Bees": 3.0, "BEE": 2.0}, "b": {"wasp": 3.0}})
+    one = build(tmp_path / "one", {"a": {"bee": 3.0}, "b": {"wasp": 3.0}})
+    assert several.rank("bees") == one.rank("bees")
+
+
+def test_stop_words_and_weights_that_are_not_positive_are_dropped(tmp_path: Path) -> None:
+    dropped = build(tmp_path / "a", {"a": {"the": 9, "bee": 2, "wasp": 0, "fly": -1.5}, "b": {"ant": 1}})
+    clean = build(tmp_path / "b", {"a": {"bee": 2}, "b": {"ant": 1}})
+    assert dropped.rank("bee") == clean.rank("bee")
+    assert len(dropped.rank("wasp fly the")) == 0
+
+
+def test_a_document_may_have_no_weights(tmp_path: Path) -> None:
+    index = build(tmp_path, {"a": {}, "b": {"bee": 1}})
+    assert (len(index), index.rank("bee").docids) == (2, ("b",))
+
+
+def test_an_empty_word_is_no_term(tmp_path: Path) -> None:
+    assert len(build(tmp_path, {"a": {"": 1, "bee": 1}}).rank("bee")) == 1
+
+
+@pytest.mark.parametrize(
+    ("docids", "vectors", "problem"),
+    [
+        (["a", "b"], ["b", "a"], "weights of 'b' where 'a' comes; they must be in the collection's order"),
+        (["a", "b"], ["a"], "the weights end before document 'b'"),
+        (["a"], ["a", "b"], "the weights go on after the last document, with 'b'"),
+    ],
+)
+def test_weights_that_do_not_go_with_the_documents_are_named(
+    tmp_path: Path, docids: list[str], vectors: list[str], problem: str
+) -> None:
+    documents = [Document(docid, "text") for docid in docids]
+    with pytest.raises(RankwellError) as raised:
+        Index.build(documents, tmp_path / "index", weights=[TermWeights(docid, {"bee": 1}) for docid in vectors])
+    assert str(raised.value) == problem
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -float("inf"), 1e39])
+def test_a_weight_that_is_not_a_finite_number_is_an_error_that_names_the_document(
+    tmp_path: Path, weight: float
+) -> None:
+    with pytest.raises(RankwellError, match="document 'b' has a term weight that is not a finite number"):
+        build(tmp_path, {"a": {"bee": 1}, "b": {"bee": weight}})
+
+
+@pytest.mark.parametrize("weight", [1e-40, 1e-46, 5e-324])
+def test_a_vanishing_weight_does_no_harm(tmp_path: Path, weight: float) -> None:
+    index = build(tmp_path, {"a": {"bee": weight}, "b": {"bee": 1, "wasp": weight}})
+    for k1 in (0.0, 0.9):
+        for prune in (True, False):
+            hits = index.rank("bee wasp", k1=k1, prune=prune)
+            assert "b" in hits.docids
+            assert all(score > 0 for score in hits.scores.tolist())
+
+
+def test_weighted_and_counted_segments_live_in_one_index(tmp_path: Path) -> None:
+    build(tmp_path, {"a": {"bee": 1.5}}, analyzer=Analyzer.plain())
+    index = Index.build([Document("b", "bee bee")], tmp_path / "index", append=True)
+    assert index.rank("bee", b=0).docids == ("b", "a")
