@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -200,8 +199,7 @@ def _fill(
     builder: SegmentBuilder, documents: Iterable[Document], weights: Iterable[TermWeights] | None, current: Index | None
 ) -> None:
     vectors = None if weights is None else iter(weights)
-
-    def add(docids: list[str], texts: list[str]) -> None:
+    for docids, texts in document_batches(track(documents, "indexing", unit="documents")):
         for segment in current.segments if current else ():
             known = segment.store.docids.find(docids) >= 0
             if known.any():
@@ -211,16 +209,6 @@ def _fill(
             builder.add_texts(docids, texts)
         else:
             builder.add_weighted(docids, texts, [_weights_of(docid, vectors) for docid in docids])
-
-    # One batch is indexed, in native code that needs no interpreter, while the next is read.
-    with ThreadPoolExecutor(1) as worker:
-        pending: Future[None] | None = None
-        for batch in document_batches(track(documents, "indexing", unit="documents")):
-            if pending is not None:
-                pending.result()
-            pending = worker.submit(add, *batch)
-        if pending is not None:
-            pending.result()
     if vectors is not None and (extra := next(vectors, None)) is not None:
         raise RankwellError(f"the weights go on after the last document, with {extra.docid!r}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -43,8 +44,11 @@ class Tuning:
         k1s, bs = sorted({k1 for k1, _ in self.settings}), sorted({b for _, b in self.settings})
         lines = [f"{self.measure} by k1 (down) and b (across)", "", " k1 \\ b" + "".join(f"{b:>8g}" for b in bs)]
         for k1 in k1s:
-            cells = (f"{means[k1, b]:.4f}" + ("*" if (k1, b) == self.best else " ") for b in bs if (k1, b) in means)
-            lines.append(f"{k1:>7g}" + "".join(f"{cell:>8}" for cell in cells))
+            # The default's row and column hold nothing else where they are not of the grid.
+            cells = [
+                f"{means[k1, b]:.4f}{'*' if (k1, b) == self.best else ' '}" if (k1, b) in means else "" for b in bs
+            ]
+            lines.append((f"{k1:>7g}" + "".join(f"{cell:>8}" for cell in cells)).rstrip())
         k1, b = self.best
         lines += [
             "",
@@ -77,11 +81,11 @@ def parse_values(text: str) -> list[float]:
         if ":" not in text:
             return [float(part) for part in text.split(",")]
         first, last, step = (float(part) for part in text.split(":"))
-        count = int((last - first) / step + 1e-9) + 1
+        count = math.floor((last - first) / step + 1e-9) + 1
         if step <= 0 or not 1 <= count <= 1000:
             raise ValueError
         return [round(first + i * step, 10) for i in range(count)]
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         raise RankwellError(f"{text!r} is neither FIRST:LAST:STEP nor a list of numbers with commas") from None
 
 

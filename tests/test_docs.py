@@ -1,0 +1,38 @@
+"""The examples of the documentation are true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankwell.evaluation import MEASURES
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_examples_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    examples = tmp_path / page.name
+    # A closing fence right under an expected output would be taken for a part of it.
+    examples.write_text(re.sub(r"^```.*$", "", text, flags=re.MULTILINE), encoding="utf-8")
+    # In a process of its own, because a page may register a measure.
+    done = subprocess.run([sys.executable, "-m", "doctest", str(examples)], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_measure_is_on_its_page() -> None:
+    text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    assert [name for name in MEASURES if f"`{name}`" not in text] == []
