@@ -157,7 +157,8 @@ def _keep_largest(keys: NDArray[np.uint64], count: int, k: int, scratch: NDArray
             scratch[below] = key
             above += higher
             below += 1 - higher
-        keys[above:right] = scratch[:below]
+        for i in range(below):
+            keys[above + i] = scratch[i]
         if above > k:
             right = above
         elif above < k:
@@ -166,7 +167,10 @@ def _keep_largest(keys: NDArray[np.uint64], count: int, k: int, scratch: NDArray
             break
     if right - left == 2 and keys[left] < keys[left + 1]:
         keys[left], keys[left + 1] = keys[left + 1], keys[left]
-    return keys[:k].min()
+    smallest = keys[0]
+    for i in range(1, k):
+        smallest = min(smallest, keys[i])
+    return smallest
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -278,7 +282,9 @@ def _take_candidates_of_window(
 @njit(cache=True, nogil=True, error_model="numpy")
 def _bits_of(score: float) -> int:
     """The bits of a score, at least those of the smallest positive one."""
-    return np.full(1, max(score, np.float32(1e-38)), np.float32).view(np.uint32)[0]
+    value = np.empty(1, np.float32)
+    value[0] = max(score, np.float32(1e-38))
+    return value.view(np.uint32)[0]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -439,5 +445,6 @@ def search(
         if count > k:
             _keep_largest(best, count, k, scratch)
             count = k
-        found[query, :count] = best[:count]
+        for i in range(count):
+            found[query, i] = best[i]
         begin_term = end_term

@@ -1,0 +1,226 @@
+"""Bad input: exit code 2, one line that says which file and line, and nothing half-written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rankwell = Callable[..., Any]
+
+
+def complaint(outcome: Any) -> str:
+    """The one line of an outcome that the user can mend."""
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith("rankwell: ")
+    assert outcome.err.count("\n") == 1
+    return str(outcome.err.removeprefix("rankwell: ").removesuffix("\n"))
+
+
+def leavings() -> set[str]:
+    """What lies in the working folder, beside an empty output folder's lock."""
+    return {str(path) for path in Path().rglob("*") if path.is_file() and path.name != "lock"}
+
+
+BROKEN_GZIP = gzip.compress(b"".join(b"d%d\tsome words and number %d\n" % (i, i * i) for i in range(2000)))[:-5000]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "c.tsv: is empty, expected a collection"),
+        (b"a\tx\nb\n", "c.tsv, line 2: found 1 column, expected 2 (document id, text): 'b'"),
+        (b"a\tx\nb\ty\tz\n", "c.tsv, line 2: found 3 columns, expected 2"),
+        (b"a\tx\nb c\ty\n", "c.tsv, line 2: the document id 'b c' holds whitespace"),
+        (b"a\tx\n\ty\n", "c.tsv, line 2: the document id is empty"),
+        (b"a\tx\nb\t\xff\xfe\n", "c.tsv, line 2: not UTF-8 text (byte 0xff"),
+        (b"a\tx\nb\t\0\n", "c.tsv, line 2: holds a NUL character"),
+        (b"\x7fELF\x02\x01\x01\0\0\0\xd0junk", "c.tsv, line 1: "),
+        (b'{"_id": "a", "text": "x"}\n{"_id": "b"}\n', "c.tsv, line 2: no key 'text'"),
+        (b'{"_id": "a", "text": "x"}\n{"_id"\n', "c.tsv, line 2: not JSON"),
+        (b"a\tx\nb\ty\na\tz\n", "document id 'a' comes twice in the collection"),
+        (BROKEN_GZIP, "broken gzip file"),
+        (gzip.compress(b"a\tx\n")[:-4], "c.tsv, line 1: broken gzip file"),
+        (b"\x1f\x8bnot really gzip", "c.tsv, line 1: broken gzip file"),
+    ],
+    ids=range(14),
+)
+def test_a_bad_collection(rankwell: Rankwell, content: bytes, expected: str) -> None:
+    Path("c.tsv").write_bytes(content)
+    assert expected in complaint(rankwell("index", "c.tsv", "--out", "index"))
+    assert leavings() == {"c.tsv"}
+
+
+def test_a_collection_that_fails_late_leaves_nothing_of_itself(rankwell: Rankwell) -> None:
+    Path("c.tsv.gz").write_bytes(BROKEN_GZIP)
+    line = complaint(rankwell("index", "c.tsv.gz", "--out", "index"))
+    assert line.startswith("c.tsv.gz, line ")
+    assert leavings() == {"c.tsv.gz"}
+    Path("c.tsv").write_text("a\tx\n")
+    assert rankwell("index", "c.tsv", "--out", "index").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "q.tsv: is empty, expected queries"),
+        (b"q1\tx\nq2\n", "q.tsv, line 2: found 1 column, expected 2 (query id, text): 'q2'"),
+        (b"q1\tx\nq1\ty\n", "q.tsv, line 2: query id 'q1' was already on line 1"),
+        (b"q1\tx\nq2\t\xff\n", "q.tsv, line 2: not UTF-8 text"),
+        (gzip.compress(b"q1\tx\n" * 100)[:-9], "broken gzip file"),
+    ],
+    ids=range(5),
+)
+def test_bad_queries(rankwell: Rankwell, index: Path, content: bytes, expected: str) -> None:
+    Path("q.tsv").write_bytes(content)
+    assert expected in complaint(rankwell("search", index, "q.tsv", "--out", "bm25.run"))
+    assert leavings() == {"q.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (['{"id": "a", "vector": {}}', '{"id": "b", "vector": {"x": "1"}}'], "w.jsonl, line 2: the weight of 'x'"),
+        (['{"id": "b", "vector": {}}'], "weights of 'b' where 'a' comes"),
+        (['{"id": "a", "vector": {}}'], "the weights end before document 'b'"),
+    ],
+)
+def test_bad_weights(rankwell: Rankwell, lines: list[str], expected: str) -> None:
+    Path("c.tsv").write_text("a\tx\nb\ty\n")
+    Path("w.jsonl").write_text("\n".join(lines))
+    assert expected in complaint(rankwell("index", "c.tsv", "--out", "index", "--weights", "w.jsonl"))
+    assert leavings() == {"c.tsv", "w.jsonl"}
+
+
+def test_missing_files(rankwell: Rankwell, index: Path, queries: Path, qrels: Path) -> None:
+    Path("c.tsv").write_text("a\tx\n")
+    Path("folder").mkdir()
+    for arguments, expected in (
+        (["index", "none.tsv", "--out", "x"], "none.tsv: no such file"),
+        (["index", "folder", "--out", "x"], "folder: "),
+        (["index", "c.tsv", "--out", "x", "--weights", "none.jsonl"], "none.jsonl: no such file"),
+        (["index", "c.tsv", "--out", "x", "--stop-words", "none.txt"], "none.txt: no such file"),
+        (["search", index, "none.tsv", "--out", "x"], "none.tsv: no such file"),
+        (["search", index, "folder", "--out", "x"], "folder: is a folder, expected a file"),
+        (["search", "none", queries, "--out", "x"], "none: not an index (it has no index.json)"),
+        (["search", "folder", queries, "--out", "x"], "folder: not an index"),
+        (["search", queries, queries, "--out", "x"], "queries.dev.tsv: not an index"),
+        (["tune", index, queries, "none.txt"], "none.txt: no such file"),
+        (["tune", "none", queries, qrels], "none: not an index"),
+        (["evaluate", "none.txt", "none.run"], "none.txt: no such file"),
+        (["evaluate", qrels, "none.run"], "none.run: no such file"),
+    ):
+        assert expected in complaint(rankwell(*arguments))
+        assert leavings() == {"c.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--k", "0"], "k must lie between 1 and 1,000,000, not 0"),
+        (["--k", "-5"], "k must lie between 1 and 1,000,000, not -5"),
+        (["--k1", "-1"], "k1 must be a number of at least 0, not -1.0"),
+        (["--k1", "nan"], "k1 must be a number of at least 0, not nan"),
+        (["--b", "1.5"], "b must lie between 0 and 1, not 1.5"),
+        (["--k2", "inf"], "k2 must be a number of at least 0, not inf"),
+        (["--threads", "-1"], "threads must be at least 1, not -1"),
+        (["--tag", "two words"], "cannot write bm25.run: the run name is 'two words'"),
+    ],
+)
+def test_bad_search_options(rankwell: Rankwell, index: Path, queries: Path, options: list[str], expected: str) -> None:
+    assert expected in complaint(rankwell("search", index, queries, "--out", "bm25.run", *options))
+    assert leavings() == set()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--k1", "x"], "'x' is neither FIRST:LAST:STEP nor a list"),
+        (["--b", "0:2:1"], "b must lie between 0 and 1, not 2.0"),
+        (["--folds", "1"], "1 folds for 189 queries"),
+        (["--measure", "RRR@10"], "RRR"),
+        (["--threads", "-2"], "threads must be at least 1"),
+    ],
+)
+def test_bad_tune_options(
+    rankwell: Rankwell, index: Path, queries: Path, qrels: Path, options: list[str], expected: str
+) -> None:
+    small = ["--k1", "0.9", "--b", "0.4"]
+    assert expected in complaint(rankwell("tune", index, queries, qrels, *small, *options))
+
+
+@pytest.mark.parametrize("options", [["--k", "ten"], ["--format", "xml"], ["--unknown"]])
+def test_an_option_that_is_not_understood_is_named(
+    rankwell: Rankwell, index: Path, queries: Path, options: list[str]
+) -> None:
+    outcome = rankwell("search", index, queries, "--out", "bm25.run", *options)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert options[0] in outcome.err
+    assert "Traceback" not in outcome.err
+    assert leavings() == set()
+
+
+def test_an_unknown_stemmer_names_those_that_are_known(rankwell: Rankwell) -> None:
+    Path("c.tsv").write_text("a\tx\n")
+    line = complaint(rankwell("index", "c.tsv", "--out", "index", "--stemmer", "klingon"))
+    assert line.startswith("no stemmer is called 'klingon' (known: none, ")
+    assert leavings() == {"c.tsv"}
+
+
+def test_an_index_in_the_way(rankwell: Rankwell) -> None:
+    Path("c.tsv").write_text("a\tx\n")
+    rankwell("index", "c.tsv", "--out", "index")
+    before = {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()}
+    for options, expected in (
+        ([], "index holds an index already; add to it with --append or replace it with --overwrite"),
+        (["--append"], "document 'a' is in the index already"),
+        (["--append", "--stemmer", "none"], "was built with another analyser"),
+        (["--append", "--overwrite"], "exclude each other"),
+    ):
+        assert expected in complaint(rankwell("index", "c.tsv", "--out", "index", *options))
+    assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_with_other_files_in_the_way(rankwell: Rankwell) -> None:
+    Path("c.tsv").write_text("a\tx\n")
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("keep")
+    for options in ([], ["--overwrite"], ["--append"]):
+        assert "mine exists and is not an index" in complaint(rankwell("index", "c.tsv", "--out", "mine", *options))
+    assert leavings() == {"c.tsv", "mine/thesis.txt"}
+
+
+def test_a_broken_index(rankwell: Rankwell, queries: Path) -> None:
+    Path("c.tsv").write_text("a\tbees\n")
+    rankwell("index", "c.tsv", "--out", "index")
+    path = Path("index/segment-0001/posting_begins.npy")
+    path.write_bytes(path.read_bytes()[:-1])
+    line = complaint(rankwell("search", "index", queries, "--out", "bm25.run"))
+    assert line.startswith("index/segment-0001/posting_begins.npy: ")
+    description = json.loads(Path("index/index.json").read_text())
+    Path("index/index.json").write_text(json.dumps({**description, "version": 99}))
+    line = complaint(rankwell("search", "index", queries, "--out", "bm25.run"))
+    assert line == "index/index.json: an index of version 99; this rankwell reads version 1: build it again"
+    assert not Path("bm25.run").exists()
+
+
+def test_queries_that_find_nothing_are_an_error_and_the_old_run_stays(rankwell: Rankwell, index: Path) -> None:
+    Path("q.tsv").write_text("q1\tthe of and\n")
+    Path("bm25.run").write_text("old")
+    assert complaint(rankwell("search", index, "q.tsv", "--out", "bm25.run")).startswith("cannot write bm25.run")
+    assert Path("bm25.run").read_text() == "old"
+
+
+def test_an_output_that_cannot_be_written(rankwell: Rankwell, index: Path, queries: Path) -> None:
+    Path("folder").mkdir()
+    Path("file").write_text("keep")
+    for target, reason in (("folder", "is a directory"), ("file/bm25.run", "file exists|not a directory")):
+        line = complaint(rankwell("search", index, queries, "--out", target))
+        assert line.startswith(f"cannot write {target}: ")
+        assert any(word in line for word in reason.split("|"))
+    assert leavings() == {"file"}

@@ -1,0 +1,188 @@
+"""The verbs of retrieval, from files to files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwell import sample
+from rankwell.core.manifest import file_digest
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.formats import read_run
+from rankwell.retrieve.index import Index
+
+Rankwell = Callable[..., Any]
+BINARY = [str(Path(sys.executable).with_name("rankwell"))]
+
+
+def test_from_a_collection_to_figures(rankwell: Rankwell, queries: Path, qrels: Path) -> None:
+    made = rankwell("index", sample.FOLDER / "collection.tsv", "--out", "index")
+    assert (made.code, made.err) == (0, "")
+    assert re.fullmatch(r"index: 369 documents, [\d,]+ terms, [\d.]+ MB, [\d.]+ s\n", made.out)
+    searched = rankwell("search", "index", queries, "--k", "100", "--out", "bm25.run")
+    assert (searched.code, searched.err) == (0, "")
+    assert searched.out.startswith("bm25.run: 188 of 189 queries")
+    measured = rankwell("evaluate", qrels, "bm25.run", "--measures", "RR(rel=2)@10", "--json")
+    assert measured.code == 0
+    assert 0.55 < json.loads(measured.out)["mean"]["RR(rel=2)@10"] < 0.75
+
+
+def test_the_run_is_what_the_library_finds(rankwell: Rankwell, index: Path, queries: Path) -> None:
+    options = ["--k", "20", "--k1", "1.2", "--b", "0.75", "--k2", "3", "--threads", "2", "--tag", "mine"]
+    rankwell("search", index, queries, *options, "--out", "bm25.run")
+    run = read_run("bm25.run")
+    assert run.name == "mine"
+    opened = Index.open(index)
+    first = Path(queries).read_text(encoding="utf-8").splitlines()[0].split("\t")
+    assert run[first[0]] == opened.rank(first[1], k=20, k1=1.2, b=0.75, k2=3)
+    assert max(map(len, run.values())) == 20
+
+
+def test_a_run_can_be_compressed_and_in_msmarco_format(rankwell: Rankwell, index: Path, queries: Path) -> None:
+    rankwell("search", index, queries, "--k", "5", "--out", "bm25.run")
+    rankwell("search", index, queries, "--k", "5", "--out", "bm25.tsv.gz", "--format", "msmarco")
+    first = gzip.decompress(Path("bm25.tsv.gz").read_bytes()).decode().splitlines()[0]
+    assert first.split("\t")[2] == "1"
+    assert [ranking.docids for ranking in read_run("bm25.tsv.gz").values()] == [
+        ranking.docids for ranking in read_run("bm25.run").values()
+    ]
+
+
+def test_the_same_search_writes_the_same_bytes(rankwell: Rankwell, index: Path, queries: Path) -> None:
+    for name, threads in (("a.run.gz", "1"), ("b.run.gz", "4")):
+        rankwell("search", index, queries, "--out", name, "--threads", threads)
+    assert Path("a.run.gz").read_bytes() == Path("b.run.gz").read_bytes()
+
+
+def test_a_run_has_a_manifest(rankwell: Rankwell, index: Path, queries: Path) -> None:
+    rankwell("search", index, queries, "--k", "7", "--out", "bm25.run")
+    manifest = json.loads(Path("bm25.run.manifest.json").read_text())
+    assert manifest["kind"] == "run"
+    assert (manifest["config"]["k"], manifest["config"]["k1"], manifest["config"]["b"]) == (7, 0.9, 0.4)
+    opened = Index.open(index).manifest
+    assert manifest["config"]["index"] == opened["config_hash"]
+    assert manifest["data"] == {"index": opened["data_hash"], "queries": file_digest(queries)}
+    assert manifest["version"] == version("rankwell")
+    assert {"machine", "seed", "created", "config_hash", "data_hash"} <= manifest.keys()
+    assert sorted(path.name for path in Path().iterdir()) == ["bm25.run", "bm25.run.manifest.json"]
+
+
+def test_index_takes_a_folder_and_gzip_and_jsonl(rankwell: Rankwell) -> None:
+    collection = sample.FOLDER / "collection.tsv"
+    with gzip.open("zipped.tsv.gz", "wb") as file:
+        file.write(collection.read_bytes())
+    pairs = [line.split("\t") for line in collection.read_text(encoding="utf-8").splitlines()]
+    Path("c.jsonl").write_text("".join(json.dumps({"_id": docid, "text": text}) + "\n" for docid, text in pairs))
+    for i, source in enumerate((sample.FOLDER, "zipped.tsv.gz", "c.jsonl", collection)):
+        assert rankwell("index", source, "--out", f"index{i}").code == 0
+    assert len({Index.open(f"index{i}").manifest["data_hash"] for i in range(4)}) == 1
+
+
+def test_index_options_reach_the_index(rankwell: Rankwell) -> None:
+    Path("c.tsv").write_text("a\tThe cats\n")
+    Path("stop.txt").write_text("cats\n")
+    options = ["--stemmer", "none", "--stop-words", "stop.txt", "--no-store"]
+    assert rankwell("index", "c.tsv", "--out", "index", *options).code == 0
+    index = Index.open("index")
+    assert index.analyzer == Analyzer(stemmer=None, stop_words=frozenset({"cats"}))
+    assert (len(index.rank("cats")), index.rank("the").docids) == (0, ("a",))
+    assert index.manifest["config"]["store"] is False
+
+
+def test_index_appends_and_overwrites(rankwell: Rankwell) -> None:
+    Path("one.tsv").write_text("a\tbees\n")
+    Path("two.tsv").write_text("b\tbees\n")
+    assert rankwell("index", "one.tsv", "--out", "index").code == 0
+    assert rankwell("index", "two.tsv", "--out", "index", "--append").out.startswith("index: 2 documents")
+    assert Index.open("index").rank("bees").docids == ("b", "a")
+    assert rankwell("index", "two.tsv", "--out", "index", "--overwrite").out.startswith("index: 1 documents")
+
+
+def test_index_takes_weights(rankwell: Rankwell) -> None:
+    Path("c.tsv").write_text("a\tbees\nb\twasps\n")
+    vectors = [{"id": "a", "vector": {"moths": 1.5}}, {"id": "b", "vector": {"moths": 0.5}}]
+    Path("w.jsonl").write_text("\n".join(map(json.dumps, vectors)))
+    assert rankwell("index", "c.tsv", "--out", "index", "--weights", "w.jsonl").code == 0
+    assert Index.open("index").rank("moth", b=0).docids == ("a", "b")
+
+
+def test_tune_prints_the_grid_and_writes_it(rankwell: Rankwell, index: Path, queries: Path, qrels: Path) -> None:
+    options = ["--measure", "RR(rel=2)@10", "--k1", "0.5,0.9", "--b", "0.2:0.6:0.2", "--folds", "3", "--out", "t.json"]
+    tuned = rankwell("tune", index, queries, qrels, *options)
+    assert (tuned.code, tuned.err) == (0, "")
+    assert "RR(rel=2)@10 by k1 (down) and b (across)" in tuned.out
+    written = json.loads(Path("t.json").read_text())
+    assert len(written["grid"]) == 6
+    best = max(written["grid"], key=lambda point: point["mean"])
+    assert written["best"] == {"k1": best["k1"], "b": best["b"]}
+    assert f"--k1 {best['k1']:g} --b {best['b']:g}   {best['mean']:.4f}" in tuned.out
+
+
+def test_the_demo_goes_all_the_way(rankwell: Rankwell) -> None:
+    shown = rankwell("demo", "--out", "demo")
+    assert (shown.code, shown.err) == (0, "")
+    for step in ("1. Index", "2. Search", "3. Evaluate", "4. Your own documents"):
+        assert step in shown.out
+    assert "369 passages" in shown.out
+    assert {"index", "index-plain", "bm25.run", "bm25-plain.run"} <= {path.name for path in Path("demo").iterdir()}
+    assert rankwell("demo", "--out", "demo").code == 0  # again, over the first
+
+
+def test_the_version_is_printed(rankwell: Rankwell) -> None:
+    assert rankwell("--version").out == f"rankwell {version('rankwell')}\n"
+
+
+VERBS = ["index", "search", "evaluate", "tune", "demo"]
+
+
+def test_help_lists_every_verb(rankwell: Rankwell) -> None:
+    shown = rankwell("--help")
+    assert shown.code == 0
+    assert all(re.search(rf"\b{verb}\b", shown.out) for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_each_verb_shows_an_example(rankwell: Rankwell, verb: str) -> None:
+    shown = rankwell(verb, "--help")
+    assert shown.code == 0
+    assert re.search(r"Examples?", shown.out)
+    assert f"rankwell {verb}" in shown.out.split("Example", 1)[1]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "demo"])
+def test_a_verb_without_arguments_shows_its_help(rankwell: Rankwell, verb: str) -> None:
+    shown = rankwell(verb)
+    assert f"rankwell {verb}" in shown.out + shown.err
+
+
+# In a process of its own
+
+
+def test_the_installed_command_works_and_a_bad_file_is_one_line(tmp_path: Path) -> None:
+    done = subprocess.run([*BINARY, "index", "none.tsv", "--out", "x"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "rankwell: none.tsv: no such file\n")
+
+
+@pytest.mark.parametrize("reader", ["true", "head -n 1"])
+def test_a_reader_that_stops_early_causes_no_traceback(index: Path, queries: Path, qrels: Path, reader: str) -> None:
+    command = f"{BINARY[0]} tune {index} {queries} {qrels} --k1 0.9 --b 0.1:0.9:0.1 | {reader}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_output_that_is_no_terminal_holds_no_control_codes(index: Path, queries: Path, tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "COLUMNS")}
+    command = [*BINARY, "search", str(index), str(queries), "--out", "bm25.run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr

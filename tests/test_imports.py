@@ -1,0 +1,139 @@
+"""The shape of the package: which layer may import which, and what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rankwell
+
+ROOT = Path(rankwell.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+# From the bottom up. A layer may import itself and what stands before it; layers in one row do not know each other.
+ROWS = (
+    ("core",),
+    ("corpus", "sample"),
+    ("inputs", "evaluation"),
+    ("models", "retrieve"),
+    ("rank", "enrich"),
+    ("training", "serve", "scale"),
+    ("cli",),
+)
+LEVEL = {layer: level for level, row in enumerate(ROWS) for layer in row}
+ONLY_FOR = {"sample": {"cli"}}  # the bundled data is for the demo alone
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of every import, those within functions and for type checking too."""
+    package = name_of(path).split(".")
+    if path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                # `from rankwell import sample` imports a layer, `from rankwell.core.errors import X` a name.
+                yield node.lineno, f"{module}.{alias.name}" if module == "rankwell" else module
+
+
+def test_every_folder_has_its_place_among_the_layers() -> None:
+    folders = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert folders <= LEVEL.keys()
+    assert {"core", "corpus", "evaluation", "retrieve", "cli"} <= folders
+
+
+def test_imports_go_down_the_layers_only() -> None:
+    wrong, checked = [], 0
+    for path in MODULES:
+        own = layer_of(name_of(path))
+        if own is None:
+            continue  # rankwell/__init__.py names what is public, lazily
+        for line, module in imports_of(path):
+            other = layer_of(module) if module.split(".")[0] == "rankwell" else None
+            if other is None or other == own:
+                continue
+            checked += 1
+            if not LEVEL[other] < LEVEL[own] or own not in ONLY_FOR.get(other, {own}):
+                wrong.append(f"{path.relative_to(ROOT)}, line {line}: {own} may not import {module}")
+    assert wrong == []
+    assert checked > 50
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level packages in a fresh interpreter that has run ``code``."""
+    program = f"{code}\nimport json, sys\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+def test_importing_rankwell_costs_next_to_nothing() -> None:
+    loaded = loaded_by("import rankwell, rankwell.cli.main")
+    assert "rankwell" in loaded
+    assert loaded.isdisjoint({"numpy", "numba", "scipy", "torch", "transformers", "pydantic", "Stemmer"})
+
+
+def test_the_first_stage_and_evaluation_never_import_torch() -> None:
+    names = [
+        name_of(path)
+        for path in MODULES
+        if layer_of(name_of(path)) in ("core", "corpus", "retrieve", "evaluation", "cli")
+    ]
+    assert len(names) > 25
+    loaded = loaded_by("import importlib\nfor name in " + repr(names) + ": importlib.import_module(name)")
+    assert "numba" in loaded
+    assert loaded.isdisjoint({"torch", "transformers", "tokenizers", "matplotlib", "ray", "ir_datasets"})
+
+
+def test_the_public_names_are_there_and_others_are_not() -> None:
+    assert set(rankwell.__all__) <= set(dir(rankwell))
+    assert all(getattr(rankwell, name) is not None for name in rankwell.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        rankwell.nonsense  # noqa: B018
+
+
+def test_no_module_is_longer_than_400_lines() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_nothing_is_unpickled_evaluated_or_executed() -> None:
+    wrong = []
+    for path in MODULES:
+        wrong += [
+            f"{path}, line {line}: {m}" for line, m in imports_of(path) if m in ("pickle", "marshal", "shelve", "dill")
+        ]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id in ("eval", "exec", "compile")
+            ):
+                wrong.append(f"{path}, line {node.lineno}: {node.func.id}")
+            if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and getattr(node.value, "value", True):
+                wrong.append(f"{path}, line {node.lineno}: allow_pickle")
+    assert wrong == []
+
+
+def test_init_files_hold_no_logic() -> None:
+    for path in ROOT.glob("*/**/__init__.py"):
+        kinds = {type(node) for node in ast.parse(path.read_text(encoding="utf-8")).body}
+        assert kinds <= {ast.Expr, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign}, path
