@@ -123,6 +123,24 @@ def test_pruning_changes_no_bit(
         assert found(index, query, p, prune=True) == found(index, query, p, prune=False)
 
 
+def test_neither_the_order_of_the_words_nor_the_other_queries_change_a_bit(make_index: MakeIndex) -> None:
+    # Every document has every word, so that all have the same weight and only their order could change the sums.
+    random = np.random.default_rng(1)
+    words = [f"w{i}" for i in range(7)]
+    texts = {
+        f"d{i}": " ".join(random.permutation([word for word in words for _ in range(random.integers(1, 9))]))
+        for i in range(40)
+    }
+    index = make_index(texts)
+    alone = index.rank(" ".join(words), k=40)
+    for _ in range(20):
+        asked = " ".join(random.permutation(words))
+        assert index.rank(asked, k=40) == alone
+        batch = index.search_batch([" ".join(random.permutation(words)[:3]), asked], k=40)
+        assert ids(index, batch)[1] == list(alone.docids)
+        assert batch.scores[1].tobytes() == alone.scores.tobytes()
+
+
 # By hand
 
 BEES = {"d1": "bees make honey", "d2": "bees bees sting", "d3": "wasps sting"}

@@ -22,11 +22,12 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import StoreWriter
-from rankwell.retrieve.kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
+from rankwell.retrieve.posting_kernels import collect_postings, cut_into_chunks, place_postings, sort_postings
 
 SEGMENT_VERSION = 1
 RUN_POSTINGS = 2_000_000
 MERGE_POSTINGS = 1_000_000
+LARGEST_WEIGHT, SMALLEST_WEIGHT = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 _RUN_DTYPES: dict[str, DTypeLike] = {"terms": "<u4", "counts": "<u4", "documents": "<u4", "frequencies": "<f4"}
 _HEADER_BYTES = 128
 
@@ -127,9 +128,9 @@ class SegmentBuilder:
         for i, by_word in enumerate(weights):
             by_term: dict[int, float] = {}
             for term, weight in zip(self._vocabulary.terms_of(list(by_word)).tolist(), by_word.values(), strict=True):
-                if not math.isfinite(weight):
+                if not abs(weight) <= LARGEST_WEIGHT:
                     raise RankwellError(f"document {docids[i]!r} has a term weight that is not a finite number")
-                if term >= 0 and weight > 0:
+                if term >= 0 and weight > SMALLEST_WEIGHT:
                     by_term[term] = max(weight, by_term.get(term, 0.0))
             here = slice(self._count, self._count + len(by_term))
             self._terms[here] = list(by_term)
@@ -170,6 +171,7 @@ class SegmentBuilder:
         text, ends = pack_strings(texts)
         self._store.append(docids, text, ends)
         self._digest.update("\n".join(docids).encode("utf-8", "surrogatepass"))
+        self._digest.update(ends.data)
         self._digest.update(text.data)
         return text, ends
 

@@ -15,7 +15,7 @@ from rankwell.core.errors import InputError
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.builder import SEGMENT_VERSION
-from rankwell.retrieve.kernels import search
+from rankwell.retrieve.scoring_kernels import search
 
 _FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
 
@@ -36,15 +36,14 @@ class Segment:
         self.folder = folder
         try:
             info = json.loads((folder / "segment.json").read_text(encoding="utf-8"))
-            version = info["version"]
+            if (version := info["version"]) != SEGMENT_VERSION:
+                problem = f"an index of version {version}; this rankwell reads version {SEGMENT_VERSION}: build it again"
+                raise InputError(folder, None, problem)
+            self.total_length = float(info["total_length"])
+            self.data_hash = str(info["data_hash"])
+            self.window_bits = int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError):
             raise InputError(folder, None, "not a segment of an index (no readable segment.json)") from None
-        if version != SEGMENT_VERSION:
-            problem = f"an index of version {version}; this rankwell reads version {SEGMENT_VERSION}: build it again"
-            raise InputError(folder, None, problem)
-        self.total_length = float(info["total_length"])
-        self.data_hash = str(info["data_hash"])
-        self.window_bits = int(info["window_bits"])
         self.terms = Lexicon.open(folder, "terms")
         self.lengths = self._map("lengths", np.float32)
         self.posting_begins = self._map("posting_begins", np.int64)

@@ -1,0 +1,131 @@
+"""Native code that builds postings: collecting, sorting and joining them, and cutting them into chunks.
+
+The layout. A segment's documents are numbered 0, 1, 2, … and cut into *windows* of ``2**bits``
+documents. A term's postings lie in document order; the run of them that falls into one window is a *chunk*. A posting
+keeps only the 16 low bits that number a document within its window, and its term frequency. A chunk keeps two bounds,
+its largest tf and its largest tf / document length, from which a bound of its BM25 scores follows for any k1 and b.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def collect_postings(
+    words: NDArray[np.int32],
+    word_counts: NDArray[np.int64],
+    term_of_word: NDArray[np.int32],
+    first_document: int,
+    latest: NDArray[np.int64],
+    terms: NDArray[np.uint32],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    count: int,
+    lengths: NDArray[np.float32],
+) -> int:
+    """Append one posting for each distinct term of each text; fill ``lengths`` with the texts' numbers of terms.
+
+    ``latest[term]`` is the position of the term's newest posting, so a repeated term is found without a table.
+    """
+    begin = 0
+    for i in range(len(word_counts)):
+        first_posting = count
+        length = 0
+        for j in range(begin, word_counts[i]):
+            term = term_of_word[words[j]]
+            if term < 0:
+                continue
+            length += 1
+            at = latest[term]
+            if at >= first_posting:
+                frequencies[at] += np.float32(1)
+            else:
+                latest[term] = count
+                terms[count] = term
+                documents[count] = first_document + i
+                frequencies[count] = 1
+                count += 1
+        lengths[i] = length
+        begin = word_counts[i]
+    return count
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def sort_postings(
+    terms: NDArray[np.uint32],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    begins: NDArray[np.int64],
+    sorted_documents: NDArray[np.uint32],
+    sorted_frequencies: NDArray[np.float32],
+) -> None:
+    """Stable counting sort by term; ``begins[term]`` is where the term's postings go (and is used up)."""
+    for i in range(len(terms)):
+        to = begins[terms[i]]
+        begins[terms[i]] = to + 1
+        sorted_documents[to] = documents[i]
+        sorted_frequencies[to] = frequencies[i]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def place_postings(
+    terms: NDArray[np.uint32],
+    counts: NDArray[np.uint32],
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    first_term: int,
+    cursors: NDArray[np.int64],
+    merged_documents: NDArray[np.uint32],
+    merged_frequencies: NDArray[np.float32],
+) -> None:
+    """Copy one sorted run's postings behind those of earlier runs; ``cursors`` holds each term's next free place."""
+    begin = 0
+    for i in range(len(terms)):
+        to = cursors[terms[i] - first_term]
+        size = np.int64(counts[i])
+        for j in range(size):
+            merged_documents[to + j] = documents[begin + j]
+            merged_frequencies[to + j] = frequencies[begin + j]
+        cursors[terms[i] - first_term] = to + size
+        begin += size
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cut_into_chunks(
+    documents: NDArray[np.uint32],
+    frequencies: NDArray[np.float32],
+    term_ends: NDArray[np.int64],
+    lengths: NDArray[np.float32],
+    window_bits: int,
+    low_bits: NDArray[np.uint16],
+    windows: NDArray[np.uint16],
+    offsets: NDArray[np.uint32],
+    largest_tf: NDArray[np.float32],
+    largest_ratio: NDArray[np.float32],
+    chunk_ends: NDArray[np.int64],
+) -> int:
+    """Split whole terms' postings into chunks; returns their number."""
+    mask = np.uint32((1 << window_bits) - 1)
+    chunk = -1
+    begin = 0
+    for term in range(len(term_ends)):
+        current = -1
+        for i in range(begin, term_ends[term]):
+            document = documents[i]
+            window = np.int64(document >> np.uint32(window_bits))
+            low_bits[i] = document & mask
+            if window != current:
+                current = window
+                chunk += 1
+                windows[chunk] = window
+                offsets[chunk] = i - begin
+                largest_tf[chunk] = 0
+                largest_ratio[chunk] = 0
+            largest_tf[chunk] = max(largest_tf[chunk], frequencies[i])
+            largest_ratio[chunk] = max(largest_ratio[chunk], frequencies[i] / lengths[document])
+        chunk_ends[term] = chunk + 1
+        begin = term_ends[term]
+    return chunk + 1
