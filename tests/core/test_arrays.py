@@ -112,6 +112,12 @@ def test_rows_of_different_lengths_come_back_one_by_one(tmp_path: Path) -> None:
     assert (len(rows), rows.lengths().tolist()) == (4, [2, 0, 1, 1])
 
 
+@pytest.mark.parametrize("ends", [[1], [1, 3], []])
+def test_rows_must_end_where_the_values_end(tmp_path: Path, ends: list[int]) -> None:
+    with RaggedWriter(tmp_path, "rows", np.int32) as writer, pytest.raises(ValueError, match="last row must end"):
+        writer.append(np.array([1, 2]), np.array(ends, np.int64))
+
+
 @pytest.mark.parametrize("row", [-1, 1])
 def test_a_row_outside_is_an_index_error(row: int) -> None:
     with pytest.raises(IndexError):

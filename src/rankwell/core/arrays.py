@@ -95,6 +95,8 @@ class RaggedWriter:
 
     def append(self, values: Array, ends: NDArray[np.int64]) -> None:
         """Add rows that lie end to end in ``values``; ``ends`` counts from the first of them."""
+        if (int(ends[-1]) if len(ends) else 0) != len(values):
+            raise ValueError("the last row must end where the values end")
         base = self._values.size
         self._values.append(values)
         self._ends.append(ends + base)

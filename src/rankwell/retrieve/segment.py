@@ -37,7 +37,7 @@ class Segment:
         try:
             info = json.loads((folder / "segment.json").read_text(encoding="utf-8"))
             if (version := info["version"]) != SEGMENT_VERSION:
-                problem = f"an index of version {version}; this rankwell reads version {SEGMENT_VERSION}: build it again"
+                problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
                 raise InputError(folder, None, problem)
             self.total_length = float(info["total_length"])
             self.data_hash = str(info["data_hash"])
