@@ -11,6 +11,12 @@ from rankwell.core.errors import RankwellError
 T = TypeVar("T")
 
 
+class UnknownNameError(RankwellError, KeyError):
+    """A registry has no part of that name; also a KeyError, so that ``get`` and ``in`` work as in any mapping."""
+
+    __str__ = Exception.__str__
+
+
 class Registry(Mapping[str, T]):
     """A read-only mapping of names to parts, filled by decoration.
 
@@ -43,9 +49,8 @@ class Registry(Mapping[str, T]):
         except KeyError:
             close = difflib.get_close_matches(name, self._parts, n=1, cutoff=0.5)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise RankwellError(
-                f"no {self.kind} is called {name!r}{hint} (known: {', '.join(sorted(self._parts))})"
-            ) from None
+            known = ", ".join(sorted(self._parts))
+            raise UnknownNameError(f"no {self.kind} is called {name!r}{hint} (known: {known})") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._parts

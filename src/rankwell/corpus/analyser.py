@@ -98,6 +98,11 @@ class Analyzer(BaseModel):
         """Lower-cased words and nothing else: no stop words, no stemming."""
         return cls(stemmer=None, stop_words=frozenset(), drop_possessive=False)
 
+    @field_validator("stop_words")
+    @classmethod
+    def _folded(cls, words: frozenset[str]) -> frozenset[str]:
+        return frozenset(word.lower() for word in words)
+
     @field_validator("stemmer")
     @classmethod
     def _known(cls, name: str | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -48,22 +48,17 @@ class Segment:
         self.lengths = self._map("lengths", np.float32)
         self.posting_begins = self._map("posting_begins", np.int64)
         self.chunk_begins = np.concatenate([[0], self._map("chunk_ends", np.int64)])
+        # Everything is mapped now: an index that is replaced while it is open stays whole for those who have it open.
+        self.store = DocumentStore.open(folder / "documents")
+        self.tie_documents = self._map("tie_documents", np.uint32)
+        self._ties = self._map("ties", np.uint32)
+        self._postings = self._map_postings()
         self._norms = lru_cache(maxsize=4)(self._compute_norms)
         if len(self.posting_begins) != len(self.terms) + 1 or len(self.chunk_begins) != len(self.terms) + 1:
             raise InputError(folder, None, "the files of this segment do not belong together")
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-    @cached_property
-    def store(self) -> DocumentStore:
-        """The segment's documents."""
-        return DocumentStore.open(self.folder / "documents")
-
-    @cached_property
-    def tie_documents(self) -> NDArray[np.uint32]:
-        """The documents in ascending order of their ids."""
-        return self._map("tie_documents", np.uint32)
 
     def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
         """In how many documents each term occurs; 0 for -1."""
@@ -115,8 +110,7 @@ class Segment:
         documents = self.tie_documents[(keys & np.uint64(0xFFFFFFFF)).astype(np.int64)].astype(np.int64)
         return np.where(keys > 0, documents, -1), scores
 
-    @cached_property
-    def _postings(self) -> tuple[Array, ...]:
+    def _map_postings(self) -> tuple[Array, ...]:
         frequencies = self._map("frequencies", None)
         if frequencies.dtype not in _FREQUENCY_DTYPES:
             raise InputError(self.folder / "frequencies.npy", None, f"unexpected type {frequencies.dtype}")
@@ -128,10 +122,6 @@ class Segment:
             self._map("largest_tf", np.float32),
             self._map("largest_ratio", np.float32),
         )
-
-    @cached_property
-    def _ties(self) -> NDArray[np.uint32]:
-        return self._map("ties", np.uint32)
 
     def _compute_norms(self, k1: float, b: float, mean_length: float) -> Norms:
         flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
