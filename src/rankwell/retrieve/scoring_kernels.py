@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 # A bound is rounded up by more than float32 sums of a few hundred terms can be off.
 _SLACK = np.float32(1.0001)
-_SCAN_BLOCK = 128
+_SCAN_BLOCK = 256
 # Finding one document's posting by bisection takes as long as scoring about this many postings in a row.
-_LOOKUP_COST = 64
+_LOOKUP_COST = 32
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
