@@ -1,0 +1,1 @@
+"""Text → token ids: tokenizers, pieces, templates, markers, windows and batches. Never imports torch."""

@@ -1,0 +1,214 @@
+"""Templates: how a query and a document (and a type, or a second document) become one sequence.
+
+    mono    [CLS] Q [SEP] D [SEP]               monoBERT
+    typed   [CLS] T [SEP] Q [SEP] D [SEP]       DR-BERT; without a type, T and its [SEP] vanish
+    duo     [CLS] Q [SEP] Di [SEP] Dj [SEP]     duoBERT
+
+A template is data: its fields, each with a segment id and a cap. Exact-match markers combine with each of them.
+The query keeps up to ``max_query`` pieces whatever the document needs; what is left is the document's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.registry import Registry
+from rankwell.inputs.kernels import lay_out, match_stems
+from rankwell.inputs.pieces import Pieces
+
+MARKER_PAIRS = 20
+NO_LIMIT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One part of a template; ``cap`` is the most pieces it may take, 0 for a share of what the others leave."""
+
+    name: str
+    segment: int
+    cap: int = NO_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """The vocabulary ids a template writes; ``first_marker`` begins 20 pairs ``[e1] [/e1] [e2] …``, -1 for none."""
+
+    cls: int
+    sep: int
+    first_marker: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A named layout with its limits. ``markers`` puts ``[ek] … [/ek]`` around words that match the query's."""
+
+    name: str = "mono"
+    max_length: int = 512
+    max_query: int = 64
+    markers: bool = False
+    mark_unmatched_query: bool = False
+
+    def __post_init__(self) -> None:
+        fields = self.fields
+        least = 1 + len(fields) + sum(f.cap for f in fields) + sum(f.cap == NO_LIMIT for f in fields)
+        if self.max_length < least:
+            problem = f"the template {self.name} with a query of {self.max_query} needs a length of at least {least}"
+            raise RankwellError(f"{problem}, not {self.max_length}")
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The parts in their order."""
+        return TEMPLATES[self.name](self.max_query)
+
+
+TEMPLATES: Registry[Callable[[int], tuple[Field, ...]]] = Registry("template")
+
+
+@TEMPLATES.register("mono")
+def _mono(max_query: int) -> tuple[Field, ...]:
+    return Field("query", 0, max_query), Field("document", 1)
+
+
+@TEMPLATES.register("typed")
+def _typed(max_query: int) -> tuple[Field, ...]:
+    return Field("type", 0, 16), Field("query", 0, max_query), Field("document", 1)
+
+
+@TEMPLATES.register("duo")
+def _duo(max_query: int) -> tuple[Field, ...]:
+    # duoBERT gives the second document a segment of its own; checkpoints with two segments take 1 for both.
+    return Field("query", 0, max_query), Field("document", 1), Field("other", 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """A batch of sequences without padding, end to end.
+
+    =============  =============  =====================================================================
+    ``tokens``     (T,) int32     vocabulary ids
+    ``segments``   (T,) int8      segment (token type) ids
+    ``positions``  (T,) int32     0, 1, 2, … within each sequence
+    ``words``      (T,) int32     word ids within each sequence: pieces of one word share one
+    ``last``       (T,) bool      whether the token is the last kept piece of its word
+    ``ends``       (B,) int64     where each sequence ends
+    =============  =============  =====================================================================
+    """
+
+    tokens: NDArray[np.int32]
+    segments: NDArray[np.int8]
+    positions: NDArray[np.int32]
+    words: NDArray[np.int32]
+    last: NDArray[np.bool_]
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of tokens of each sequence."""
+        return np.diff(self.ends, prepend=0)
+
+
+@dataclass
+class TruncationReport:
+    """What did not fit: counted, never silent."""
+
+    pairs: int = 0
+    pairs_cut: int = 0
+    pieces_cut: dict[str, int] = field(default_factory=dict)
+
+    def count(self, fields: Sequence[Field], cut: NDArray[np.int64]) -> None:
+        """Add a batch: ``cut`` (pairs, fields) holds the pieces that were left out."""
+        self.pairs += len(cut)
+        self.pairs_cut += int((cut.sum(axis=1) > 0).sum())
+        for f, missing in zip(fields, cut.sum(axis=0).tolist(), strict=True):
+            self.pieces_cut[f.name] = self.pieces_cut.get(f.name, 0) + missing
+
+    def __str__(self) -> str:
+        share = self.pairs_cut / self.pairs if self.pairs else 0.0
+        parts = ", ".join(f"{count:,} of {name}" for name, count in self.pieces_cut.items() if count)
+        return f"{self.pairs_cut:,} of {self.pairs:,} pairs cut ({share:.1%}){f': pieces {parts}' if parts else ''}"
+
+
+def lay_out_pairs(
+    template: Template,
+    special: SpecialTokens,
+    fields: Mapping[str, Pieces],
+    report: TruncationReport | None = None,
+    *,
+    segments: int = 2,
+) -> Sequences:
+    """Lay out pairs: row ``i`` of each field belongs to pair ``i``; ``type`` may be missing, for all pairs or, as an
+    empty row, for some. ``segments`` is how many the checkpoint knows.
+    """
+    layout = [f for f in template.fields if f.name in fields or f.name != "type"]
+    pairs = len(fields["query"])
+    marks = _marks(template, special, fields) if template.markers else {}
+    offsets = np.cumsum([0, *(len(fields[f.name].ids) for f in layout)])
+    begins = np.stack([fields[f.name].begins + offset for f, offset in zip(layout, offsets, strict=False)], axis=1)
+    ends = np.stack([fields[f.name].ends + offset for f, offset in zip(layout, offsets, strict=False)], axis=1)
+    for column, f in enumerate(layout):
+        if f.name == "type":
+            begins[ends[:, column] == begins[:, column], column] = -1
+    parts = [fields[f.name] for f in layout]
+    room = int((1 + len(layout)) * pairs + sum(np.minimum(p.lengths() * 3, template.max_length).sum() for p in parts))
+    room = min(room, pairs * template.max_length)
+    tokens, positions, words = (np.empty(room, np.int32) for _ in range(3))
+    token_segments, last = np.empty(room, np.int8), np.empty(room, np.bool_)
+    sequence_ends, cut = np.empty(pairs, np.int64), np.empty((pairs, len(layout)), np.int64)
+    none = np.zeros(0, np.int32)
+    size = lay_out(
+        np.concatenate([p.ids for p in parts]),
+        np.concatenate([p.continues for p in parts]),
+        np.concatenate([marks.get(f.name, np.zeros(len(fields[f.name].ids), np.int32)) for f in layout])
+        if marks
+        else none,
+        np.concatenate([p.opens if len(p.opens) else np.zeros(len(p.ids), np.bool_) for p in parts])
+        if marks
+        else none.astype(np.bool_),
+        begins,
+        ends,
+        np.array([f.cap for f in layout], np.int64),
+        np.array([min(f.segment, segments - 1) for f in layout], np.int8),
+        special.cls,
+        special.sep,
+        special.first_marker,
+        template.max_length,
+        tokens,
+        token_segments,
+        positions,
+        words,
+        last,
+        sequence_ends,
+        cut,
+    )
+    if report is not None:
+        report.count(layout, cut)
+    return Sequences(tokens[:size], token_segments[:size], positions[:size], words[:size], last[:size], sequence_ends)
+
+
+def _marks(template: Template, special: SpecialTokens, fields: Mapping[str, Pieces]) -> dict[str, NDArray[np.int32]]:
+    if special.first_marker < 0:
+        raise RankwellError("this model has no marker tokens; its template must not use markers")
+    query, document = fields["query"], fields["document"]
+    if "other" in fields:
+        raise RankwellError("markers are not defined for the template duo")
+    if len(query.stems) != len(query.ids) or len(document.stems) != len(document.ids):
+        raise RankwellError("markers need the stems of the query's and the document's words")
+    marks = {"query": np.empty(len(query.ids), np.int32), "document": np.empty(len(document.ids), np.int32)}
+    match_stems(
+        query.stems,
+        query.ends,
+        document.stems,
+        document.ends,
+        MARKER_PAIRS,
+        template.mark_unmatched_query,
+        marks["query"],
+        marks["document"],
+    )
+    return marks

@@ -1,0 +1,179 @@
+"""Tokenizers: a checkpoint's own, as saved in its folder, giving :class:`Pieces` for whole batches of texts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
+
+_ENCODE_BATCH = 1024
+
+
+def marker_names() -> list[str]:
+    """``[e1] [/e1] [e2] [/e2] …``: the tokens MarkedBERT adds to a vocabulary."""
+    return [name for k in range(1, MARKER_PAIRS + 1) for name in (f"[e{k}]", f"[/e{k}]")]
+
+
+class Tokenizer:
+    """A fast tokenizer behind a lock: requests that come together never meet in one."""
+
+    def __init__(self, backend: Any, names: dict[str, str] | None = None):
+        self._backend = backend
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self._names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", **(names or {})}
+        self._lock = Lock()
+        # Stems are numbered as they come; only equality matters.
+        self._stems = Lexicon()
+        self._analyzer = Analyzer.english()
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Tokenizer:
+        """The tokenizer of a checkpoint folder: ``tokenizer.json``, or a BERT ``vocab.txt``."""
+        try:
+            import tokenizers
+        except ImportError:
+            raise MissingExtraError("tokenizers", "models", "re-ranking") from None
+        folder = Path(folder)
+        settings = _read_json(folder / "tokenizer_config.json")
+        if (folder / "tokenizer.json").is_file():
+            backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        elif (folder / "vocab.txt").is_file():
+            from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
+
+            lower = bool(settings.get("do_lower_case", True))
+            backend = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lower)._tokenizer
+        else:
+            raise InputError(folder, None, "no tokenizer here: expected tokenizer.json or vocab.txt")
+        names = {
+            key: _token_text(settings[key]) for key in ("cls_token", "sep_token", "pad_token") if settings.get(key)
+        }
+        return cls(backend, names)
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` and what plain transformers needs beside it."""
+        self._backend.save(str(folder / "tokenizer.json"))
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self._names}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+    @cached_property
+    def digest(self) -> str:
+        """A name for what this tokenizer makes of a text, under which a store may keep it."""
+        return hashlib.blake2b(self._backend.to_str().encode(), digest_size=8).hexdigest()
+
+    def __len__(self) -> int:
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def token_id(self, name: str) -> int:
+        """The id of a token, -1 where the vocabulary does not have it."""
+        number = self._backend.token_to_id(name)
+        return -1 if number is None else int(number)
+
+    def token_names(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
+        """The tokens with these ids."""
+        return [self._backend.id_to_token(int(number)) or "?" for number in ids]
+
+    @property
+    def pad(self) -> int:
+        """The id that fills padding."""
+        return max(self.token_id(self._names["pad_token"]), 0)
+
+    @property
+    def special(self) -> SpecialTokens:
+        """The ids templates write."""
+        cls, sep = self.token_id(self._names["cls_token"]), self.token_id(self._names["sep_token"])
+        if cls < 0 or sep < 0:
+            raise RankwellError(f"the vocabulary has no {self._names['cls_token']} or {self._names['sep_token']}")
+        return SpecialTokens(cls, sep, self.token_id("[e1]"))
+
+    def add_markers(self) -> list[list[int]]:
+        """Add the marker tokens; returns, for each in order, the ids of the pieces its embedding starts from."""
+        names = marker_names()
+        pieces = [self._backend.encode(name, add_special_tokens=False).ids for name in names]
+        if self.token_id("[e1]") < 0:
+            from tokenizers import AddedToken
+
+            self._backend.add_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+            self.__dict__.pop("digest", None)
+        return pieces
+
+    def encode(self, texts: Sequence[str], *, stems: bool = False) -> Pieces:
+        """Tokenize ``texts`` without special tokens; ``stems`` also finds the words that markers can match."""
+        ids: list[NDArray[np.int32]] = []
+        continues: list[NDArray[np.bool_]] = []
+        marks: list[tuple[NDArray[np.int32], NDArray[np.bool_]]] = []
+        lengths: list[int] = []
+        for first in range(0, len(texts), _ENCODE_BATCH):
+            batch = list(texts[first : first + _ENCODE_BATCH])
+            with self._lock:
+                encodings = self._backend.encode_batch(batch, add_special_tokens=False)
+            sizes = [len(encoding.ids) for encoding in encodings]
+            lengths += sizes
+            ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, sum(sizes)))
+            words = np.fromiter(
+                chain.from_iterable((-1 if w is None else w for w in e.word_ids) for e in encodings),
+                np.int32,
+                sum(sizes),
+            )
+            same = np.concatenate([[False], (words[1:] == words[:-1]) & (words[1:] >= 0)])[: len(words)]
+            starts = np.cumsum([0, *sizes])[:-1]
+            same[starts[starts < len(same)]] = False
+            continues.append(same)
+            if stems:
+                marks += [
+                    self._match_words(text, encoding.offsets) for text, encoding in zip(batch, encodings, strict=True)
+                ]
+        ends = np.cumsum(np.array(lengths, np.int64))
+        return Pieces(
+            np.concatenate([np.zeros(0, np.int32), *ids]),
+            np.concatenate([np.zeros(0, np.bool_), *continues]),
+            ends,
+            np.concatenate([np.zeros(0, np.int32), *(stem for stem, _ in marks)]),
+            np.concatenate([np.zeros(0, np.bool_), *(opens for _, opens in marks)]),
+        )
+
+    def _match_words(
+        self, text: str, offsets: Sequence[tuple[int, int]]
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """For each piece the number of its word's stem (-1 in stop words, between words), and whether it opens one."""
+        words = [word for word in self._analyzer.words(text) if word.term is not None]
+        stems, opens = np.full(len(offsets), -1, np.int32), np.zeros(len(offsets), np.bool_)
+        if not words or not offsets:
+            return stems, opens
+        with self._lock:
+            numbers = self._stems.add([word.term or "" for word in words])
+        places = np.array(offsets, np.int64)
+        owner = np.searchsorted(np.array([word.begin for word in words]), places[:, 0], side="right") - 1
+        inside = (owner >= 0) & (places[:, 0] < np.array([word.end for word in words])[owner])
+        stems[inside] = numbers[owner[inside]]
+        opens[inside] = np.diff(owner[inside], prepend=-1) != 0
+        return stems, opens
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        raise InputError(path, None, "not JSON") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _token_text(value: Any) -> str:
+    """A token as transformers writes it: a string, or an object with its content."""
+    return str(value["content"]) if isinstance(value, dict) else str(value)

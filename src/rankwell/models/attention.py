@@ -1,0 +1,98 @@
+"""Attention rules: which token may be attended to.
+
+    full      every token of the sequence
+    strm      a token of one's own word, or the last piece of any word: a split word is matched only as a whole
+    strict    strm, and a non-last piece does not see other words' last pieces either
+
+    allowed(a, b) = real(b) and (word(a) == word(b) or last(b))            a attends, b is attended
+
+A rule is the same in every head and layer. :func:`dense_mask` is its definition; each kernel must agree with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rankwell.models.config import AttentionRule
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the tokens of a batch lie: packed rows ↔ a padded grid, and who may attend to whom.
+
+    ``slots`` (B · L) is the packed row of each place of the grid (0 for padding), ``places`` (T) the place of each
+    packed row; ``mask`` broadcasts to (B, 1, L, L), ``None`` where all may attend to all; ``first`` (B) is the row of
+    each ``[CLS]``.
+    """
+
+    batch: int
+    longest: int
+    slots: Tensor | None
+    places: Tensor | None
+    mask: Tensor | None
+    first: Tensor
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether all sequences are equally long, so that packed and padded are the same."""
+        return self.slots is None
+
+
+def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) -> Layout:
+    """The layout of packed sequences: ``words`` and ``last`` are (T,), ``ends`` (B,)."""
+    begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+    lengths = ends - begins
+    batch, longest = len(ends), int(lengths.max())
+    if bool((lengths == longest).all()):
+        mask = None if rule == "full" else dense_mask(words.view(batch, -1), last.view(batch, -1), None, rule)
+        return Layout(batch, longest, None, None, mask, begins)
+    offsets = torch.arange(longest, device=ends.device)
+    real = offsets < lengths[:, None]
+    slots = torch.where(real, begins[:, None] + offsets, 0).flatten()
+    places = real.flatten().nonzero().squeeze(1)
+    if rule == "full":
+        mask = real[:, None, None, :]
+    else:
+        mask = dense_mask(words[slots].view(batch, longest), last[slots].view(batch, longest), real, rule)
+    return Layout(batch, longest, slots, places, mask, begins)
+
+
+def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: AttentionRule) -> Tensor:
+    """The rule as a mask (B, 1, L, L), true where row ``a`` may attend to column ``b``; all inputs are (B, L)."""
+    if rule == "full":
+        allowed = torch.ones(words.shape[0], words.shape[1], words.shape[1], dtype=torch.bool, device=words.device)
+    else:
+        same = words[:, :, None] == words[:, None, :]
+        seen = last[:, None, :] if rule == "strm" else last[:, None, :] & last[:, :, None]
+        allowed = same | seen
+    if real is not None:
+        # Padding is masked as columns only: a row without any column would give NaN.
+        allowed = allowed & real[:, None, :]
+    return allowed[:, None]
+
+
+def attend(qkv: Tensor, layout: Layout, heads: int, dropout: float = 0.0) -> Tensor:
+    """Attention over packed rows: ``qkv`` (T, 3H) → (T, H)."""
+    size = qkv.shape[1] // (3 * heads)
+    grid = qkv if layout.slots is None else qkv[layout.slots]
+    query, key, value = grid.view(layout.batch, layout.longest, 3, heads, size).permute(2, 0, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(query, key, value, layout.mask, dropout)
+    rows = mixed.transpose(1, 2).reshape(layout.batch * layout.longest, heads * size)
+    return rows if layout.places is None else rows[layout.places]
+
+
+def attend_first(query: Tensor, keys_values: Tensor, layout: Layout, heads: int, dropout: float = 0.0) -> Tensor:
+    """:func:`attend` for the first token of each sequence alone: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H)."""
+    size = query.shape[1] // heads
+    grid = keys_values if layout.slots is None else keys_values[layout.slots]
+    key, value = grid.view(layout.batch, layout.longest, 2, heads, size).permute(2, 0, 3, 1, 4)
+    # [CLS] is a word of its own, so its row of any rule's mask is the last pieces alone.
+    mask = None if layout.mask is None else layout.mask[:, :, :1]
+    mixed = functional.scaled_dot_product_attention(
+        query.view(layout.batch, 1, heads, size).transpose(1, 2), key, value, mask, dropout
+    )
+    return mixed.transpose(1, 2).reshape(layout.batch, heads * size)

@@ -1,0 +1,126 @@
+"""The BERT encoder over unpadded sequences, readable in one sitting.
+
+Every matrix product runs over the real tokens only, (T, H) with T = the sum of the lengths; only attention itself sees
+a padded grid. Query, key and value are one product. Where only ``[CLS]`` is wanted, the last layer is computed for it
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rankwell.core.errors import RankwellError
+from rankwell.models.attention import Layout, attend, attend_first
+from rankwell.models.config import EncoderConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+}
+
+
+class Layer(nn.Module):
+    """One transformer block, post-norm as in BERT: (T, H) → (T, H)."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.heads = config.num_attention_heads
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.mix = nn.Linear(hidden, hidden)
+        self.mix_norm = nn.LayerNorm(hidden, config.layer_norm_eps)
+        self.inner = nn.Linear(hidden, inner)
+        self.outer = nn.Linear(inner, hidden)
+        self.outer_norm = nn.LayerNorm(hidden, config.layer_norm_eps)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.attention_dropout = config.attention_probs_dropout_prob
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """All tokens."""
+        mixed = attend(self.qkv(x), layout, self.heads, self.attention_dropout if self.training else 0.0)
+        return self._feed_forward(x, mixed)
+
+    def forward_first(self, x: Tensor, layout: Layout) -> Tensor:
+        """The first token of each sequence alone: (T, H) → (B, H)."""
+        hidden = x.shape[1]
+        first = x[layout.first]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        query = functional.linear(first, weight[:hidden], bias[:hidden])
+        keys_values = functional.linear(x, weight[hidden:], bias[hidden:])
+        dropout = self.attention_dropout if self.training else 0.0
+        return self._feed_forward(first, attend_first(query, keys_values, layout, self.heads, dropout))
+
+    def _feed_forward(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = self.mix_norm(x + self.dropout(self.mix(mixed)))
+        out: Tensor = self.outer_norm(x + self.dropout(self.outer(self.activation(self.inner(x)))))
+        return out
+
+
+class Encoder(nn.Module):
+    """Embeddings and layers."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        if config.hidden_act not in ACTIVATIONS:
+            raise RankwellError(f"no activation is called {config.hidden_act!r} (known: {', '.join(ACTIVATIONS)})")
+        self.config = config
+        self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.segments = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.layers = nn.ModuleList([Layer(config) for _ in range(config.num_hidden_layers)])
+
+    def embed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+        """(T,) ids → (T, H)."""
+        summed = self.tokens(tokens) + self.segments(segments) + self.positions(positions)
+        embedded: Tensor = self.dropout(self.norm(summed))
+        return embedded
+
+    def forward(
+        self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout, *, first_only: bool = True
+    ) -> Tensor:
+        """The last hidden states: of ``[CLS]`` (B, H) or, with ``first_only=False``, of all tokens (T, H)."""
+        x = self.embed(tokens, segments, positions)
+        for layer in self.layers[:-1]:
+            x = layer(x, layout)
+        final = self.layers[-1]
+        assert isinstance(final, Layer)
+        return final.forward_first(x, layout) if first_only else final(x, layout)
+
+
+class CrossEncoder(nn.Module):
+    """An encoder and a head over ``[CLS]``: 2 logits (not relevant, relevant) or 1 score."""
+
+    def __init__(self, encoder: Encoder, outputs: int, *, pooler: bool):
+        super().__init__()
+        hidden = encoder.config.hidden_size
+        self.encoder = encoder
+        self.pooler = nn.Linear(hidden, hidden) if pooler else None
+        self.dropout = nn.Dropout(encoder.config.hidden_dropout_prob)
+        self.head = nn.Linear(hidden, outputs)
+        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+        """The logits (B, 1 or 2)."""
+        first = self.encoder(tokens, segments, positions, layout)
+        if self.pooler is not None:
+            first = torch.tanh(self.pooler(first))
+        logits: Tensor = self.head(self.dropout(first))
+        return logits
+
+
+def relevance(logits: Tensor) -> Tensor:
+    """One score a pair: log p(relevant) of two logits (monoBERT's), or the one score itself; (B, 1 or 2) → (B,)."""
+    if logits.shape[1] == 1:
+        return logits[:, 0].float()
+    return torch.log_softmax(logits.float(), dim=1)[:, 1]

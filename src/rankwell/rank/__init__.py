@@ -1,0 +1,1 @@
+"""Scoring: engines, the ranker, re-ranking of runs."""
