@@ -58,7 +58,7 @@ def match_stems(
 
 @njit(cache=True, nogil=True)
 def _room(needs: NDArray[np.int64], caps: NDArray[np.int64], available: int, rooms: NDArray[np.int64]) -> None:
-    """Share ``available`` places: a field with a cap takes what it needs up to that, the others share the rest fairly."""
+    """Share ``available`` places: a field with a cap takes what it needs up to it, the others share the rest fairly."""
     sharing = 0
     for f in range(len(needs)):
         if caps[f] > 0:

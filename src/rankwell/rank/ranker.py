@@ -101,7 +101,7 @@ class Ranker:
         return_documents: bool = False,
         activation: Literal["probability"] | None = None,
     ) -> list[dict[str, Any]]:
-        """The documents, best first, as CrossEncoder.rank gives them: ``corpus_id``, ``score`` and on request ``text``."""
+        """The documents, best first, as CrossEncoder.rank gives them: ``corpus_id``, ``score``, on request ``text``."""
         pairs = [(query, document) for document in documents]
         scores = self.predict(pairs, types=None if type is None else [type] * len(pairs), activation=activation)
         order = np.argsort(-scores, kind="stable")[:top_k]
