@@ -3,9 +3,32 @@
 from __future__ import annotations
 
 import os
+import string
 from pathlib import Path
 
 import pytest
+
+# A small uncased WordPiece vocabulary: whole words of the usual kind, the pieces of the papers' out-of-vocabulary words
+# (bogue, bogus, insouciantly, numeric), and the alphabet with its ## forms, so that any ASCII word has pieces.
+_WORDS = """
+the of and to in is a for on are as with by at from it an be this that was or not which have has had were will
+how what who where when why which do does did can could should many much long large small best good new old first
+bank money interest rate account loan insurance policy health life car home cost price pay cover claim company market
+bee bees honey hive cluster winter warm wing flower plant garden tree leaf water river sea fish whale bird dog cat
+city country london paris germany europe world north south people person man woman child king queen president
+year day time hour number meaning mean define word language music song book film game team play player
+body heart blood brain cell disease virus doctor drug test study research science energy power light sun moon star
+run running walk drive train road bridge house stone iron gold oil coffee tea bread milk sugar salt food eat drink
+""".split()
+_PIECES = "bog ##ue ##us ins ##ou ##cian ##tly nu ##meric ##s ##ing ##ed ##ly ##er ##tion ##12 ##bles trou ##able".split()
+
+
+def tiny_vocabulary() -> list[str]:
+    """The tokens of the tiny model, in the order of their ids."""
+    letters = string.ascii_lowercase + string.digits
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.punctuation]
+    tokens += [*letters, *(f"##{letter}" for letter in letters), *_WORDS, *_PIECES]
+    return list(dict.fromkeys(tokens))
 
 
 @pytest.fixture(scope="session")
@@ -14,4 +37,48 @@ def data_folder() -> Path:
     folder = Path(os.environ.get("RANKWELL_DATA", Path(__file__).parents[1].parent / "shared" / "data"))
     if not folder.is_dir():
         pytest.skip("the public data sets are not here; set RANKWELL_DATA to their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the tiny model's tokenizer: ``tokenizer.json``, ``tokenizer_config.json`` and ``vocab.txt``."""
+    pytest.importorskip("tokenizers")
+    from tokenizers.implementations import BertWordPieceTokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokens = tiny_vocabulary()
+    (folder / "vocab.txt").write_text("\n".join(tokens) + "\n", encoding="utf-8")
+    tokenizer = BertWordPieceTokenizer({token: number for number, token in enumerate(tokens)}, lowercase=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "BertTokenizer", "do_lower_case": true, "model_max_length": 512}\n', encoding="utf-8"
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
+    """A folder with a random BERT classifier of two labels, as transformers saves it. Read only: copy it to change it."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=len(tiny_vocabulary()),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=512,
+        type_vocab_size=2,
+        num_labels=2,
+        # Far wider than BERT's 0.02, so that scores of different texts really differ.
+        initializer_range=0.3,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(20)
+        model = transformers.BertForSequenceClassification(config).eval()
+    folder = tmp_path_factory.mktemp("checkpoint") / "tiny"
+    model.save_pretrained(folder)
+    for file in tiny_tokenizer.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
     return folder

@@ -54,6 +54,8 @@ class Template:
     mark_unmatched_query: bool = False
 
     def __post_init__(self) -> None:
+        if self.max_query < 1:
+            raise RankwellError(f"a query of at most {self.max_query} pieces; it needs one or more")
         fields = self.fields
         least = 1 + len(fields) + sum(f.cap for f in fields) + sum(f.cap == NO_LIMIT for f in fields)
         if self.max_length < least:

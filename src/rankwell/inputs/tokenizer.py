@@ -64,10 +64,12 @@ class Tokenizer:
         }
         return cls(backend, names)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, max_length: int | None = None) -> None:
         """Write ``tokenizer.json`` and what plain transformers needs beside it."""
         self._backend.save(str(folder / "tokenizer.json"))
-        settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self._names}
+        settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **self._names}
+        if max_length is not None:
+            settings["model_max_length"] = max_length
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     @cached_property
@@ -98,17 +100,31 @@ class Tokenizer:
         cls, sep = self.token_id(self._names["cls_token"]), self.token_id(self._names["sep_token"])
         if cls < 0 or sep < 0:
             raise RankwellError(f"the vocabulary has no {self._names['cls_token']} or {self._names['sep_token']}")
-        return SpecialTokens(cls, sep, self.token_id("[e1]"))
+        return SpecialTokens(cls, sep, self._first_marker)
+
+    @cached_property
+    def _first_marker(self) -> int:
+        """The id of ``[e1]`` where all markers follow it in order, else -1: templates count on from the first."""
+        ids = [self.token_id(name) for name in marker_names()]
+        return ids[0] if ids[0] >= 0 and ids == list(range(ids[0], ids[0] + len(ids))) else -1
 
     def add_markers(self) -> list[list[int]]:
-        """Add the marker tokens; returns, for each in order, the ids of the pieces its embedding starts from."""
-        names = marker_names()
-        pieces = [self._backend.encode(name, add_special_tokens=False).ids for name in names]
-        if self.token_id("[e1]") < 0:
-            from tokenizers import AddedToken
+        """Add the marker tokens; returns, for each in order, the ids of the pieces its embedding starts from.
 
-            self._backend.add_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-            self.__dict__.pop("digest", None)
+        Empty where the vocabulary has them already.
+        """
+        if self._first_marker >= 0:
+            return []
+        from tokenizers import AddedToken
+
+        names = marker_names()
+        known = next((name for name in names if self.token_id(name) >= 0), None)
+        if known is not None:
+            raise RankwellError(f"the vocabulary has a token {known} already, but not all the markers in their order")
+        pieces = [self._backend.encode(name, add_special_tokens=False).ids for name in names]
+        self._backend.add_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+        for stale in ("digest", "_first_marker"):
+            self.__dict__.pop(stale, None)
         return pieces
 
     def encode(self, texts: Sequence[str], *, stems: bool = False) -> Pieces:
@@ -118,7 +134,7 @@ class Tokenizer:
         marks: list[tuple[NDArray[np.int32], NDArray[np.bool_]]] = []
         lengths: list[int] = []
         for first in range(0, len(texts), _ENCODE_BATCH):
-            batch = list(texts[first : first + _ENCODE_BATCH])
+            batch = [_encodable(text) for text in texts[first : first + _ENCODE_BATCH]]
             with self._lock:
                 encodings = self._backend.encode_batch(batch, add_special_tokens=False)
             sizes = [len(encoding.ids) for encoding in encodings]
@@ -150,18 +166,27 @@ class Tokenizer:
         self, text: str, offsets: Sequence[tuple[int, int]]
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """For each piece the number of its word's stem (-1 in stop words, between words), and whether it opens one."""
-        words = [word for word in self._analyzer.words(text) if word.term is not None]
+        with self._lock:  # an analyser, too, must not be used by two threads at once
+            words = [word for word in self._analyzer.words(text) if word.term is not None]
+            numbers = self._stems.add([word.term or "" for word in words])
         stems, opens = np.full(len(offsets), -1, np.int32), np.zeros(len(offsets), np.bool_)
         if not words or not offsets:
             return stems, opens
-        with self._lock:
-            numbers = self._stems.add([word.term or "" for word in words])
         places = np.array(offsets, np.int64)
         owner = np.searchsorted(np.array([word.begin for word in words]), places[:, 0], side="right") - 1
         inside = (owner >= 0) & (places[:, 0] < np.array([word.end for word in words])[owner])
         stems[inside] = numbers[owner[inside]]
         opens[inside] = np.diff(owner[inside], prepend=-1) != 0
         return stems, opens
+
+
+def _encodable(text: str) -> str:
+    """The text with a question mark for each half of a surrogate pair, which JSON may hold and no tokenizer takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode("utf-8")
+    return text
 
 
 def _read_json(path: Path) -> dict[str, Any]:

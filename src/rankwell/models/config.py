@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
 
@@ -29,6 +33,14 @@ class EncoderConfig:
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and (not isinstance(value, int) or value < 1):
+                raise RankwellError(f"{field.name} is {value!r}, expected a whole number from 1 on")
+        if self.hidden_size % self.num_attention_heads:
+            raise RankwellError(f"a width of {self.hidden_size} cannot be split into {self.num_attention_heads} heads")
 
     @property
     def head_size(self) -> int:
@@ -71,7 +83,7 @@ class RankerConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: int = 1
+    version: Literal[1] = 1
     template: TemplateConfig = TemplateConfig()
     attention: AttentionRule = "full"
     head: HeadKind = "two_logits"
@@ -82,3 +94,60 @@ class RankerConfig(BaseModel):
     """The training stages that made the model, oldest first."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """Measured figures: name → value, with the data they were measured on."""
+
+    def changed(self, changes: Mapping[str, Any]) -> RankerConfig:
+        """This configuration with parts replaced; of a template or windows only the settings that are named."""
+        whole = self.model_dump()
+        for name, value in changes.items():
+            old = whole.get(name)
+            whole[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, Mapping) else value
+        try:
+            return RankerConfig.model_validate(whole)
+        except ValidationError as error:
+            raise RankwellError(f"not a ranker's configuration: {_first_problem(error)}") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(path, None, "not JSON") from None
+    if not isinstance(found, dict):
+        raise InputError(path, None, f"holds a JSON {type(found).__name__}, expected an object")
+    return found
+
+
+def read_encoder_config(folder: Path) -> EncoderConfig:
+    """The encoder's numbers from ``config.json``."""
+    path = folder / "config.json"
+    try:
+        found = read_object(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(folder, None, "not a checkpoint (it has no config.json)") from None
+    if found.get("model_type") not in ("bert", None):
+        raise InputError(path, None, f"a {found['model_type']} model; this rankwell reads bert")
+    if found.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError(path, None, f"positions of the kind {found['position_embedding_type']}; expected absolute")
+    known = {field.name for field in fields(EncoderConfig)}
+    try:
+        return EncoderConfig(**{name: value for name, value in found.items() if name in known})
+    except (TypeError, RankwellError) as error:
+        raise InputError(path, None, f"not the configuration of a BERT encoder ({error})") from None
+
+
+def read_ranker_config(folder: Path) -> RankerConfig | None:
+    """``rankwell.json``, or None where there is none."""
+    path = folder / "rankwell.json"
+    try:
+        return RankerConfig.model_validate(read_object(path))
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise InputError(path, None, f"not a ranker's configuration: {_first_problem(error)}") from None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """What is wrong first, in one line."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
