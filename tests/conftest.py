@@ -20,7 +20,9 @@ year day time hour number meaning mean define word language music song book film
 body heart blood brain cell disease virus doctor drug test study research science energy power light sun moon star
 run running walk drive train road bridge house stone iron gold oil coffee tea bread milk sugar salt food eat drink
 """.split()
-_PIECES = "bog ##ue ##us ins ##ou ##cian ##tly nu ##meric ##s ##ing ##ed ##ly ##er ##tion ##12 ##bles trou ##able".split()
+_PIECES = (
+    "bog ##ue ##us ins ##ou ##cian ##tly nu ##meric ##s ##ing ##ed ##ly ##er ##tion ##12 ##bles trou ##able".split()
+)
 
 
 def tiny_vocabulary() -> list[str]:
@@ -59,7 +61,7 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
-    """A folder with a random BERT classifier of two labels, as transformers saves it. Read only: copy it to change it."""
+    """A folder with a random BERT classifier of two labels, as transformers saves it. Copy it to change it."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(

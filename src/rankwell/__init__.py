@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.evaluate import evaluate
+    from rankwell.rank.pipeline import Pipeline
+    from rankwell.rank.ranker import Ranker
     from rankwell.retrieve.index import Index
 
-__all__ = ["Index", "compare", "evaluate"]
+__all__ = ["Index", "Pipeline", "Ranker", "compare", "evaluate"]
 
 _HOMES = {
     "Index": "rankwell.retrieve.index",
+    "Pipeline": "rankwell.rank.pipeline",
+    "Ranker": "rankwell.rank.ranker",
     "compare": "rankwell.evaluation.compare",
     "evaluate": "rankwell.evaluation.evaluate",
 }

@@ -123,8 +123,9 @@ def lay_out(
             separators += 1
             needs[f] = ends[pair, f] - begins[pair, f]
             if marked:
+                # A window may begin within a word: what is left of it is marked like a whole one.
                 for i in range(begins[pair, f], ends[pair, f]):
-                    if opens[i] and marks[i] > 0:
+                    if marks[i] > 0 and (opens[i] or i == begins[pair, f] or marks[i - 1] != marks[i]):
                         needs[f] += 2
         _room(needs, caps, max_length - 1 - separators, rooms)
 

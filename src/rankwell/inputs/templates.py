@@ -20,6 +20,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
 from rankwell.inputs.kernels import lay_out, match_stems
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.sequences import Sequences as Sequences
 
 MARKER_PAIRS = 20
 NO_LIMIT = 0
@@ -85,35 +86,6 @@ def _typed(max_query: int) -> tuple[Field, ...]:
 def _duo(max_query: int) -> tuple[Field, ...]:
     # duoBERT gives the second document a segment of its own; checkpoints with two segments take 1 for both.
     return Field("query", 0, max_query), Field("document", 1), Field("other", 2)
-
-
-@dataclass(frozen=True, eq=False)
-class Sequences:
-    """A batch of sequences without padding, end to end.
-
-    =============  =============  =====================================================================
-    ``tokens``     (T,) int32     vocabulary ids
-    ``segments``   (T,) int8      segment (token type) ids
-    ``positions``  (T,) int32     0, 1, 2, … within each sequence
-    ``words``      (T,) int32     word ids within each sequence: pieces of one word share one
-    ``last``       (T,) bool      whether the token is the last kept piece of its word
-    ``ends``       (B,) int64     where each sequence ends
-    =============  =============  =====================================================================
-    """
-
-    tokens: NDArray[np.int32]
-    segments: NDArray[np.int8]
-    positions: NDArray[np.int32]
-    words: NDArray[np.int32]
-    last: NDArray[np.bool_]
-    ends: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def lengths(self) -> NDArray[np.int64]:
-        """The number of tokens of each sequence."""
-        return np.diff(self.ends, prepend=0)
 
 
 @dataclass

@@ -21,6 +21,13 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
 
 _ENCODE_BATCH = 1024
+_SPECIAL_NAMES = {
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "mask_token": "[MASK]",
+}
 
 
 def marker_names() -> list[str]:
@@ -31,11 +38,13 @@ def marker_names() -> list[str]:
 class Tokenizer:
     """A fast tokenizer behind a lock: requests that come together never meet in one."""
 
-    def __init__(self, backend: Any, names: dict[str, str] | None = None):
+    def __init__(self, backend: Any, names: dict[str, str] | None = None, max_length: int | None = None):
         self._backend = backend
         self._backend.no_truncation()
         self._backend.no_padding()
-        self._names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", **(names or {})}
+        self._names = {**_SPECIAL_NAMES, **(names or {})}
+        self.max_length = max_length
+        """The length of sequences the checkpoint was made for, where it says so."""
         self._lock = Lock()
         # Stems are numbered as they come; only equality matters.
         self._stems = Lexicon()
@@ -51,7 +60,10 @@ class Tokenizer:
         folder = Path(folder)
         settings = _read_json(folder / "tokenizer_config.json")
         if (folder / "tokenizer.json").is_file():
-            backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            try:
+                backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            except Exception as error:  # the package raises nothing more precise
+                raise InputError(folder / "tokenizer.json", None, f"not a tokenizer ({error})") from None
         elif (folder / "vocab.txt").is_file():
             from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
@@ -59,15 +71,20 @@ class Tokenizer:
             backend = BertWordPieceTokenizer(str(folder / "vocab.txt"), lowercase=lower)._tokenizer
         else:
             raise InputError(folder, None, "no tokenizer here: expected tokenizer.json or vocab.txt")
-        names = {
-            key: _token_text(settings[key]) for key in ("cls_token", "sep_token", "pad_token") if settings.get(key)
-        }
-        return cls(backend, names)
+        names = {key: _token_text(settings[key]) for key in _SPECIAL_NAMES if settings.get(key)}
+        length = settings.get("model_max_length")
+        # transformers writes 10^30 for "unlimited".
+        return cls(backend, names, length if isinstance(length, int) and 8 <= length < 2**20 else None)
 
     def save(self, folder: Path, max_length: int | None = None) -> None:
         """Write ``tokenizer.json`` and what plain transformers needs beside it."""
         self._backend.save(str(folder / "tokenizer.json"))
-        settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **self._names}
+        settings: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            # Without it, transformers leaves the segments out and scores differ.
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        }
+        settings |= {key: name for key, name in self._names.items() if self.token_id(name) >= 0}
         if max_length is not None:
             settings["model_max_length"] = max_length
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -7,6 +7,9 @@
     allowed(a, b) = real(b) and (word(a) == word(b) or last(b))            a attends, b is attended
 
 A rule is the same in every head and layer. :func:`dense_mask` is its definition; each kernel must agree with it.
+
+There are two layouts of a batch. :class:`Layout` is a padded grid with a mask, for torch's attention: on the CPU, and
+wherever gradients are wanted. :class:`Packed` pads nothing, for the Triton kernels: inference on a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rankwell.models.config import AttentionRule
+from rankwell.models.shape import AttentionRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +45,52 @@ class Layout:
         return self.slots is None
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How the kernels cut their work: rows of a tile, keys at a time (no more than rows), warps, depth of the loads'
+    pipeline.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Where the tokens of a batch lie for :mod:`rankwell.models.triton_attention`, which says what the tables hold."""
+
+    rule: AttentionRule
+    blocks: Blocks
+    tiles: Tensor
+    sequences: Tensor
+    row_codes: Tensor
+    column_codes: Tensor
+
+    @property
+    def first(self) -> Tensor:
+        """The row of each ``[CLS]`` (B,)."""
+        return self.sequences[:, 0]
+
+
 def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) -> Layout:
-    """The layout of packed sequences: ``words`` and ``last`` are (T,), ``ends`` (B,)."""
+    """The layout of packed sequences: ``words`` and ``last`` are (T,), ``ends`` (B,).
+
+    ``ends`` may stay on the CPU when the others are on a GPU: then nothing here waits for the GPU.
+    """
+    device = words.device
     begins = torch.cat([ends.new_zeros(1), ends[:-1]])
     lengths = ends - begins
     batch, longest = len(ends), int(lengths.max())
     if bool((lengths == longest).all()):
         mask = None if rule == "full" else dense_mask(words.view(batch, -1), last.view(batch, -1), None, rule)
-        return Layout(batch, longest, None, None, mask, begins)
+        return Layout(batch, longest, None, None, mask, begins.to(device))
     offsets = torch.arange(longest, device=ends.device)
     real = offsets < lengths[:, None]
     slots = torch.where(real, begins[:, None] + offsets, 0).flatten()
     places = real.flatten().nonzero().squeeze(1)
+    real, slots, places, begins = (index.to(device, non_blocking=True) for index in (real, slots, places, begins))
     if rule == "full":
         mask = real[:, None, None, :]
     else:
@@ -75,8 +112,12 @@ def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: Attention
     return allowed[:, None]
 
 
-def attend(qkv: Tensor, layout: Layout, heads: int, dropout: float = 0.0) -> Tensor:
+def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0) -> Tensor:
     """Attention over packed rows: ``qkv`` (T, 3H) → (T, H)."""
+    if isinstance(layout, Packed):
+        from rankwell.models.triton_attention import attend_packed
+
+        return attend_packed(qkv, layout, heads)
     size = qkv.shape[1] // (3 * heads)
     grid = qkv if layout.slots is None else qkv[layout.slots]
     query, key, value = grid.view(layout.batch, layout.longest, 3, heads, size).permute(2, 0, 3, 1, 4)
@@ -85,8 +126,14 @@ def attend(qkv: Tensor, layout: Layout, heads: int, dropout: float = 0.0) -> Ten
     return rows if layout.places is None else rows[layout.places]
 
 
-def attend_first(query: Tensor, keys_values: Tensor, layout: Layout, heads: int, dropout: float = 0.0) -> Tensor:
+def attend_first(
+    query: Tensor, keys_values: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0
+) -> Tensor:
     """:func:`attend` for the first token of each sequence alone: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H)."""
+    if isinstance(layout, Packed):
+        from rankwell.models.triton_attention import attend_first_packed
+
+        return attend_first_packed(query, keys_values, layout, heads)
     size = query.shape[1] // heads
     grid = keys_values if layout.slots is None else keys_values[layout.slots]
     key, value = grid.view(layout.batch, layout.longest, 2, heads, size).permute(2, 0, 3, 1, 4)

@@ -8,20 +8,30 @@ safetensors, never pickle.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
+from rankwell.inputs.templates import MARKER_PAIRS
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.config import EncoderConfig, RankerConfig
+from rankwell.models.card import model_card
+from rankwell.models.config import (
+    EncoderConfig,
+    RankerConfig,
+    TemplateConfig,
+    read_encoder_config,
+    read_object,
+    read_ranker_config,
+)
 from rankwell.models.encoder import CrossEncoder, Encoder
 
 _LAYER_NAMES = {
@@ -41,48 +51,10 @@ _PROJECTIONS = ("query", "key", "value")
 _HEAD_OUTPUTS = {"two_logits": 2, "score": 1}
 
 
-def read_encoder_config(folder: Path) -> EncoderConfig:
-    """The encoder's numbers from ``config.json``."""
-    path = folder / "config.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(folder, None, "not a checkpoint (it has no config.json)") from None
-    except ValueError:
-        raise InputError(path, None, "not JSON") from None
-    if found.get("model_type") not in ("bert", None):
-        raise InputError(path, None, f"a {found['model_type']} model; this rankwell reads bert")
-    if found.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError(path, None, f"positions of the kind {found['position_embedding_type']}; expected absolute")
-    known = {field.name for field in fields(EncoderConfig)}
-    try:
-        return EncoderConfig(**{name: value for name, value in found.items() if name in known})
-    except TypeError as error:
-        raise InputError(path, None, f"not the configuration of a BERT encoder ({error})") from None
-
-
-def read_ranker_config(folder: Path) -> RankerConfig | None:
-    """``rankwell.json``, or None where there is none."""
-    path = folder / "rankwell.json"
-    try:
-        return RankerConfig.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        first = str(error).splitlines()
-        raise InputError(path, None, f"not a ranker's configuration ({' '.join(first[1:3]).strip()})") from None
-
-
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """The tensors of ``model.safetensors``, whole or in shards, under transformers' names without ``bert.``"""
-    index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
-    if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     tensors: dict[str, Tensor] = {}
-    for name in names:
-        if Path(name).name != name:
-            raise InputError(index, None, f"names a file outside the folder: {name!r}")
+    for name in _weight_files(folder):
         if not (folder / name).is_file():
             hint = "; only safetensors are read, never pickle" if (folder / "pytorch_model.bin").exists() else ""
             raise InputError(folder, None, f"no {name}{hint}")
@@ -90,7 +62,26 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             tensors |= load_file(folder / name)
         except SafetensorError as error:
             raise InputError(folder / name, None, f"not a safetensors file ({error})") from None
-    return {name.removeprefix("bert."): tensor.float() for name, tensor in tensors.items()}
+    return {_present_name(name): tensor.float() for name, tensor in tensors.items()}
+
+
+def _weight_files(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return ["model.safetensors"]
+    shards = read_object(index).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise InputError(index, None, "not an index of shards (it has no weight_map of file names)")
+    for name in shards.values():
+        if Path(name).name != name:
+            raise InputError(index, None, f"names a file outside the folder: {name!r}")
+    return sorted(set(shards.values()))
+
+
+def _present_name(name: str) -> str:
+    """A tensor's name as transformers writes it today; the first BERT checkpoints say gamma and beta in norms."""
+    name = name.removeprefix("bert.")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def encoder_state(tensors: Mapping[str, Tensor], layers: int, where: Path) -> dict[str, Tensor]:
@@ -135,39 +126,73 @@ def transformers_state(model: CrossEncoder) -> dict[str, Tensor]:
 
 
 def load_checkpoint(folder: str | Path, **changes: Any) -> tuple[CrossEncoder, Tokenizer, RankerConfig]:
-    """A model, its tokenizer and its configuration; ``changes`` replace parts of the configuration (attention, …)."""
+    """A model, its tokenizer and its configuration; ``changes`` replace parts of the configuration (attention, …).
+
+    A checkpoint without a head for ranking gets a new one, and a warning: its scores mean nothing before training.
+    """
     folder = Path(folder)
     config = read_encoder_config(folder)
     tensors = read_weights(folder)
-    ranker = read_ranker_config(folder) or _as_monobert(tensors, folder)
-    if changes:
-        ranker = RankerConfig.model_validate({**ranker.model_dump(), **changes})
     tokenizer = Tokenizer.open(folder)
+    own = read_ranker_config(folder)
+    ranker = (own or _as_monobert(tensors, config, tokenizer, folder)).changed(changes)
     if ranker.template.max_length > config.max_position_embeddings:
         limit = config.max_position_embeddings
         raise RankwellError(
             f"{folder}: a length of {ranker.template.max_length}, but the encoder has {limit} positions"
         )
+    if len(tokenizer) > config.vocab_size:
+        raise InputError(folder, None, f"a tokenizer of {len(tokenizer)} tokens, but {config.vocab_size} embeddings")
     model = CrossEncoder(Encoder(config), _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler)
-    model.encoder.load_state_dict(encoder_state(tensors, config.num_hidden_layers, folder))
-    if model.pooler is not None and "pooler.dense.weight" in tensors:
-        model.pooler.load_state_dict({part: tensors[f"pooler.dense.{part}"] for part in ("weight", "bias")})
-    if "classifier.weight" in tensors:
-        if tensors["classifier.weight"].shape != model.head.weight.shape:
-            outputs = tensors["classifier.weight"].shape[0]
-            raise InputError(
-                folder, None, f"a head of {outputs} outputs, but {ranker.head} asks for {model.head.out_features}"
-            )
-        model.head.load_state_dict({part: tensors[f"classifier.{part}"] for part in ("weight", "bias")})
+    _fill(model.encoder, encoder_state(tensors, config.num_hidden_layers, folder), folder)
+    missing = [name for name, part in _head_parts(model) if not _fill_part(part, name, tensors, folder)]
+    if missing and own is not None and (own.head, own.pooler) == (ranker.head, ranker.pooler):
+        raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
+    if missing:
+        warnings.warn(f"{folder} has no {' and no '.join(missing)}: a new one is used, untrained", stacklevel=2)
     return model.eval(), tokenizer, ranker
 
 
-def _as_monobert(tensors: Mapping[str, Tensor], folder: Path) -> RankerConfig:
+def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
+    """What stands on the encoder, under transformers' names."""
+    pooler = [] if model.pooler is None else [("pooler.dense", model.pooler)]
+    return [*pooler, ("classifier", model.head)]
+
+
+def _fill_part(part: nn.Linear, name: str, tensors: Mapping[str, Tensor], folder: Path) -> bool:
+    """Whether the checkpoint has this part; it is filled where it does."""
+    if f"{name}.weight" not in tensors:
+        return False
+    if f"{name}.bias" not in tensors:
+        raise InputError(folder, None, f"the weights lack {name}.bias")
+    outputs = len(tensors[f"{name}.weight"])
+    if name == "classifier" and outputs != part.out_features:
+        raise InputError(folder, None, f"a head of {outputs} outputs, but the model is to have {part.out_features}")
+    _fill(part, {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias")}, folder)
+    return True
+
+
+def _fill(module: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
+    for name, parameter in module.state_dict().items():
+        if state[name].shape != parameter.shape:
+            found, expected = tuple(state[name].shape), tuple(parameter.shape)
+            raise InputError(where, None, f"{name} has the shape {found}, but config.json asks for {expected}")
+    module.load_state_dict(state)
+
+
+def _as_monobert(
+    tensors: Mapping[str, Tensor], config: EncoderConfig, tokenizer: Tokenizer, folder: Path
+) -> RankerConfig:
     """How to use a checkpoint that says nothing: its own head where it has one, else a new one of two logits."""
-    outputs = tensors["classifier.weight"].shape[0] if "classifier.weight" in tensors else 2
+    outputs = len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 2
     if outputs not in (1, 2):
         raise InputError(folder, None, f"a classifier of {outputs} classes; a ranker has 1 or 2")
-    return RankerConfig(head="score" if outputs == 1 else "two_logits", pooler="pooler.dense.weight" in tensors)
+    length = min(TemplateConfig().max_length, config.max_position_embeddings, tokenizer.max_length or 512)
+    return RankerConfig(
+        template=TemplateConfig(max_length=length, max_query=min(TemplateConfig().max_query, length - 4)),
+        head="score" if outputs == 1 else "two_logits",
+        pooler="pooler.dense.weight" in tensors,
+    )
 
 
 def save_checkpoint(folder: str | Path, model: CrossEncoder, tokenizer: Tokenizer, ranker: RankerConfig) -> None:
@@ -175,17 +200,38 @@ def save_checkpoint(folder: str | Path, model: CrossEncoder, tokenizer: Tokenize
     folder = Path(folder)
     if folder.exists():
         raise RankwellError(f"{folder} exists already")
+    labels = ["LABEL_0", "LABEL_1"][: model.head.out_features]
     description = {
         "architectures": ["BertForSequenceClassification"],
         "model_type": "bert",
         "pad_token_id": tokenizer.pad,
-        "num_labels": model.head.out_features,
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
         **asdict(model.encoder.config),
     }
-    if model.head.out_features == 1:
-        description |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     with atomic_folder(folder) as temporary:
         save_file(transformers_state(model), temporary / "model.safetensors", metadata={"format": "pt"})
         (temporary / "config.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         (temporary / "rankwell.json").write_text(ranker.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        tokenizer.save(temporary)
+        (temporary / "README.md").write_text(model_card(ranker, model.encoder.config), encoding="utf-8")
+        tokenizer.save(temporary, ranker.template.max_length)
+
+
+def add_markers(model: CrossEncoder, tokenizer: Tokenizer) -> None:
+    """Give a model and its tokenizer MarkedBERT's 40 tokens; each embedding starts as the mean of its pieces'.
+
+    Does nothing where they have them already.
+    """
+    pieces = tokenizer.add_markers()
+    first, old = tokenizer.special.first_marker, model.encoder.tokens.weight
+    if not pieces:
+        if first + 2 * MARKER_PAIRS > len(old):
+            raise RankwellError("the tokenizer has markers, but the model has no embeddings for them")
+        return
+    # A vocabulary may be padded: then the markers take rows that are there but were never trained.
+    grown = nn.Embedding(max(len(old), len(tokenizer)), old.shape[1], device=old.device, dtype=old.dtype)
+    with torch.no_grad():
+        grown.weight[: len(old)] = old
+        grown.weight[first : first + len(pieces)] = torch.stack([old[ids].mean(dim=0) for ids in pieces])
+    model.encoder.tokens = grown
+    model.encoder.config = replace(model.encoder.config, vocab_size=len(grown.weight))

@@ -1,8 +1,8 @@
 """The BERT encoder over unpadded sequences, readable in one sitting.
 
 Every matrix product runs over the real tokens only, (T, H) with T = the sum of the lengths; only attention itself sees
-a padded grid. Query, key and value are one product. Where only ``[CLS]`` is wanted, the last layer is computed for it
-alone.
+a padded grid, and on a GPU not even that. Query, key and value are one product. Where only ``[CLS]`` is wanted, the
+last layer is computed for it alone.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.attention import Layout, attend, attend_first
-from rankwell.models.config import EncoderConfig
+from rankwell.models.attention import Layout, Packed, attend, attend_first
+from rankwell.models.shape import EncoderConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -42,13 +42,15 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.attention_dropout = config.attention_probs_dropout_prob
+        # Whether inference on a GPU takes the gelu of the matrix product's own kernel, which is the one with tanh.
+        self.joined_gelu = False
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """All tokens."""
         mixed = attend(self.qkv(x), layout, self.heads, self.attention_dropout if self.training else 0.0)
-        return self._feed_forward(x, mixed)
+        return self._finish_packed(x, mixed) if isinstance(layout, Packed) else self.finish(x, mixed)
 
-    def forward_first(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward_first(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """The first token of each sequence alone: (T, H) → (B, H)."""
         hidden = x.shape[1]
         first = x[layout.first]
@@ -56,12 +58,24 @@ class Layer(nn.Module):
         query = functional.linear(first, weight[:hidden], bias[:hidden])
         keys_values = functional.linear(x, weight[hidden:], bias[hidden:])
         dropout = self.attention_dropout if self.training else 0.0
-        return self._feed_forward(first, attend_first(query, keys_values, layout, self.heads, dropout))
+        mixed = attend_first(query, keys_values, layout, self.heads, dropout)
+        return self._finish_packed(first, mixed) if isinstance(layout, Packed) else self.finish(first, mixed)
 
-    def _feed_forward(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """What follows attention: ``x`` is what went into the block, ``mixed`` what attention made of it."""
         x = self.mix_norm(x + self.dropout(self.mix(mixed)))
         out: Tensor = self.outer_norm(x + self.dropout(self.outer(self.activation(self.inner(x)))))
         return out
+
+    def _finish_packed(self, x: Tensor, mixed: Tensor) -> Tensor:
+        from rankwell.models.triton_layers import add_norm
+
+        x = add_norm(x, self.mix(mixed), self.mix_norm)
+        if self.joined_gelu:
+            inner = torch._addmm_activation(self.inner.bias, x, self.inner.weight.t(), use_gelu=True)
+        else:
+            inner = self.activation(self.inner(x))
+        return add_norm(x, self.outer(inner), self.outer_norm)
 
 
 class Encoder(nn.Module):
@@ -86,10 +100,16 @@ class Encoder(nn.Module):
         return embedded
 
     def forward(
-        self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout, *, first_only: bool = True
+        self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, *, first_only: bool = True
     ) -> Tensor:
         """The last hidden states: of ``[CLS]`` (B, H) or, with ``first_only=False``, of all tokens (T, H)."""
-        x = self.embed(tokens, segments, positions)
+        if isinstance(layout, Packed):
+            from rankwell.models.triton_layers import embed_norm
+
+            tables = (self.tokens, self.segments, self.positions)
+            x = embed_norm((tokens, segments, positions), tables, self.norm)
+        else:
+            x = self.embed(tokens, segments, positions)
         for layer in self.layers[:-1]:
             x = layer(x, layout)
         final = self.layers[-1]
@@ -110,7 +130,7 @@ class CrossEncoder(nn.Module):
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout) -> Tensor:
+    def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
         """The logits (B, 1 or 2)."""
         first = self.encoder(tokens, segments, positions, layout)
         if self.pooler is not None:

@@ -9,7 +9,7 @@ combination mostly wants a normalisation; rank fusion needs none. :func:`tune_fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,10 +25,18 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measure
 
 Table = NDArray[np.float64]
-"""Scores of one query (runs, documents); NaN where a run does not have a document."""
 
 NORMALISATIONS: Registry[Callable[[Table], Table]] = Registry("normalisation")
-FUSIONS: Registry[Callable[[Table, "Fusion"], Table]] = Registry("fusion")
+FUSIONS: Registry[Callable[[Candidates, Fusion], Table]] = Registry("fusion")
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """One query's documents: ``scores`` and ``ranks`` (from 1) are (runs, documents), NaN where a run lacks one."""
+
+    docids: tuple[str, ...]
+    scores: Table
+    ranks: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,11 @@ def interpolation(alpha: float, normalise: str = "min-max", missing: Literal["mi
     return Fusion("linear", (alpha, round(1 - alpha, 12)), normalise, missing)
 
 
+def rank_fusion(runs: int = 2, k: float = 60.0) -> Fusion:
+    """Σ 1 / (k + rank) over ``runs`` runs of equal weight."""
+    return Fusion("rrf", (1.0,) * runs, k=k)
+
+
 @NORMALISATIONS.register("none")
 def _as_they_are(scores: Table) -> Table:
     return scores
@@ -80,36 +93,150 @@ def _min_max(scores: Table) -> Table:
     """From 0 to 1 within each run; where all scores are equal, 0."""
     low = np.nanmin(scores, axis=1, keepdims=True)
     width = np.nanmax(scores, axis=1, keepdims=True) - low
-    return (scores - low) / np.where(width > 0, width, 1.0)
+    normal: Table = (scores - low) / np.where(width > 0, width, 1.0)
+    return normal
 
 
 @NORMALISATIONS.register("z-score")
 def _z_score(scores: Table) -> Table:
     """Mean 0 and standard deviation 1 within each run; where all scores are equal, 0."""
-    flat = np.nanmax(scores, axis=1, keepdims=True) == np.nanmin(scores, axis=1, keepdims=True)
-    deviation = np.nanstd(scores, axis=1, keepdims=True)
-    centred = scores - np.nanmean(scores, axis=1, keepdims=True)
-    return np.where(flat & ~np.isnan(scores), 0.0, centred / np.where(flat, 1.0, deviation))
+    # Measured from the highest, equal scores are exactly 0; their mean could miss them by a rounding.
+    moved = scores - np.nanmax(scores, axis=1, keepdims=True)
+    deviation = np.nanstd(moved, axis=1, keepdims=True)
+    normal: Table = (moved - np.nanmean(moved, axis=1, keepdims=True)) / np.where(deviation > 0, deviation, 1.0)
+    return normal
 
 
 @FUSIONS.register("linear")
-def _linear(scores: Table, fusion: Fusion) -> Table:
-    normal = NORMALISATIONS[fusion.normalise](scores)
+def _linear(candidates: Candidates, fusion: Fusion) -> Table:
+    normal = NORMALISATIONS[fusion.normalise](candidates.scores)
     filled = np.where(np.isnan(normal), np.nanmin(normal, axis=1, keepdims=True), normal)
     return _weighted_sum(filled, fusion.weights)
 
 
 @FUSIONS.register("rrf")
-def _reciprocal_ranks(scores: Table, fusion: Fusion) -> Table:
-    """Each run has its documents in THE order, so that ranks need no scores: see :func:`_align`."""
-    parts = np.zeros_like(scores)
-    for part, own in zip(parts, scores, strict=True):
-        present = ~np.isnan(own)
-        part[present] = 1.0 / (fusion.k + own[present])
-    return _weighted_sum(parts, fusion.weights)
+def _reciprocal_ranks(candidates: Candidates, fusion: Fusion) -> Table:
+    return _weighted_sum(np.nan_to_num(1.0 / (fusion.k + candidates.ranks)), fusion.weights)
 
 
 def _weighted_sum(parts: Table, weights: Sequence[float]) -> Table:
     # Not a matrix product, whose order of addition (and so whose last bit) depends on the machine.
-    total: Table = sum((weight * part for weight, part in zip(weights, parts, strict=True)), np.zeros(parts.shape[1]))
+    total = np.zeros(parts.shape[1])
+    for weight, part in zip(weights, parts, strict=True):
+        total += weight * part
     return total
+
+
+_NOTHING = Ranking((), np.zeros(0, np.float32))
+
+
+def fuse(runs: Sequence[Run], fusion: Fusion | None = None, *, depth: int | None = None, name: str = "fusion") -> Run:
+    """Fuse ``runs``, of which the i-th has the i-th weight; ``depth`` keeps the best of each query.
+
+    A query that one run does not have is ranked by the others, or with ``missing="drop"`` left out.
+
+    >>> bm25 = Run.from_scores({"q": {"a": 12.0, "b": 10.0, "c": 2.0}})
+    >>> mono = Run.from_scores({"q": {"a": -3.0, "b": -1.0}})
+    >>> list(fuse([bm25, mono], interpolation(0.5))["q"])
+    [('b', 0.8999999761581421), ('a', 0.5), ('c', 0.0)]
+    """
+    aligned = ((qid, _align(runs, qid)) for qid in _all_queries(runs))
+    return Run(_fuse_aligned(aligned, fusion or Fusion(), depth), name=name)
+
+
+def _all_queries(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(qid for run in runs for qid in run))
+
+
+def _align(runs: Sequence[Run], qid: str) -> Candidates:
+    """The documents of a query, those of the first run first. A run without the query has a row of zeros."""
+    found = [run.get(qid, _NOTHING) for run in runs]
+    places = {docid: i for i, docid in enumerate(dict.fromkeys(d for ranking in found for d in ranking.docids))}
+    scores = np.full((len(runs), len(places)), np.nan)
+    ranks = scores.copy()
+    for row, ranking in enumerate(found):
+        columns = [places[docid] for docid in ranking.docids]
+        scores[row, columns] = ranking.scores
+        ranks[row, columns] = np.arange(1, len(columns) + 1)
+        if not columns:
+            scores[row] = 0.0
+    return Candidates(tuple(places), scores, ranks)
+
+
+def _fuse_aligned(aligned: Iterable[tuple[str, Candidates]], fusion: Fusion, depth: int | None) -> dict[str, Ranking]:
+    rankings: dict[str, Ranking] = {}
+    for qid, candidates in aligned:
+        if len(candidates.scores) != len(fusion.weights):
+            raise RankwellError(f"{len(candidates.scores)} runs to fuse, but {len(fusion.weights)} weights")
+        enough = len(fusion.weights) if fusion.missing == "drop" else 1
+        keep = (~np.isnan(candidates.ranks)).sum(axis=0) >= enough
+        if not keep.any():
+            continue
+        scores = FUSIONS[fusion.method](candidates, fusion).astype(np.float32)
+        if depth is not None and depth < keep.sum():
+            # Only what can be among the best is sorted; equal scores at the border stay in, the sort decides.
+            keep &= scores >= np.partition(scores[keep], -depth)[-depth]
+        chosen = np.flatnonzero(keep)
+        ranking = Ranking.of([candidates.docids[i] for i in chosen], scores[chosen])
+        rankings[qid] = ranking.head(depth) if depth is not None else ranking
+    return rankings
+
+
+def default_settings(step: float = 0.1) -> tuple[Fusion, ...]:
+    """The grid for two runs: α from 0 to 1 under each normalisation, and rank fusion."""
+    alphas = np.linspace(0, 1, round(1 / step) + 1).round(10).tolist()
+    linear = [interpolation(alpha, normalise) for normalise in NORMALISATIONS for alpha in alphas]
+    return (*linear, rank_fusion())
+
+
+@dataclass(frozen=True, eq=False)
+class FusionTuning:
+    """The settings tried, their figures ``values (settings, queries)``, and what cross-validation chose."""
+
+    measure: str
+    settings: tuple[Fusion, ...]
+    values: Table
+    found: CrossValidation
+
+    @property
+    def best(self) -> Fusion:
+        """The setting to use from now on."""
+        return self.settings[self.found.best]
+
+    def table(self) -> str:
+        """Every setting with its figure, and those to quote, as text."""
+        means = self.values.mean(axis=1)
+        lines = [
+            f"{fusion!s:<30}{mean:.4f}{'*' if i == self.found.best else ''}"
+            for i, (fusion, mean) in enumerate(zip(self.settings, means, strict=True))
+        ]
+        figures = f"best on all {self.values.shape[1]:,} queries: {self.best}, {means[self.found.best]:.4f}"
+        honest = f"cross-validated, {len(self.found.chosen)} folds: {self.found.mean:.4f}"
+        return "\n".join([f"{self.measure} by setting", "", *lines, "", figures, honest])
+
+
+def tune_fusion(
+    runs: Sequence[Run],
+    qrels: Qrels,
+    *,
+    measure: str = "RR@10",
+    settings: Sequence[Fusion] | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> FusionTuning:
+    """Choose the fusion that ranks best on judged queries; the figure to quote is the cross-validated one."""
+    parsed = parse_measure(measure)
+    chosen = tuple(settings or default_settings())
+    judged = [qid for qid in _all_queries(runs) if qid in qrels]
+    if not judged:
+        raise RankwellError("none of the runs' queries is judged in the qrels")
+    wanted = Qrels({qid: qrels[qid] for qid in judged})
+    depth = parsed.cutoff if isinstance(parsed.cutoff, int) else None
+    # The documents are brought together once, for all settings.
+    aligned = {qid: _align(runs, qid) for qid in judged}
+    rows = []
+    for fusion in track(chosen, "tuning", unit="settings"):
+        run = Run(_fuse_aligned(aligned.items(), fusion, depth), name=str(fusion))
+        rows.append(evaluate(wanted, run, [parsed]).values[0])
+    values = np.stack(rows)
+    return FusionTuning(str(parsed), chosen, values, cross_validate(values, folds=folds, seed=seed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -10,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows, cut_windows
+from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engine import Engine, load, probability, relevance
 
 PAIRS_AT_A_TIME = 4096
@@ -27,6 +30,44 @@ class Texts(Protocol):
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class TextPairs:
+    """Pairs as rows of distinct texts: pair ``i`` is ``queries[query_of[i]]``, of the type … ("": none), with …"""
+
+    queries: list[str]
+    query_of: NDArray[np.int64]
+    types: list[str]
+    type_of: NDArray[np.int64]
+    documents: list[str]
+    document_of: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.query_of)
+
+    def take(self, rows: NDArray[np.int64]) -> TextPairs:
+        """Some of the pairs, with the texts they need."""
+        if len(rows) == len(self):
+            return self
+        parts: list[Any] = []
+        for texts, which in (
+            (self.queries, self.query_of),
+            (self.types, self.type_of),
+            (self.documents, self.document_of),
+        ):
+            used, fresh = np.unique(which[rows], return_inverse=True)
+            parts += [[texts[i] for i in used], fresh]
+        return TextPairs(*parts)
+
+    def keys(self, scope: str) -> Keys:
+        """The pairs' keys in a score cache."""
+        return join_hashes(
+            text_hashes([scope], "model"),
+            text_hashes(self.queries, "query")[self.query_of],
+            text_hashes(self.types, "type")[self.type_of],
+            text_hashes(self.documents, "document")[self.document_of],
+        )
 
 
 class Ranker:
@@ -45,13 +86,19 @@ class Ranker:
         *,
         windows: Windows | None = None,
         segments: int = 2,
+        cache: ScoreCache | None = None,
+        identity: str = "",
     ):
+        if cache is not None and not identity:
+            raise RankwellError("a score cache needs the model's identity: two models must not share scores")
         self.engine = engine
         self.tokenizer = tokenizer
         self.template = template
         self.windows = windows
         self.truncation = TruncationReport()
-        self._segments = segments
+        self.segments = self._segments = segments
+        self.cache = cache
+        self.identity = identity
 
     @classmethod
     def from_pretrained(
@@ -61,17 +108,36 @@ class Ranker:
         backend: str = "torch",
         windows: Windows | None = None,
         engine: Mapping[str, Any] | None = None,
+        cache: ScoreCache | None = None,
         **changes: Any,
     ) -> Ranker:
         """Load a checkpoint folder: ours, a transformers classifier, a CrossEncoder, or a bare BERT.
 
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
-        ``engine`` holds the backend's own options (device, dtype, budget).
+        ``engine`` holds the backend's own options (device, dtype, budget). What ``cache`` holds is not computed.
         """
         loaded = load(Path(folder), backend, changes, engine or {})
         windows = windows or (loaded.config.windows.build() if loaded.config.windows else None)
         template = loaded.config.template.build()
-        return cls(loaded.engine, loaded.tokenizer, template, windows=windows, segments=loaded.segments)
+        identity = ""
+        if cache is not None:
+            description = {
+                "files": cache.model_digest(folder),
+                "backend": backend,
+                "device": str(getattr(loaded.engine, "device", "")),
+                "options": {name: value for name, value in (engine or {}).items() if name not in ("budget", "threads")},
+                "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
+            }
+            identity = digest(description)
+        return cls(
+            loaded.engine,
+            loaded.tokenizer,
+            template,
+            windows=windows,
+            segments=loaded.segments,
+            cache=cache,
+            identity=identity,
+        )
 
     def predict(
         self,
@@ -83,13 +149,10 @@ class Ranker:
         """Score (query, document) pairs: raw scores, or probabilities on request. ``types`` are the queries' types."""
         queries, query_of = _distinct([query for query, _ in pairs])
         documents, document_of = _distinct([document for _, document in pairs])
-        labels = None
-        if types is not None:
-            if len(types) != len(pairs):
-                raise RankwellError(f"{len(types)} types for {len(pairs)} pairs")
-            names, label_of = _distinct([(label or "").lower() for label in types])
-            labels = self._encode(names).take(label_of)
-        return self._score(self._encode(queries), query_of, self._encode(documents), document_of, labels, activation)
+        if types is not None and len(types) != len(pairs):
+            raise RankwellError(f"{len(types)} types for {len(pairs)} pairs")
+        labels, label_of = _distinct([(label or "").lower() for label in types or [None] * len(pairs)])
+        return self._score_texts(TextPairs(queries, query_of, labels, label_of, documents, document_of), activation)
 
     def rank(
         self,
@@ -126,11 +189,9 @@ class Ranker:
             asked = [by_qid[qid] for qid in qids]
             sizes = [len(found) for found in chosen.values()]
             query_of = np.repeat(np.arange(len(qids)), sizes)
-            labels = None
-            if any(query.type for query in asked):
-                labels = self._encode([(query.type or "").lower() for query in asked]).take(query_of)
-            encoded = self._encode([query.text for query in asked])
-            scores = self._score(encoded, query_of, self._encode(texts.texts(docids)), document_of, labels, None)
+            questions, labels = [query.text for query in asked], [(query.type or "").lower() for query in asked]
+            pairs = TextPairs(questions, query_of, labels, query_of, texts.texts(docids), document_of)
+            scores = self._score_texts(pairs, None)
             parts = np.split(scores, np.cumsum(sizes)[:-1])
             for (qid, found), own in zip(chosen.items(), parts, strict=True):
                 rankings[qid] = Ranking.of(found, own)
@@ -138,6 +199,24 @@ class Ranker:
 
     def _encode(self, texts: Sequence[str]) -> Pieces:
         return self.tokenizer.encode(texts, stems=self.template.markers)
+
+    def _score_texts(self, pairs: TextPairs, activation: Literal["probability"] | None) -> NDArray[np.float32]:
+        """Scores of pairs of texts: from the cache where it has them."""
+
+        def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+            own = pairs.take(rows)
+            types = self._encode(own.types).take(own.type_of) if any(own.types) else None
+            queries, documents = self._encode(own.queries), self._encode(own.documents)
+            return self._score(queries, own.query_of, documents, own.document_of, types, activation)
+
+        if self.cache is None:
+            return compute(np.arange(len(pairs)))
+        return self.cache.complete(pairs.keys(self.scope(activation)), compute)
+
+    def scope(self, activation: str | None = None) -> str:
+        """What a score depends on beside the texts, in a few letters."""
+        windows = None if self.windows is None else asdict(self.windows)
+        return digest([self.identity, asdict(self.template), windows, activation])
 
     def _score(
         self,
@@ -166,7 +245,7 @@ class Ranker:
             fields = {"query": queries.take(query_of[piece]), "document": documents.take(document_of[piece])}
             if types is not None:
                 fields["type"] = types.take(np.arange(len(types))[piece])
-            sequences = lay_out_pairs(self.template, special, fields, self.truncation, segments=self._segments)
+            sequences = lay_out_pairs(self.template, special, fields, self.truncation, segments=self.segments)
             parts.append(self.engine.logits(sequences))
         if not parts:
             return np.zeros(0, np.float32)

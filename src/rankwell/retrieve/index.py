@@ -176,6 +176,12 @@ class Index:
                 return segment.store.text(docid)
         raise RankwellError(f"document {docid!r} is not in the index {self.folder}")
 
+    def texts(self, docids: Sequence[str]) -> list[str]:
+        """The texts of several documents."""
+        if len(self.segments) == 1:
+            return self.segments[0].store.texts(docids)
+        return [self.text(docid) for docid in docids]
+
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)
 

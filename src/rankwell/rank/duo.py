@@ -1,0 +1,186 @@
+"""duoBERT: the best candidates compared two by two, ``[CLS] Q [SEP] Di [SEP] Dj [SEP]``.
+
+``p[i, j]`` is the model's probability that document i is more relevant than document j. Over the others, j ≠ i:
+
+    sum      Σ_j p[i, j]                               how much i wins in all (the default)
+    binary   number of j with p[i, j] > ½              how many it beats
+    min      min_j p[i, j]                             its hardest opponent
+    max      max_j p[i, j]                             its easiest opponent
+    sample   Σ_j p[i, j] over m random j               the sum for n·m instead of n·(n−1) comparisons
+
+Both orders of a pair are computed. Nogueira, Yang, Cho and Lin, Multi-Stage Document Ranking with BERT (2019).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.progress import track
+from rankwell.core.registry import Registry
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.templates import lay_out_pairs
+from rankwell.rank.cache import join_hashes, text_hashes
+from rankwell.rank.engine import probability
+from rankwell.rank.ranker import PAIRS_AT_A_TIME, Ranker, Texts
+
+Preferences = NDArray[np.float64]
+"""``(n, n)``; NaN on the diagonal and where two documents were not compared."""
+Rows = NDArray[np.int64]
+
+AGGREGATIONS: Registry[Callable[[Preferences], NDArray[np.float64]]] = Registry("duo aggregation")
+
+
+@AGGREGATIONS.register("sum")
+def _sum(p: Preferences) -> NDArray[np.float64]:
+    scores: NDArray[np.float64] = np.nansum(p, axis=1)
+    return scores
+
+
+@AGGREGATIONS.register("binary")
+def _binary(p: Preferences) -> NDArray[np.float64]:
+    scores: NDArray[np.float64] = (p > 0.5).sum(axis=1).astype(np.float64)
+    return scores
+
+
+@AGGREGATIONS.register("min")
+def _min(p: Preferences) -> NDArray[np.float64]:
+    scores: NDArray[np.float64] = np.fmin.reduce(p, axis=1)
+    return scores
+
+
+@AGGREGATIONS.register("max")
+def _max(p: Preferences) -> NDArray[np.float64]:
+    scores: NDArray[np.float64] = np.fmax.reduce(p, axis=1)
+    return scores
+
+
+# Its sum is over fewer: which, is decided before anything is computed, by opponents().
+AGGREGATIONS.register("sample")(_sum)
+
+
+@dataclass(frozen=True, slots=True)
+class DuoOptions:
+    """How many candidates are compared, and how their comparisons become scores; the last two are for ``sample``."""
+
+    depth: int = 30
+    aggregate: str = "sum"
+    samples: int = 10
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        AGGREGATIONS[self.aggregate]
+        if self.depth < 1 or self.samples < 1:
+            raise RankwellError(f"duo of {self.depth} candidates, {self.samples} samples; expected 1 or more of each")
+
+
+def opponents(n: int, duo: DuoOptions, qid: str) -> tuple[Rows, Rows]:
+    """The ordered pairs (i, j) to compare among ``n`` candidates; a sample depends on the query and the seed alone.
+
+    >>> [rows.tolist() for rows in opponents(3, DuoOptions(), "q")]
+    [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]
+    """
+    others = np.tile(np.arange(max(n - 1, 0)), (n, 1))
+    if duo.aggregate == "sample" and duo.samples < n - 1:
+        own = int.from_bytes(hashlib.blake2b(qid.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+        random = np.random.default_rng([duo.seed, own]).random(others.shape)
+        others = np.sort(random.argsort(axis=1)[:, : duo.samples], axis=1)
+    first = np.repeat(np.arange(n), others.shape[1])
+    second = others.flatten()
+    # The others are counted without i itself.
+    return first, second + (second >= first)
+
+
+def aggregate(n: int, first: Rows, second: Rows, p: NDArray[np.float32], how: str) -> NDArray[np.float32]:
+    """One score for each of ``n`` candidates from the probabilities of its comparisons."""
+    if n == 1:
+        return np.zeros(1, np.float32)
+    preferences = np.full((n, n), np.nan)
+    preferences[first, second] = p
+    return AGGREGATIONS[how](preferences).astype(np.float32)
+
+
+def rerank_duo(
+    ranker: Ranker,
+    run: Run,
+    queries: Sequence[Query],
+    texts: Texts,
+    duo: DuoOptions | None = None,
+    *,
+    name: str = "duo",
+) -> Run:
+    """Re-rank the best of each query by comparing them; those below keep their order beneath.
+
+    Any checkpoint of two logits serves; whatever its own template, here it is ``duo``, without windows or markers.
+    """
+    duo = duo or DuoOptions()
+    by_qid = {query.qid: query for query in queries}
+    missing = next((qid for qid in run if qid not in by_qid), None)
+    if missing is not None:
+        raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
+    model = _with_duo_template(ranker)
+    rankings: dict[str, Ranking] = {}
+    for qid, found in track(run.items(), "comparing", total=len(run), unit="queries"):
+        docids = found.docids[: duo.depth]
+        first, second = opponents(len(docids), duo, qid)
+        p = compare(model, by_qid[qid].text, texts.texts(docids), first, second)
+        scores = aggregate(len(docids), first, second, p, duo.aggregate)
+        # Beneath the lowest, in equal steps, within 1 of it: so a later fusion still sees the best apart.
+        rest = scores.min(initial=0) - np.linspace(0, 1, len(found) - len(docids) + 1, dtype=np.float32)[1:]
+        rankings[qid] = Ranking.of(found.docids, np.concatenate([scores, rest]))
+    return Run(rankings, name=name)
+
+
+def _with_duo_template(ranker: Ranker) -> Ranker:
+    model = Ranker(
+        ranker.engine,
+        ranker.tokenizer,
+        replace(ranker.template, name="duo", markers=False),
+        segments=ranker.segments,
+        cache=ranker.cache,
+        identity=ranker.identity,
+    )
+    model.truncation = ranker.truncation
+    return model
+
+
+def compare(model: Ranker, query: str, documents: Sequence[str], first: Rows, second: Rows) -> NDArray[np.float32]:
+    """p(``documents[first[k]]`` is more relevant than ``documents[second[k]]``) for each k."""
+
+    def compute(rows: Rows) -> NDArray[np.float32]:
+        pieces = model.tokenizer.encode([*documents, query])
+        parts = [
+            _probabilities(model, pieces, first[some], second[some])
+            for some in np.split(rows, range(PAIRS_AT_A_TIME, len(rows), PAIRS_AT_A_TIME))
+        ]
+        return np.concatenate(parts)
+
+    if not len(first):
+        return np.zeros(0, np.float32)
+    if model.cache is None:
+        return compute(np.arange(len(first)))
+    keys = join_hashes(
+        text_hashes([model.scope("duo")], "model"),
+        text_hashes([query], "query"),
+        text_hashes(documents, "document")[first],
+        text_hashes(documents, "other")[second],
+    )
+    return model.cache.complete(keys, compute)
+
+
+def _probabilities(model: Ranker, pieces: Pieces, first: Rows, second: Rows) -> NDArray[np.float32]:
+    query = np.full(len(first), len(pieces) - 1)
+    fields = {"query": pieces.take(query), "document": pieces.take(first), "other": pieces.take(second)}
+    sequences = lay_out_pairs(
+        model.template, model.tokenizer.special, fields, model.truncation, segments=model.segments
+    )
+    logits = model.engine.logits(sequences)
+    if logits.shape[1] != 2:
+        raise RankwellError("comparing documents needs a model of two logits; this one gives a single score")
+    return probability(logits)

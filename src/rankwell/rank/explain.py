@@ -1,0 +1,340 @@
+"""Why a pair has its score: its tokens as the model sees them, what the attention rule does to them, who looks at what.
+
+The engines never form the attention probabilities. Here a slow dense pass through the same modules does, one pair at a
+time, in float32, and gives the engines' logits as well. Layers and heads count from 1, as in the papers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.inputs.batching import take_sequences
+from rankwell.inputs.kernels import match_stems
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, lay_out_pairs
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.inputs.windows import aggregate_windows, cut_windows
+from rankwell.models.shape import AttentionRule
+from rankwell.rank.engine import Loaded, Logits, probability, relevance
+from rankwell.rank.ranker import Ranker
+
+try:
+    import torch
+except ImportError:
+    raise MissingExtraError("torch", "models", "explaining a score") from None
+
+from rankwell.models.attention import dense_mask
+from rankwell.models.encoder import CrossEncoder, Layer
+from rankwell.rank.torch_engine import TorchEngine
+
+Head = int | Literal["mean"]
+# Stand-ins with which a pair is laid out a second time, each piece under its own number (see _origins).
+_FIRST_MARKER, _CLS, _SEP = 1 << 29, 1 << 30, (1 << 30) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of the sequence. ``match`` is k where its word has the stem of the query's k-th term and that term is
+    in the document too; ``marker`` is k for ``[ek]`` and ``[/ek]``; both are 0 otherwise.
+    """
+
+    position: int
+    id: int
+    piece: str
+    word: int
+    last: bool
+    segment: int
+    field: str
+    match: int
+    marker: int
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word and the positions of its pieces; under STRM others see it at ``stands``, its last kept piece, alone."""
+
+    text: str
+    field: str
+    positions: tuple[int, ...]
+    stands: int
+    match: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The attention one word pays another: the mean over the pieces that look, the sum over those looked at."""
+
+    source: Word
+    target: Word
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What of a field did not fit."""
+
+    field: str
+    pieces: int
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A pair's score and what led to it.
+
+    ``attention`` (layers, heads, L, L) holds the probabilities with which a row attends to a column, ``open`` (L, L)
+    whether the rule lets it. Where documents are cut into windows, ``score`` is the whole document's, ``windows`` are
+    its windows' scores, and everything else describes the best of them, number ``window`` from 1.
+    """
+
+    query: str
+    document: str
+    type: str | None
+    rule: AttentionRule
+    template: Template
+    score: float
+    probability: float
+    logits: tuple[float, ...]
+    tokens: tuple[Token, ...]
+    cut: tuple[Cut, ...]
+    window: int
+    windows: tuple[float, ...]
+    open: NDArray[np.bool_]
+    attention: NDArray[np.float32]
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """The words of all fields in their order."""
+        found = []
+        for _, group in groupby(self.tokens, key=lambda token: token.word):
+            pieces = list(group)
+            if pieces[0].field != "special" and not pieces[0].marker:
+                places = tuple(token.position for token in pieces)
+                text = _joined([token.piece for token in pieces])
+                found.append(Word(text, pieces[0].field, places, places[-1], max(token.match for token in pieces)))
+        return tuple(found)
+
+    @property
+    def split_words(self) -> tuple[Word, ...]:
+        """The words of several pieces."""
+        return tuple(word for word in self.words if len(word.positions) > 1)
+
+    def positions(self, field: str) -> NDArray[np.int64]:
+        """Where a field's tokens are, its markers included."""
+        return np.array([token.position for token in self.tokens if token.field == field], np.int64)
+
+    def weights(self, layer: int | None = None, head: Head = "mean") -> NDArray[np.float32]:
+        """The probabilities (L, L) of a layer (the last where none is named) and a head, or their mean over heads."""
+        layers, heads = self.attention.shape[:2]
+        layer = layers if layer is None else layer
+        if not 1 <= layer <= layers:
+            raise RankwellError(f"no layer {layer}: this model has layers 1 to {layers}")
+        if head == "mean":
+            mean: NDArray[np.float32] = self.attention[layer - 1].mean(axis=0)
+            return mean
+        if not 1 <= head <= heads:
+            raise RankwellError(f"no head {head}: this model has heads 1 to {heads}, and mean")
+        one: NDArray[np.float32] = self.attention[layer - 1, head - 1]
+        return one
+
+    def strongest(self, layer: int | None = None, head: Head = "mean", *, most: int = 10) -> list[Link]:
+        """The words of the document that words of the query attend to most, strongest first."""
+        weights = self.weights(layer, head)
+        links = [
+            Link(source, target, float(weights[np.ix_(source.positions, target.positions)].sum(axis=1).mean()))
+            for source in self.words
+            if source.field == "query"
+            for target in self.words
+            if target.field == "document"
+        ]
+        return sorted(links, key=lambda link: -link.weight)[:most]
+
+    def as_dict(self, layer: int | None = None, head: Head = "mean", *, digits: int = 5) -> dict[str, Any]:
+        """Everything as JSON takes it, with the attention of one layer and head, rounded."""
+        weights = self.weights(layer, head).astype(np.float64)
+        return {
+            **{name: getattr(self, name) for name in ("query", "document", "type", "rule")},
+            "template": asdict(self.template),
+            "score": round(self.score, 6),
+            "probability": round(self.probability, 6),
+            "logits": [round(value, 6) for value in self.logits],
+            "tokens": [asdict(token) for token in self.tokens],
+            "words": [{**asdict(word), "positions": list(word.positions)} for word in self.words],
+            "cut": [asdict(cut) for cut in self.cut],
+            "window": self.window,
+            "windows": [round(value, 6) for value in self.windows],
+            "layers": self.attention.shape[0],
+            "heads": self.attention.shape[1],
+            "layer": self.attention.shape[0] if layer is None else layer,
+            "head": head,
+            "attention": [[round(value, digits) for value in row] for row in weights.tolist()],
+        }
+
+
+def explain(
+    ranker: Ranker | Loaded,
+    query: str,
+    document: str,
+    type: str | None = None,
+    *,
+    attention: AttentionRule | None = None,
+    markers: bool | None = None,
+) -> Explanation:
+    """Explain a pair's score; ``attention`` and ``markers`` replace the model's own choices."""
+    if isinstance(ranker, Loaded):
+        ranker = _as_ranker(ranker)
+    engine, tokenizer = ranker.engine, ranker.tokenizer
+    if not isinstance(engine, TorchEngine):
+        raise RankwellError("only a model of the backend torch can be explained: the others keep no attention")
+    rule = attention or engine.rule
+    template = ranker.template if markers is None else replace(ranker.template, markers=markers)
+    names = [f.name for f in template.fields]
+    if "other" in names:
+        raise RankwellError(f"the template {template.name} compares two documents; only one can be explained")
+    if type and "type" not in names:
+        raise RankwellError(f"the template {template.name} has no place for a type")
+
+    fields = {"query": tokenizer.encode([query], stems=True), "document": tokenizer.encode([document], stems=True)}
+    if type and len((label := tokenizer.encode([type.lower()])).ids):
+        fields = {"type": label, **fields}
+    if ranker.windows is not None:
+        fields["document"], _ = cut_windows(fields["document"], ranker.windows)
+    pairs = len(fields["document"])
+    fields = {name: rows if name == "document" else rows.take([0] * pairs) for name, rows in fields.items()}
+    sequences = lay_out_pairs(template, tokenizer.special, fields, segments=ranker.segments)
+
+    scores: list[float] = []
+    best = -1
+    for number in range(pairs):
+        sequence = take_sequences(sequences, np.array([number]))
+        found = dense_pass(engine.model, sequence, rule)
+        scores.append(float(relevance(found[0])[0]))
+        if best < 0 or scores[number] > scores[best]:
+            best, own, (logits, weights, is_open) = number, sequence, found
+    score = scores[best]
+    if ranker.windows is not None:
+        of_one = np.zeros(pairs, np.int64)
+        score = float(aggregate_windows(np.array(scores, np.float32), of_one, ranker.windows.aggregate)[0])
+    fields = {name: rows.take([best]) for name, rows in fields.items()}
+    tokens, cut = _describe(own, fields, template, tokenizer)
+    return Explanation(
+        query=query,
+        document=document,
+        type=type,
+        rule=rule,
+        template=template,
+        score=score,
+        probability=float(probability(logits)[0]),
+        logits=tuple(logits[0].tolist()),
+        tokens=tokens,
+        cut=cut,
+        window=best + 1,
+        windows=tuple(scores),
+        open=is_open,
+        attention=weights,
+    )
+
+
+@torch.inference_mode()
+def dense_pass(
+    model: CrossEncoder, sequence: Sequences, rule: AttentionRule
+) -> tuple[Logits, NDArray[np.float32], NDArray[np.bool_]]:
+    """One sequence through the model with nothing skipped: logits (1, 1 or 2), attention probabilities (layers, heads,
+    L, L) and the rule's mask (L, L).
+    """
+    encoder, device = model.encoder, model.head.weight.device
+    tokens, segments, positions, words = (
+        torch.from_numpy(values).to(device, torch.int64)
+        for values in (sequence.tokens, sequence.segments, sequence.positions, sequence.words)
+    )
+    mask = dense_mask(words[None], torch.from_numpy(sequence.last).to(device)[None], None, rule)[0, 0]
+    x = encoder.embed(tokens, segments, positions)
+    kept = []
+    for layer in encoder.layers:
+        assert isinstance(layer, Layer)
+        query, key, value = layer.qkv(x).view(len(x), 3, layer.heads, -1).permute(1, 2, 0, 3)  # (heads, L, size) each
+        fit = (query @ key.transpose(1, 2)).float() * query.shape[-1] ** -0.5
+        weights = fit.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+        kept.append(weights.cpu())
+        x = layer.finish(x, (weights.to(x.dtype) @ value).transpose(0, 1).flatten(1))
+    first = x[:1] if model.pooler is None else torch.tanh(model.pooler(x[:1]))
+    logits: Logits = model.head(first).float().cpu().numpy()
+    return logits, torch.stack(kept).numpy(), mask.cpu().numpy()
+
+
+def _as_ranker(loaded: Loaded) -> Ranker:
+    config = loaded.config
+    windows = config.windows.build() if config.windows else None
+    template = config.template.build()
+    return Ranker(loaded.engine, loaded.tokenizer, template, windows=windows, segments=loaded.segments)
+
+
+def _describe(
+    sequence: Sequences, fields: Mapping[str, Pieces], template: Template, tokenizer: Tokenizer
+) -> tuple[tuple[Token, ...], tuple[Cut, ...]]:
+    """Each token with the field it came from and its match, and the pieces that have no token."""
+    origins = _origins(fields, template)
+    marks = _matches(fields)
+    match = np.concatenate([marks.get(name, np.zeros(len(rows.ids), np.int32)) for name, rows in fields.items()])
+    ids = np.concatenate([rows.ids for rows in fields.values()])
+    owners = np.repeat(list(fields), [len(rows.ids) for rows in fields.values()])
+    separators = np.cumsum(origins == _SEP)
+    tokens = tuple(
+        Token(
+            *(position, number, piece, word, last, segment),
+            field="special" if origin >= _CLS else list(fields)[separators[position]],
+            match=int(match[origin]) if origin < _FIRST_MARKER else 0,
+            marker=(origin - _FIRST_MARKER) // 2 + 1 if _FIRST_MARKER <= origin < _CLS else 0,
+        )
+        for position, (number, piece, word, last, segment, origin) in enumerate(
+            zip(
+                sequence.tokens.tolist(),
+                tokenizer.token_names(sequence.tokens),
+                sequence.words.tolist(),
+                sequence.last.tolist(),
+                sequence.segments.tolist(),
+                origins.tolist(),
+                strict=True,
+            )
+        )
+    )
+    left = ~np.isin(np.arange(len(ids)), origins)
+    cut = {name: tokenizer.token_names(ids[left & (owners == name)]) for name in fields}
+    return tokens, tuple(Cut(name, len(pieces), _joined(pieces)) for name, pieces in cut.items() if pieces)
+
+
+def _origins(fields: Mapping[str, Pieces], template: Template) -> NDArray[np.int32]:
+    """For each token the number of the piece it is (counted through the fields), or a stand-in.
+
+    The pair is laid out once more with pieces numbered instead of named. Reading the fields off the ids would go wrong
+    where a text itself holds ``[SEP]`` or a marker.
+    """
+    numbered, begin = {}, 0
+    for name, rows in fields.items():
+        numbered[name] = replace(rows, ids=np.arange(begin, begin + len(rows.ids), dtype=np.int32))
+        begin += len(rows.ids)
+    return lay_out_pairs(template, SpecialTokens(_CLS, _SEP, _FIRST_MARKER), numbered).tokens
+
+
+def _matches(fields: Mapping[str, Pieces]) -> dict[str, NDArray[np.int32]]:
+    """The number of the query's term each piece matches, whether the template marks it or not."""
+    query, document = fields["query"], fields["document"]
+    marks = {"query": np.empty(len(query.ids), np.int32), "document": np.empty(len(document.ids), np.int32)}
+    match_stems(
+        *(query.stems, query.ends, document.stems, document.ends, MARKER_PAIRS, False),
+        *(marks["query"], marks["document"]),
+    )
+    return marks
+
+
+def _joined(pieces: Sequence[str]) -> str:
+    """Pieces as text."""
+    return " ".join(pieces).replace(" ##", "")

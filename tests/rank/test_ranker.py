@@ -1,0 +1,279 @@
+"""The ranker: scores of pairs, ranked documents, re-ranked runs; on the tiny model, and on an engine whose scores are
+known beforehand where the order matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.corpus.records import Query, Run  # noqa: E402
+from rankwell.inputs.templates import Sequences, Template  # noqa: E402
+from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
+from rankwell.inputs.windows import Windows  # noqa: E402
+from rankwell.models.checkpoints import load_checkpoint, save_checkpoint  # noqa: E402
+from rankwell.rank.ranker import Ranker  # noqa: E402
+
+PAIRS = [
+    ("what is bogue", "a bogus claim"),
+    ("how many bees are in a hive", "the bees keep warm in winter"),
+    ("what is bogue", "insouciantly numeric"),
+    ("bank", ""),
+    ("", "honey"),
+    ("bank", "the river bank, " * 30),
+]
+
+
+class CountingEngine:
+    """Scores a pair by how often ``bank`` is in it."""
+
+    def __init__(self, bank: int):
+        self.bank = bank
+
+    def logits(self, sequences: Sequences) -> Any:
+        parts = np.split(sequences.tokens, sequences.ends[:-1])
+        return np.array([[np.count_nonzero(part == self.bank)] for part in parts], np.float32).reshape(-1, 1)
+
+
+class Collection(dict[str, str]):
+    """Documents by id, as a store gives them."""
+
+    def texts(self, docids: Sequence[str]) -> list[str]:
+        return [self[docid] for docid in docids]
+
+
+@pytest.fixture(scope="module")
+def ranker(tiny_checkpoint: Path) -> Ranker:
+    return Ranker.from_pretrained(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def counting(tiny_tokenizer: Path) -> Ranker:
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    return Ranker(CountingEngine(tokenizer.token_id("bank")), tokenizer, Template())
+
+
+class TestPredict:
+    def test_gives_one_fp32_score_a_pair_in_their_order(self, ranker: Ranker) -> None:
+        scores = ranker.predict(PAIRS)
+        assert scores.dtype == np.float32
+        assert scores.shape == (len(PAIRS),)
+        backwards = ranker.predict(PAIRS[::-1])
+        assert np.abs(scores - backwards[::-1]).max() < 1e-5
+        for pair, score in zip(PAIRS, scores, strict=True):
+            assert ranker.predict([pair])[0] == pytest.approx(score, abs=1e-5)
+
+    def test_probabilities_on_request(self, ranker: Ranker) -> None:
+        scores, chances = ranker.predict(PAIRS), ranker.predict(PAIRS, activation="probability")
+        assert chances == pytest.approx(np.exp(scores), abs=1e-6)
+        assert chances.min() > 0
+        assert chances.max() < 1
+
+    def test_of_nothing_is_nothing(self, ranker: Ranker) -> None:
+        for found in (ranker.predict([]), ranker.predict([], types=[]), ranker.predict([], activation="probability")):
+            assert found.shape == (0,)
+            assert found.dtype == np.float32
+
+    def test_repeated_texts_score_alike(self, ranker: Ranker) -> None:
+        once = ranker.predict(PAIRS)
+        assert ranker.predict([*PAIRS, *PAIRS, PAIRS[0]]) == pytest.approx([*once, *once, once[0]], abs=1e-5)
+
+    def test_more_pairs_than_are_laid_out_at_a_time(self, counting: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 3)
+        pairs = [("tea", "bank " * count) for count in (4, 0, 2, 7, 1, 1, 9, 3)]
+        assert counting.predict(pairs).tolist() == [4, 0, 2, 7, 1, 1, 9, 3]
+        types = Ranker(counting.engine, counting.tokenizer, Template("typed"))
+        named = ["bank", None, "", "BANK", "tea", None, "bank bank", "bank"]
+        assert types.predict(pairs, types=named).tolist() == [5, 0, 2, 8, 1, 1, 11, 4]
+
+    def test_what_was_cut_is_counted(self, tiny_checkpoint: Path) -> None:
+        ranker = Ranker.from_pretrained(tiny_checkpoint, template={"max_length": 80})
+        ranker.predict([("bank", "tea " * 100), ("bank", "tea")])
+        assert str(ranker.truncation) == "1 of 2 pairs cut (50.0%): pieces 24 of document"
+
+    def test_threads_at_once_get_what_one_gets(self, ranker: Ranker) -> None:
+        parts = [[(query, f"{document} {number}") for query, document in PAIRS] for number in range(12)]
+        alone = [ranker.predict(part) for part in parts]
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(ranker.predict, parts))
+        for one, other in zip(alone, together, strict=True):
+            assert np.array_equal(one, other)
+
+
+class TestTypes:
+    def test_matter_to_a_typed_template_in_any_case(self, tiny_checkpoint: Path) -> None:
+        ranker = Ranker.from_pretrained(tiny_checkpoint, template={"name": "typed"})
+        plain = ranker.predict(PAIRS)
+        assert np.abs(ranker.predict(PAIRS, types=["numeric"] * 6) - plain).min() > 1e-4
+        some = ranker.predict(PAIRS, types=["numeric", None, "", "NUMERIC", None, "numeric"])
+        changed = np.abs(some - plain) > 1e-4
+        assert changed.tolist() == [True, False, False, True, False, True]
+        every = ranker.predict(PAIRS, types=["Numeric"] * 6)
+        assert np.abs(some - every)[changed].max() < 1e-5
+
+    def test_do_not_matter_to_mono(self, ranker: Ranker) -> None:
+        assert np.abs(ranker.predict(PAIRS, types=["person"] * 6) - ranker.predict(PAIRS)).max() < 1e-6
+
+    def test_must_be_as_many_as_pairs(self, ranker: Ranker) -> None:
+        with pytest.raises(RankwellError, match="1 types for 6 pairs"):
+            ranker.predict(PAIRS, types=["person"])
+
+
+class TestRank:
+    DOCUMENTS = ("bank", "tea", "bank bank bank", "milk bank", "")
+
+    def test_is_best_first_and_ties_keep_their_order(self, counting: Ranker) -> None:
+        assert counting.rank("tea", self.DOCUMENTS) == [
+            {"corpus_id": 2, "score": 3.0},
+            {"corpus_id": 0, "score": 1.0},
+            {"corpus_id": 3, "score": 1.0},
+            {"corpus_id": 1, "score": 0.0},
+            {"corpus_id": 4, "score": 0.0},
+        ]
+
+    def test_top_k_and_texts_on_request(self, counting: Ranker) -> None:
+        found = counting.rank("tea", self.DOCUMENTS, top_k=2, return_documents=True)
+        assert found == [
+            {"corpus_id": 2, "score": 3.0, "text": "bank bank bank"},
+            {"corpus_id": 0, "score": 1.0, "text": "bank"},
+        ]
+        assert len(counting.rank("tea", self.DOCUMENTS, top_k=99)) == 5
+
+    def test_agrees_with_predict(self, ranker: Ranker) -> None:
+        scores = ranker.predict([("what is bogue", document) for document in self.DOCUMENTS])
+        found = ranker.rank("what is bogue", self.DOCUMENTS)
+        assert [entry["corpus_id"] for entry in found] == np.argsort(-scores, kind="stable").tolist()
+        assert [entry["score"] for entry in found] == sorted(scores.tolist(), reverse=True)
+        chances = ranker.rank("what is bogue", self.DOCUMENTS, activation="probability")
+        assert [entry["corpus_id"] for entry in chances] == [entry["corpus_id"] for entry in found]
+        assert chances[0]["score"] == pytest.approx(np.exp(found[0]["score"]), abs=1e-6)
+
+    def test_takes_the_querys_type(self, counting: Ranker) -> None:
+        typed = Ranker(counting.engine, counting.tokenizer, Template("typed"))
+        assert typed.rank("tea", ["milk"], type="bank") == [{"corpus_id": 0, "score": 1.0}]
+
+    def test_of_no_documents_is_nothing(self, ranker: Ranker) -> None:
+        assert ranker.rank("tea", []) == []
+
+
+class TestRerank:
+    COLLECTION = Collection(a="tea", b="bank", c="bank bank", d="", e="bank bank bank")
+    QUERIES = (Query("1", "milk"), Query("2", "bank", "numeric"), Query("3", "unasked"))
+    RUN = Run.from_scores({"2": {"a": 9, "b": 8, "e": 7}, "1": {"d": 5, "b": 4, "c": 3, "a": 2}})
+
+    def test_keeps_the_candidates_and_orders_them_anew(self, counting: Ranker) -> None:
+        found = counting.rerank(self.RUN, self.QUERIES, self.COLLECTION, name="counted")
+        assert found.name == "counted"
+        assert list(found) == ["2", "1"], "queries stay in the run's order"
+        assert list(found["2"]) == [("e", 4.0), ("b", 2.0), ("a", 1.0)]
+        # Equal scores are in THE order, by document id descending.
+        assert list(found["1"]) == [("c", 2.0), ("b", 1.0), ("d", 0.0), ("a", 0.0)]
+
+    def test_to_a_depth(self, counting: Ranker) -> None:
+        found = counting.rerank(self.RUN, self.QUERIES, self.COLLECTION, depth=2)
+        assert {qid: ranking.docids for qid, ranking in found.items()} == {"2": ("b", "a"), "1": ("b", "d")}
+
+    def test_gives_what_predict_gives_on_the_pairs(self, tiny_checkpoint: Path) -> None:
+        ranker = Ranker.from_pretrained(tiny_checkpoint, template={"name": "typed"}, attention="strm")
+        texts = {query.qid: query for query in self.QUERIES}
+        found = ranker.rerank(self.RUN, self.QUERIES, self.COLLECTION)
+        for qid, ranking in found.items():
+            pairs = [(texts[qid].text, self.COLLECTION[docid]) for docid in ranking.docids]
+            expected = ranker.predict(pairs, types=[texts[qid].type] * len(pairs))
+            assert np.abs(ranking.scores - expected).max() < 1e-5
+            assert sorted(ranking.docids) == sorted(self.RUN[qid].docids)
+            assert np.all(np.diff(ranking.scores) <= 0)
+
+    def test_in_groups_gives_the_same(self, counting: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = counting.rerank(self.RUN, self.QUERIES, self.COLLECTION)
+        monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 1)
+        assert dict(counting.rerank(self.RUN, self.QUERIES, self.COLLECTION)) == dict(whole)
+
+    def test_an_empty_run_and_a_query_without_candidates(self, counting: Ranker) -> None:
+        assert len(counting.rerank(Run(), self.QUERIES, self.COLLECTION)) == 0
+        found = counting.rerank(Run.from_scores({"1": {}, "2": {"b": 1}}), self.QUERIES, self.COLLECTION)
+        assert {qid: ranking.docids for qid, ranking in found.items()} == {"1": (), "2": ("b",)}
+
+    def test_a_query_that_nobody_asked_is_an_error(self, counting: Ranker) -> None:
+        run = Run.from_scores({"7": {"a": 1}})
+        with pytest.raises(RankwellError, match="query '7', which is not among the queries"):
+            counting.rerank(run, self.QUERIES, self.COLLECTION)
+
+
+class TestWindows:
+    DOCUMENTS = ("bank bank tea tea", "tea bank", "", "tea tea bank tea bank bank")
+
+    @pytest.mark.parametrize(
+        ("aggregate", "expected"),
+        [
+            ("first", [2, 1, 0, 0]),
+            ("max", [2, 1, 0, 2]),
+            ("mean", [1, 1, 0, 1.0]),
+            ("top2", [1.5, 1, 0, 1.5]),
+        ],
+    )
+    def test_join_the_scores_of_their_parts(self, counting: Ranker, aggregate: str, expected: list[float]) -> None:
+        windows = Windows(2, 1, aggregate)
+        ranker = Ranker(counting.engine, counting.tokenizer, Template(), windows=windows)
+        # By hand: the first has the windows 2 1 0; the last has 0 1 1 1 2.
+        pairs = [("milk", document) for document in self.DOCUMENTS]
+        assert ranker.predict(pairs).tolist() == pytest.approx(expected)
+        # Documents again and in another order: each pair finds its own windows.
+        again = [pairs[i] for i in (3, 0, 3, 2, 1)]
+        assert ranker.predict(again).tolist() == pytest.approx([expected[i] for i in (3, 0, 3, 2, 1)])
+
+    def test_carry_the_type_along(self, counting: Ranker) -> None:
+        ranker = Ranker(counting.engine, counting.tokenizer, Template("typed"), windows=Windows(2, 1))
+        pairs = [("milk", document) for document in self.DOCUMENTS]
+        assert ranker.predict(pairs, types=["bank", None, "bank", "tea"]).tolist() == [3, 1, 1, 2]
+
+    def test_of_a_document_that_fits_change_nothing(self, tiny_checkpoint: Path, ranker: Ranker) -> None:
+        windowed = Ranker.from_pretrained(tiny_checkpoint, windows=Windows(200, 100))
+        assert np.abs(windowed.predict(PAIRS) - ranker.predict(PAIRS)).max() < 1e-5
+
+    def test_nothing_is_cut(self, tiny_checkpoint: Path) -> None:
+        document = "the river bank, " * 200
+        ranker = Ranker.from_pretrained(tiny_checkpoint, windows=Windows(100, 50))
+        score = ranker.predict([("bank", document)])
+        assert ranker.truncation.pairs_cut == 0
+        plain = Ranker.from_pretrained(tiny_checkpoint)
+        words = document.replace(",", " ,").split()
+        parts = [" ".join(words[begin : begin + 100]) for begin in range(0, len(words) - 50, 50)]
+        assert score[0] == pytest.approx(plain.predict([("bank", part) for part in parts]).max(), abs=1e-5)
+
+    def test_rerank_has_them_too(self, counting: Ranker) -> None:
+        ranker = Ranker(counting.engine, counting.tokenizer, Template(), windows=Windows(2, 1))
+        texts = Collection(enumerate_documents(self.DOCUMENTS))
+        found = ranker.rerank(Run.from_scores({"1": dict.fromkeys(texts, 0.0)}), [Query("1", "milk")], texts)
+        assert list(found["1"]) == [("3", 2.0), ("0", 2.0), ("1", 1.0), ("2", 0.0)]
+
+    def test_come_from_the_checkpoint_unless_given(self, tiny_checkpoint: Path, tmp_path: Path) -> None:
+        model, tokenizer, config = load_checkpoint(tiny_checkpoint)
+        windows = {"size": 30, "stride": 10, "aggregate": "mean"}
+        save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"windows": windows}))
+        assert Ranker.from_pretrained(tmp_path / "saved").windows == Windows(30, 10, "mean")
+        assert Ranker.from_pretrained(tmp_path / "saved", windows=Windows(9, 9)).windows == Windows(9, 9)
+
+
+def enumerate_documents(documents: Sequence[str]) -> dict[str, str]:
+    return {str(number): document for number, document in enumerate(documents)}
+
+
+def test_markers_on_a_model_without_them_is_an_error(tiny_checkpoint: Path) -> None:
+    ranker = Ranker.from_pretrained(tiny_checkpoint, template={"markers": True})
+    with pytest.raises(RankwellError, match="no marker tokens"):
+        ranker.predict(PAIRS)
+
+
+def test_an_unknown_backend_is_named(tiny_checkpoint: Path) -> None:
+    with pytest.raises(RankwellError, match="no backend is called 'tpu'"):
+        Ranker.from_pretrained(tiny_checkpoint, backend="tpu")
