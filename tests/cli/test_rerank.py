@@ -15,8 +15,6 @@ import pytest
 pytest.importorskip("torch")
 
 from rankwell import sample
-from rankwell.cli.main import app
-from rankwell.cli.rerank import rerank
 from rankwell.core.manifest import file_digest
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
@@ -28,9 +26,6 @@ from rankwell.rank.duo import DuoOptions, rerank_duo
 from rankwell.rank.fusion import fuse, interpolation
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
-
-if not any(command.callback is rerank for command in app.registered_commands):
-    app.command()(rerank)
 
 Call = Callable[..., Any]
 COLLECTION = sample.FOLDER / "collection.tsv"

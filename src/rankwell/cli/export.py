@@ -54,6 +54,5 @@ def export(
     record = export_model(model, out, backend, precision, reduced_range=reduced_range, **changes)
     size = sum(file.stat().st_size for file in out.iterdir())
     seconds = time.monotonic() - begin
-    print(
-        f"{out}: {record.backend} {record.precision}, attention {record.attention}, {size / 1e6:,.1f} MB, {seconds:.1f} s"
-    )
+    kind = f"{record.backend} {record.precision}, attention {record.attention}"
+    print(f"{out}: {kind}, {size / 1e6:,.1f} MB, {seconds:.1f} s")

@@ -9,7 +9,10 @@ import typer
 
 from rankwell.cli.demo import demo
 from rankwell.cli.evaluate import evaluate
+from rankwell.cli.explain import explain
+from rankwell.cli.export import export
 from rankwell.cli.index import index
+from rankwell.cli.rerank import rerank
 from rankwell.cli.search import search
 from rankwell.cli.tune import tune
 from rankwell.core.errors import RankwellError
@@ -22,7 +25,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (index, search, evaluate, tune, demo):
+for verb in (index, search, rerank, evaluate, tune, explain, export, demo):
     app.command(no_args_is_help=verb is not demo)(verb)
 
 

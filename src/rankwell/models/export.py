@@ -28,8 +28,9 @@ from rankwell.models.encoder import CrossEncoder, Layer
 from rankwell.models.exported import GRAPHS, RECORD, Backend, ExportRecord, Precision, check_precision, graph_inputs
 
 OPSET = 17  # the first with LayerNormalization
-# Far below any score, far above the lowest float16; after softmax exactly 0.
-_CLOSED = -1e4
+# What a closed column's score is lowered by: it weighs e^-60, nothing in fp32 unless it lay 40 above the best open one.
+# Much lower, and the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
+_CLOSED = -60.0
 _SOURCE_FILES = (
     "*.safetensors",
     "config.json",
@@ -62,9 +63,9 @@ class GridEncoder(nn.Module):
         x = self.model.encoder.embed(tokens.flatten(), segments.flatten(), positions.flatten())
         *layers, final = _layers(self.model)
         for number, layer in enumerate(layers):
-            x = layer._feed_forward(x, self._attend(number, x, x, bias, batch))
+            x = layer.finish(x, self._attend(number, x, x, bias, batch))
         first = x.reshape(batch, -1, x.shape[1])[:, 0]
-        first = final._feed_forward(first, self._attend(len(layers), first, x, bias[:, :, :1], batch))
+        first = final.finish(first, self._attend(len(layers), first, x, bias[:, :, :1], batch))
         if self.model.pooler is not None:
             first = torch.tanh(self.model.pooler(first))
         logits: Tensor = self.model.head(first)
@@ -204,7 +205,8 @@ def _cls_weights(model: GridEncoder) -> set[str]:
 def _to_openvino(traced: Path, path: Path, precision: Precision) -> None:
     import openvino
 
-    openvino.save_model(openvino.convert_model(traced), path, compress_to_fp16=precision == "f16")
+    # Not convert_model, which reports its use over the network.
+    openvino.save_model(openvino.Core().read_model(traced), path, compress_to_fp16=precision == "f16")
 
 
 def _packages(backend: Backend) -> dict[str, str]:

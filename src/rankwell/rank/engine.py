@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.templates import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.config import RankerConfig
@@ -38,7 +39,7 @@ def relevance(logits: Logits) -> NDArray[np.float32]:
 def probability(logits: Logits) -> NDArray[np.float32]:
     """p(relevant): of two logits their softmax, of one score its sigmoid."""
     margin = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-    return (1.0 / (1.0 + np.exp(-margin.astype(np.float64)))).astype(np.float32)
+    return np.exp(-np.logaddexp(0.0, -margin.astype(np.float64))).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,5 +65,7 @@ def load(folder: Path, backend: str, changes: Mapping[str, Any], options: Mappin
     """Load ``folder`` with the backend of that name; ``changes`` replace parts of the model's configuration."""
     if backend not in BACKENDS:
         raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(BACKENDS)})")
+    if backend == "torch" and find_spec("torch") is None:
+        raise MissingExtraError("torch", "models", "scoring with the torch backend")
     loaded: Loaded = import_module(BACKENDS[backend]).load(folder, changes, options)
     return loaded

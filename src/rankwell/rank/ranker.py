@@ -96,7 +96,7 @@ class Ranker:
         self.template = template
         self.windows = windows
         self.truncation = TruncationReport()
-        self.segments = self._segments = segments
+        self.segments = segments
         self.cache = cache
         self.identity = identity
 
@@ -178,6 +178,8 @@ class Ranker:
         self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000, name: str = "rankwell"
     ) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, in the model's order."""
+        if depth < 1:
+            raise RankwellError(f"the depth must be at least 1, not {depth}")
         by_qid = {query.qid: query for query in queries}
         missing = next((qid for qid in run if qid not in by_qid), None)
         if missing is not None:

@@ -114,9 +114,9 @@ class TorchEngine:
         begin = 0
         while begin < len(order):
             rows = order[begin : begin + max(1, self.budget // max(1, int(lengths[order[begin]])))]
-            logits = self._compute(self._forward_on_grid, take_sequences(sequences, rows), len(rows))
+            logits = self._compute(take_sequences(sequences, rows))
             if logits is not None:
-                found[torch.from_numpy(rows).to(self.device)] = logits
+                found[torch.from_numpy(rows).to(self.device)] = logits.float()
                 begin += len(rows)
 
     def _run_packed(self, sequences: Sequences, found: Tensor) -> None:
@@ -124,25 +124,28 @@ class TorchEngine:
         begin, first = 0, 0  # the first sequence of the batch, and its first token
         while begin < len(ends):
             end = max(begin + 1, int(np.searchsorted(ends, first + self.budget, side="right")))
-            batch = _slice(sequences, begin, end)
-            logits = self._compute(self._forward_packed, batch, end - begin)
+            logits = self._compute(_slice(sequences, begin, end))
             if logits is not None:
                 found[begin:end] = logits
                 begin, first = end, int(ends[end - 1])
 
-    def _compute(self, forward: Callable[[Sequences], Tensor], batch: Sequences, size: int) -> Tensor | None:
+    def _compute(self, batch: Sequences) -> Tensor | None:
         """The batch's logits, or ``None`` when it must be made anew because the budget was halved."""
         try:
-            return forward(batch)
+            return self._forward(batch)
         except torch.cuda.OutOfMemoryError:
             # Once, and loudly: a budget that is too large twice is the user's to lower, and one sequence is no less.
-            if self._halved or size == 1:
+            if self._halved or len(batch) == 1:
                 raise
             self._halved = True
-            self.budget = max(1, min(self.budget, len(batch.tokens)) // 2)
+            half = self.budget // 2
+            self.budget = half if len(batch.tokens) > half else len(batch.tokens) // 2
         warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
         torch.cuda.empty_cache()
         return None
+
+    def _forward(self, batch: Sequences) -> Tensor:
+        return self._forward_packed(batch) if self.packed else self._forward_on_grid(batch)
 
     def _forward_on_grid(self, batch: Sequences) -> Tensor:
         def move(values: NDArray[Any], dtype: torch.dtype) -> Tensor:

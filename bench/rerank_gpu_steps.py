@@ -1,0 +1,356 @@
+"""The steps of ``rerank_gpu.py`` that measure rankwell."""
+
+from __future__ import annotations
+
+import copy
+import json
+import platform
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from rankwell.inputs.batching import take_sequences
+from rankwell.inputs.sequences import Sequences
+from rankwell.models.attention import Blocks
+from rankwell.models.encoder import CrossEncoder
+from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.rank.torch_engine import TorchEngine
+from rerank_gpu_models import flops, make_pairs
+
+RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")
+BUDGETS = (1 << 15, 1 << 16, 1 << 17, 1 << 18)
+BLOCKS = [
+    Blocks(rows, columns, warps, stages)
+    for rows, columns, warps in ((64, 64, 4), (64, 32, 4), (128, 64, 8), (128, 32, 4))
+    for stages in (1, 2, 3)
+    if rows == 64 or stages == 2
+]
+CATEGORIES = {  # part of a kernel's name → what it is
+    "attention": ("_attend_kernel",),
+    "attention of [CLS]": ("_attend_first_kernel",),
+    "residual and norm": ("_add_norm_kernel",),
+    "embeddings": ("_embed_norm_kernel",),
+    "codes of the mask": ("_codes_kernel",),
+    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "cublas", "gemv", "splitk"),
+    "gelu": ("Gelu", "gelu"),
+    "copies": ("Memcpy", "Memset", "copy_kernel"),
+}
+
+
+class Bench:
+    """The results so far, and what all steps need."""
+
+    def __init__(self, out: Path, limit: float, smoke: bool):
+        self.out = out
+        self.limit = limit
+        self.smoke = smoke
+        self.gpu = torch.cuda.is_available()
+        self.device = "cuda" if self.gpu else "cpu"
+        self.dtype = torch.bfloat16 if self.gpu else torch.float32
+        self.packed = True
+        self.begin = time.perf_counter()
+        self.results: dict[str, Any] = {}
+
+    def step(self, name: str, work: Callable[[], Any]) -> Any:
+        """Do one step; a failure is a result too."""
+        spent = time.perf_counter() - self.begin
+        found: Any
+        if spent > self.limit:
+            found = {"skipped": f"after {spent:.0f} s"}
+        else:
+            try:
+                found = work()
+            except Exception as error:
+                found = {"failed": f"{type(error).__name__}: {error}", "where": traceback.format_exc()[-2000:]}
+            if self.gpu:
+                torch.cuda.empty_cache()
+        self.results[name] = found
+        self.results["seconds"] = round(time.perf_counter() - self.begin, 1)
+        self.out.write_text(json.dumps(self.results, indent=1) + "\n", encoding="utf-8")
+        print(f"[{time.perf_counter() - self.begin:5.0f} s] {name}: {json.dumps(found)[:3000]}", flush=True)
+        return found
+
+    def wait(self) -> None:
+        if self.gpu:
+            torch.cuda.synchronize()
+
+    def seconds(self, work: Callable[[], Any], repeats: int = 3, warm: int = 1) -> float:
+        """The median time of ``work`` by the host's clock, its own waiting included."""
+        times = []
+        warm, repeats = (0, 1) if self.smoke else (warm, repeats)
+        for turn in range(warm + repeats):
+            self.wait()
+            begin = time.perf_counter()
+            work()
+            self.wait()
+            if turn >= warm:
+                times.append(time.perf_counter() - begin)
+        return statistics.median(times)
+
+    @property
+    def peak(self) -> float:
+        """The measured matrix rate in operations a second; 1 where it could not be measured."""
+        return float(self.results.get("matrix_rate", {}).get("tflops", 0)) * 1e12 or 1.0
+
+
+def environment(bench: Bench) -> dict[str, Any]:
+    found: dict[str, Any] = {"python": platform.python_version(), "device": bench.device}
+    for package in ("torch", "triton", "transformers", "sentence-transformers", "numpy", "numba"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    if bench.gpu:
+        properties = torch.cuda.get_device_properties(0)
+        found |= {"gpu": properties.name, "memory_gb": round(properties.total_memory / 1e9)}
+        found["multiprocessors"] = properties.multi_processor_count
+    return found
+
+
+def matrix_rate(bench: Bench) -> dict[str, float]:
+    size, many = (64, 2) if bench.smoke else (8192, 20)
+    a, b = (torch.randn(size, size, device=bench.device).to(bench.dtype) for _ in range(2))
+    seconds = bench.seconds(lambda: [a @ b for _ in range(many)], repeats=5) / many
+    return {"tflops": round(2 * size**3 / seconds / 1e12, 3)}
+
+
+def product_rates(bench: Bench, config: EncoderConfig, tokens: int) -> dict[str, Any]:
+    """The matrix products of one layer, alone: what the encoder could reach at most."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    found: dict[str, Any] = {}
+    total_time = total_work = 0.0
+    for name, (into, out) in {
+        "qkv": (hidden, 3 * hidden),
+        "mix": (hidden, hidden),
+        "inner": (hidden, inner),
+        "outer": (inner, hidden),
+    }.items():
+        x = torch.randn(tokens, into, device=bench.device).to(bench.dtype)
+        weight = torch.randn(out, into, device=bench.device).to(bench.dtype)
+        bias = torch.randn(out, device=bench.device).to(bench.dtype)
+        many = 2 if bench.smoke else 10
+
+        def plain(x: Any = x, weight: Any = weight, bias: Any = bias, many: int = many) -> None:
+            for _ in range(many):
+                functional.linear(x, weight, bias)
+
+        seconds = bench.seconds(plain) / many
+        work = 2.0 * tokens * into * out
+        found[name] = round(work / seconds / 1e12, 1)
+        total_time, total_work = total_time + seconds, total_work + work
+        if name == "inner":
+
+            def joined(x: Any = x, weight: Any = weight, bias: Any = bias, many: int = many) -> None:
+                for _ in range(many):
+                    torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
+
+            def apart(x: Any = x, weight: Any = weight, bias: Any = bias, many: int = many) -> None:
+                for _ in range(many):
+                    functional.gelu(functional.linear(x, weight, bias))
+
+            found["inner_ms_plain_joined_apart"] = [
+                round(t / many * 1e3, 4) for t in (seconds * many, bench.seconds(joined), bench.seconds(apart))
+            ]
+    found["all_tflops"] = round(total_work / total_time / 1e12, 1)
+    found["all_share"] = round(total_work / total_time / bench.peak, 4)
+    return found
+
+
+def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -> dict[str, Any]:
+    """Time each way to cut the kernel, check each against torch in fp32, and keep the best for the rest of the run."""
+    from rankwell.models import triton_attention as kernels
+    from rankwell.models.attention import attend, make_layout
+
+    pairs = make_pairs(4 if bench.smoke else 480, seed=3)
+    words, last = torch.from_numpy(pairs.words).to(bench.device), torch.from_numpy(pairs.last).to(bench.device)
+    qkv = torch.randn(len(pairs.tokens), 3 * heads * size, device=bench.device).to(bench.dtype)
+    few = take_sequences(pairs, np.arange(min(64, len(pairs))))
+    some = len(few.tokens)
+    layout = make_layout(words[:some], last[:some], torch.from_numpy(few.ends), rule)
+    expected = attend(qkv[:some].float(), layout, heads)
+    found: dict[str, Any] = {}
+    best: tuple[float, Blocks] | None = None
+    for blocks in BLOCKS[:2] if bench.smoke else BLOCKS:
+        label = f"{blocks.rows}x{blocks.columns} w{blocks.warps} s{blocks.stages}"
+        try:
+            tiles, table = (torch.from_numpy(x).to(bench.device) for x in kernels.make_tiles(pairs.ends, blocks.rows))
+            packed = kernels.pack(words, last, tiles, table, rule, blocks)
+            out = kernels.attend_packed(qkv, packed, heads)
+            error = float((out[:some].float() - expected).norm() / expected.norm())
+            many = 1 if bench.smoke else 20
+
+            def run(packed: Any = packed, many: int = many) -> None:
+                for _ in range(many):
+                    kernels.attend_packed(qkv, packed, heads)
+
+            seconds = bench.seconds(run) / many
+        except Exception as problem:
+            found[label] = f"{type(problem).__name__}: {problem}"[:200]
+            continue
+        found[label] = {"us": round(seconds * 1e6, 1), "relative_error": round(error, 6)}
+        if error < 1e-2 and (best is None or seconds < best[0]):
+            best = seconds, blocks
+    if best is not None:
+        kernels.BLOCKS[size, rule != "full"] = best[1]
+        found["best"] = f"{best[1]}"
+        found["ns_a_token"] = round(best[0] / len(pairs.tokens) * 1e9, 3)
+    return found
+
+
+def engine_for(bench: Bench, model: CrossEncoder, rule: AttentionRule, **options: Any) -> TorchEngine:
+    options.setdefault("packed", bench.packed)
+    return TorchEngine(model, rule, device=bench.device, dtype=options.pop("dtype", bench.dtype), **options)
+
+
+def probe(bench: Bench, model: CrossEncoder) -> dict[str, Any]:
+    """Whether the packed engine runs at all; where it does not, the rest is measured on the grid."""
+    few = make_pairs(2)
+    try:
+        for rule in RULES:
+            engine_for(bench, model, rule).logits(few)
+    except Exception as error:
+        bench.packed = False
+        return {"packed": False, "failed": f"{type(error).__name__}: {error}"[:1000]}
+    return {"packed": True}
+
+
+def rates(bench: Bench, config: EncoderConfig, pairs: Sequences, seconds: float) -> dict[str, float]:
+    computed, whole = flops(config, pairs.lengths())
+    return {
+        "pairs_per_s": round(len(pairs) / seconds, 1),
+        "share": round(computed / seconds / bench.peak, 4),
+        "share_of_model": round(whole / seconds / bench.peak, 4),
+    }
+
+
+def best_budget(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    config = model.encoder.config
+    # Enough for several batches of the largest budget.
+    part = take_sequences(pairs, np.arange(min(len(pairs), max(8_000, len(pairs) // 3))))
+    for budget in (512, 1024) if bench.smoke else BUDGETS:
+        engine = engine_for(bench, model, "strm", budget=budget)
+        found[str(budget)] = rates(bench, config, part, bench.seconds(lambda e=engine: e.logits(part), repeats=2))  # type: ignore[misc]
+    found["best"] = int(max((k for k in found), key=lambda k: found[k]["pairs_per_s"]))
+    return found
+
+
+def score(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> dict[str, Any]:
+    """Full attention, STRM and strict in turns, so that a warming chip meets all; then with gelu apart."""
+    config = model.encoder.config
+    engines = {rule: engine_for(bench, model, rule, budget=budget) for rule in RULES}
+    times: dict[str, list[float]] = {rule: [] for rule in RULES}
+    for rule in RULES:
+        engines[rule].logits(take_sequences(pairs, np.arange(min(len(pairs), 2_000))))
+    for _ in range(1 if bench.smoke else 3):
+        for rule, engine in engines.items():
+            times[rule].append(bench.seconds(lambda e=engine: e.logits(pairs), repeats=1, warm=0))  # type: ignore[misc]
+    found: dict[str, Any] = {
+        rule: rates(bench, config, pairs, statistics.median(taken)) for rule, taken in times.items()
+    }
+    for rule in ("strm", "strict"):
+        found[f"{rule}_slower_by"] = round(statistics.median(times[rule]) / statistics.median(times["full"]) - 1, 4)
+    apart = engine_for(bench, model, "strm", budget=budget, joined_gelu=False)
+    found["strm_gelu_apart"] = rates(bench, config, pairs, bench.seconds(lambda: apart.logits(pairs), repeats=1))
+    engine_for(bench, model, "strm", budget=budget)  # the switch is the model's: back to the default
+    return found
+
+
+def correct(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, Any]:
+    """Scores of packed bf16 against the grid in fp32, relative to the scores' own spread."""
+    some = take_sequences(pairs, np.arange(min(512, len(pairs))))
+    exact_model = copy.deepcopy(model)
+    found: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
+    for rule in RULES:
+        exact = engine_for(bench, exact_model, rule, dtype=torch.float32, packed=False, budget=1 << 14).logits(some)
+        scores[rule] = exact
+        variants: dict[str, dict[str, Any]] = {
+            "packed": {},
+            "packed, gelu apart": {"joined_gelu": False},
+            "grid": {"packed": False, "budget": 1 << 14},
+        }
+        for name, options in variants.items():
+            ours = engine_for(bench, model, rule, **options).logits(some)
+            found[f"{rule}, {name}"] = {
+                "rms_over_spread": round(float(np.sqrt(np.mean((ours - exact) ** 2)) / exact.std()), 5),
+                "max_difference": round(float(np.abs(ours - exact).max()), 5),
+                "correlation": round(float(np.corrcoef(ours[:, 0], exact[:, 0])[0, 1]), 6),
+            }
+    found["spread"] = round(float(scores["full"].std()), 4)
+    found["strm_is_not_full"] = round(
+        float(np.sqrt(np.mean((scores["strm"] - scores["full"]) ** 2)) / scores["full"].std()), 4
+    )
+    engine_for(bench, model, "strm")  # back to the default
+    return found
+
+
+def profile(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> dict[str, Any]:
+    """Where the time goes: the kernels' times by kind, as shares of the wall time; what is left is an idle GPU."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    tokens = 4 * budget
+    few = take_sequences(pairs, np.arange(max(1, int(np.searchsorted(pairs.ends, tokens)))))
+    engine = engine_for(bench, model, "strm", budget=budget)
+    engine.logits(few)
+    bench.wait()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.gpu else [])]
+    wall = bench.seconds(lambda: engine.logits(few), repeats=1)
+    with profiled(activities=activities) as trace:
+        engine.logits(few)
+        bench.wait()
+    kernels: dict[str, float] = {}
+    for event in trace.key_averages():
+        spent = float(getattr(event, "self_device_time_total", 0) or 0)
+        if spent > 0 and str(getattr(event, "device_type", "")).endswith("CUDA"):
+            kernels[event.key] = kernels.get(event.key, 0.0) + spent * 1e-6
+    shares = dict.fromkeys((*CATEGORIES, "other"), 0.0)
+    for kernel, spent in kernels.items():
+        kind = next((name for name, parts in CATEGORIES.items() if any(p in kernel for p in parts)), "other")
+        shares[kind] += spent / wall
+    top = sorted(kernels.items(), key=lambda item: -item[1])[:14]
+    return {
+        "wall_ms": round(wall * 1e3, 2),
+        "shares": {name: round(share, 4) for name, share in shares.items()},
+        "busy": round(sum(kernels.values()) / wall, 4),
+        "kernels_ms": {name[:90]: round(spent * 1e3, 3) for name, spent in top},
+    }
+
+
+def with_layout(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> dict[str, Any]:
+    """From stored queries and documents: laying the pairs out is timed too, while the GPU scores those before."""
+    from rankwell.inputs.pieces import Pieces
+    from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
+
+    inner = pairs.tokens > 4
+    owner = np.repeat(np.arange(len(pairs)), pairs.lengths())
+    continues = np.concatenate([[False], ~pairs.last[:-1]])
+    fields = {}
+    for name, segment in (("query", 0), ("document", 1)):
+        own = inner & (pairs.segments == segment)
+        ends = np.cumsum(np.bincount(owner[own], minlength=len(pairs)))
+        fields[name] = Pieces.plain(pairs.tokens[own], continues[own], ends)
+    template, special = Template(max_length=180), SpecialTokens(2, 3)
+    engine = engine_for(bench, model, "strm", budget=budget)
+    chunk = 16 if bench.smoke else 8192
+
+    def run() -> Any:
+        pending = []
+        for begin in range(0, len(pairs), chunk):
+            rows = np.arange(begin, min(begin + chunk, len(pairs)))
+            taken = {name: field.take(rows) for name, field in fields.items()}
+            pending.append(engine.submit(lay_out_pairs(template, special, taken)))
+        return np.concatenate([wait() for wait in pending])
+
+    same = float(np.abs(run() - engine.logits(pairs)).max())
+    found: dict[str, Any] = rates(bench, model.encoder.config, pairs, bench.seconds(run, repeats=2))
+    return {**found, "difference": same}
