@@ -127,7 +127,9 @@ def main() -> None:
                     f"| {name} | {len(pairs) / took:.1f} | {base / took:.2f} | {difference:.1e} | {correlation:.4f} |",
                     flush=True,
                 )
-                records.append({"system": name, "max_length": max_length, "seconds": seconds[name], "ratio": base / took})
+                records.append(
+                    {"system": name, "max_length": max_length, "seconds": seconds[name], "ratio": base / took}
+                )
     if chosen.out:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         chosen.out.write_text(json.dumps(records, indent=2))

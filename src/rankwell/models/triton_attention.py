@@ -33,7 +33,9 @@ RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2}
 WORDS = 1 << 15  # words of one sequence that have a code
 # What a closed score is set to. It is finite, so that a row whose first keys are all closed gives no NaN; what such
 # keys put into the sums is multiplied by exp(-huge) = 0 as soon as an open one comes, and a token always sees itself.
-CLOSED = tl.constexpr(-1.0e30)
+# Far below any score, yet small enough that what a fused multiply-add leaves of CLOSED * scale - CLOSED * scale is no more
+# than a rounding: with -1e30 that residue overflowed exp2 in a block whose columns are all closed to a row.
+CLOSED = tl.constexpr(-4.0e6)
 CODE_BITS = tl.constexpr(0x3FFFFFFF)
 WORD_BITS = tl.constexpr(0x7FFF)
 SIGN_BIT = tl.constexpr(-0x80000000)
@@ -42,7 +44,7 @@ SIGN_BIT = tl.constexpr(-0x80000000)
 # By head size and whether there is a mask. Small blocks, because sequences are short: 64 rows waste fewer places at a
 # sequence's end than 128. With a mask, 32 keys at a time keep its bits in the few predicate registers there are.
 BLOCKS: dict[tuple[int, bool], Blocks] = {
-    (size, masked): Blocks(64, 32 if masked else 64, 4, 2) for size in (16, 32, 64, 128) for masked in (False, True)
+    (size, masked): Blocks(64, 32, 4, 3) for size in (16, 32, 64, 128) for masked in (False, True)
 }
 FIRST_COLUMNS = 64
 

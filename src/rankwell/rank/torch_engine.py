@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rankwell.rank.engine import Loaded, Logits
 
 CPU_BUDGET = 2048
-GPU_BUDGET = 1 << 17
+GPU_BUDGET = 1 << 18
 
 
 def load(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
