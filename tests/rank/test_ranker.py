@@ -120,8 +120,10 @@ class TestTypes:
         every = ranker.predict(PAIRS, types=["Numeric"] * 6)
         assert np.abs(some - every)[changed].max() < 1e-5
 
-    def test_do_not_matter_to_mono(self, ranker: Ranker) -> None:
-        assert np.abs(ranker.predict(PAIRS, types=["person"] * 6) - ranker.predict(PAIRS)).max() < 1e-6
+    def test_are_refused_by_a_template_without_a_place_for_them(self, ranker: Ranker) -> None:
+        with pytest.raises(RankwellError, match="the template mono has no place for them"):
+            ranker.predict(PAIRS, types=["person"] * 6)
+        assert np.array_equal(ranker.predict(PAIRS, types=[None] * 6), ranker.predict(PAIRS))
 
     def test_must_be_as_many_as_pairs(self, ranker: Ranker) -> None:
         with pytest.raises(RankwellError, match="1 types for 6 pairs"):

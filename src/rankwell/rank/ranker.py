@@ -151,6 +151,8 @@ class Ranker:
         documents, document_of = _distinct([document for _, document in pairs])
         if types is not None and len(types) != len(pairs):
             raise RankwellError(f"{len(types)} types for {len(pairs)} pairs")
+        if any(types or ()) and all(field.name != "type" for field in self.template.fields):
+            raise RankwellError(f"types are given, but the template {self.template.name} has no place for them")
         labels, label_of = _distinct([(label or "").lower() for label in types or [None] * len(pairs)])
         return self._score_texts(TextPairs(queries, query_of, labels, label_of, documents, document_of), activation)
 
