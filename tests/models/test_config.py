@@ -149,7 +149,8 @@ class TestTheCard:
         for config in (RankerConfig(), DR_BERT):
             code = model_card(config, BASE).split("```python\n")[1].split("```")[0]
             assert len(code.splitlines()) == 3
-            lines = code.replace('"this folder"', repr(str(tiny_checkpoint))).splitlines()
+            folder = f"{str(tiny_checkpoint)!r}, template={{'name': {config.template.name!r}}}"
+            lines = code.replace('"this folder"', folder).splitlines()
             names: dict[str, object] = {}
             exec("\n".join([*lines[:2], f"found = {lines[2]}"]), names)
             assert len(names["found"]) == 2  # type: ignore[arg-type]
