@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import gzip
 import shutil
 import subprocess
@@ -104,12 +105,17 @@ def test_arbitrary_bytes_are_lines_or_an_input_error(
     assert not any("\n" in text or "\0" in text for _, text in lines)
 
 
-def test_reading_closes_the_file_also_under_gzip(tmp_path: Path) -> None:
+def test_reading_closes_the_file_also_under_gzip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "zipped"
     path.write_bytes(gzip.compress(b"a\n"))
+    # A file that is only collected warns in its destructor, where an error is reported but not raised.
+    unclosed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unclosed.append)
     with warnings.catch_warnings():
         warnings.simplefilter("error", ResourceWarning)
         list(read_lines(path))
+        gc.collect()
+    assert unclosed == []
 
 
 @pytest.mark.parametrize("name", ["new.txt", "new.txt.gz", "folder/that/is/made/new.txt"])
