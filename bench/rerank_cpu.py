@@ -61,8 +61,8 @@ def systems(model: Path, max_length: int, folder: Path) -> dict[str, Callable[[P
 
     reference = CrossEncoder(str(model), max_length=max_length, device="cpu")
     template = {"name": "mono", "max_length": max_length}
-    full = Ranker.from_pretrained(model, template=template)
-    strm = Ranker.from_pretrained(model, template=template, attention="strm")
+    full = Ranker.from_pretrained(model, windows=None, template=template)
+    strm = Ranker.from_pretrained(model, windows=None, template=template, attention="strm")
 
     def theirs(pairs: Pairs) -> np.ndarray[Any, Any]:
         scores = reference.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
@@ -80,7 +80,7 @@ def systems(model: Path, max_length: int, folder: Path) -> dict[str, Callable[[P
 
         out = folder / f"{backend}-{precision}-{max_length}"
         export_model(model, out, backend=backend, precision=precision, template=template)  # type: ignore[arg-type]
-        found[f"rankwell, {backend} {precision}"] = Ranker.from_pretrained(out, backend=backend).predict
+        found[f"rankwell, {backend} {precision}"] = Ranker.from_pretrained(out, backend=backend, windows=None).predict
     return found
 
 

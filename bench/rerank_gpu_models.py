@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from rankwell.inputs.sequences import Sequences
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer
@@ -88,6 +89,7 @@ def random_model(config: EncoderConfig, device: str) -> CrossEncoder:
             assert isinstance(layer, Layer)
             layer.qkv.weight[: 2 * config.hidden_size] *= 1.5
         for table in (model.encoder.segments, model.encoder.positions):
+            assert isinstance(table, nn.Embedding)
             table.weight *= 0.3
     return model.eval()
 

@@ -20,6 +20,8 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
 from rankwell.corpus.records import Run
 from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.fitting import Fitting
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.rank.cache import hash_model
 from rankwell.rank.duo import DuoOptions, rerank_duo
@@ -91,9 +93,9 @@ def test_depth_cuts_the_candidates(call: Call, expected: Callable[..., Run]) -> 
 
 
 def test_what_is_cut_from_texts_is_said(call: Call, expected: Callable[..., Run]) -> None:
-    done = call("--max-length", "80")
+    done = call("--max-length", "80", "--windows", "0")
     assert re.search(r"; \d+ of 15 pairs cut \([\d.]+%\): pieces [\d,]+ of document\n", done.out)
-    assert same("out.run", expected(template={"max_length": 80}))
+    assert same("out.run", expected(template={"max_length": 80}, windows=None))
 
 
 def test_the_models_parts_can_be_changed(call: Call, expected: Callable[..., Run]) -> None:
@@ -108,6 +110,51 @@ def test_long_documents_are_read_in_windows(call: Call, expected: Callable[..., 
     assert same("out.run", expected(windows=Windows(20, 10, "top2")))
     assert call("--windows", "20", "--stride", "20").code == 0
     assert same("out.run", expected(windows=Windows(20, 20)))
+
+
+def test_by_default_windows_are_what_fits(call: Call, expected: Callable[..., Run]) -> None:
+    done = call("--max-length", "80")
+    assert re.search(r"; 0 of 15 pairs cut \(0\.0%\), \d+ read in \d+ windows\n", done.out)
+    whole = expected(template={"max_length": 80})
+    assert same("out.run", whole)
+    assert not same("out.run", expected(template={"max_length": 80}, windows=None))
+    assert json.loads(Path("out.run.manifest.json").read_text())["config"]["windows"]["size"] == "fitting"
+    assert call("--max-length", "80", "--aggregate", "mean").code == 0
+    assert same("out.run", expected(template={"max_length": 80}, windows=Fitting(aggregate="mean")))
+
+
+def test_tokens_are_kept_in_an_index_or_a_store_and_used(
+    call: Call, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    DocumentStore.build(open_dataset(sample.FOLDER).documents(), "store")
+    digest = Tokenizer.open(tiny_checkpoint).digest
+    assert call("--no-keep-tokens", collection="store", out="without.run").code == 0
+    assert not list(Path("store").glob("tokens-*"))
+    assert call("--keep-tokens", collection="store").code == 0
+    assert [path.name for path in Path("store").glob("tokens-*")] == [f"tokens-{digest}"]
+    encode = Tokenizer.encode
+    longest = []
+
+    def watched(self: Tokenizer, texts: list[str], **options: bool) -> Any:
+        longest.append(max(map(len, texts)))
+        return encode(self, texts, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", watched)
+    assert call(collection="store", out="again.run").code == 0
+    questions = [query.text for query in read_queries(sample.FOLDER / "queries.dev.tsv")]
+    assert max(longest) <= max(map(len, questions)), "no document is tokenised again"
+    runs = [Path(name).read_bytes() for name in ("out.run", "again.run", "without.run")]
+    assert runs[0] == runs[1] == runs[2]
+
+
+def test_by_default_they_are_kept_where_the_run_needs_many(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    DocumentStore.build(open_dataset(sample.FOLDER).documents(), "store")
+    monkeypatch.setattr("rankwell.rank.texts.WORTH_KEEPING", 1.0)
+    assert call(collection="store").code == 0
+    assert not list(Path("store").glob("tokens-*"))
+    monkeypatch.setattr("rankwell.rank.texts.WORTH_KEEPING", 0.0)
+    assert call(collection="store").code == 0
+    assert len(list(Path("store").glob("tokens-*"))) == 1
 
 
 def test_scores_are_interpolated_with_the_first_run(call: Call, expected: Callable[..., Run], first: Path) -> None:
@@ -192,6 +239,7 @@ def complaint(outcome: Any) -> str:
         (["--max-length", "9999"], {}, "a length of 9999, but the encoder has 512 positions"),
         (["--max-length", "10"], {}, "needs a length of at least"),
         (["--windows", "10", "--stride", "20"], {}, "the stride must be from 1 to the size"),
+        (["--stride", "20"], {}, "--stride needs --windows"),
         (["--windows", "10", "--aggregate", "median"], {}, "no aggregation is called 'median'"),
         (["--markers"], {}, "no marker tokens"),
         (["--tag", "two words"], {}, "the run name is 'two words'"),
@@ -200,7 +248,7 @@ def complaint(outcome: Any) -> str:
         (["--cache", "theirs"], {}, "theirs: cannot be used as a score cache"),
         (["--duo", "nowhere"], {}, "nowhere: "),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_bad_input_is_one_line(call: Call, arguments: list[str], changes: dict[str, str], problem: str) -> None:
     Path("other.tsv").write_text("x\twhat\n")

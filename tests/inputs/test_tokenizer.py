@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import InputError
+from rankwell.corpus.analyser import Analyzer
 from rankwell.inputs.pieces import Pieces, pack_pieces, unpack_pieces
 from rankwell.inputs.tokenizer import Tokenizer
 
@@ -34,6 +36,47 @@ def test_stems_are_numbered_alike_in_every_call(tokenizer: Any) -> None:
     # The last two pieces are one word.
     assert first.stems[-1] == first.stems[-2] >= 0
     assert first.opens[-2:].tolist() == [True, False]
+
+
+def test_stems_mean_the_same_in_every_process(tokenizer: Any, tiny_tokenizer: Path) -> None:
+    # A hash of the stem, so that what one process keeps another can compare: this number must not change.
+    stem = int.from_bytes(hashlib.blake2b(b"bank", digest_size=8).digest()) % (2**31 - 1)
+    assert set(tokenizer.encode(["Banks"], stems=True).stems.tolist()) == {stem}
+    assert Tokenizer.open(tiny_tokenizer).encode(["tea banking"], stems=True).stems[-1] == stem
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["the", "Banks", "it's", "café", "日本", "3,100", "-", "tea's"])), max_size=4))
+def test_stems_are_those_of_the_analysers_words(tokenizer: Any, rows: list[list[str]]) -> None:
+    texts = [" ".join(row) for row in rows]
+    found = tokenizer.encode(texts, stems=True)
+    analyzer = Analyzer.english()
+    stems, opens = [], []
+    for text in texts:
+        words = analyzer.words(text)
+        encoding = tokenizer._backend.encode(text, add_special_tokens=False)
+        seen: set[int] = set()
+        for begin, _ in encoding.offsets:
+            own = [i for i, word in enumerate(words) if word.begin <= begin < word.end and word.term is not None]
+            stems.append(words[own[0]].term if own else None)
+            opens.append(bool(own) and own[0] not in seen)
+            seen.update(own)
+    number = dict(zip(stems, found.stems.tolist(), strict=True))
+    assert [number[stem] for stem in stems] == found.stems.tolist()
+    assert len(set(number.values())) == len(number)
+    assert number.get(None, -1) == -1
+    assert opens == found.opens.tolist()
+
+
+@pytest.mark.parametrize("name", ["[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]", "[e1]", "[/e20]"])
+def test_a_special_tokens_name_in_a_text_is_text(marked_tokenizer: Any, tmp_path: Path, name: str) -> None:
+    marked_tokenizer.save(tmp_path)
+    for tokenizer in (marked_tokenizer, Tokenizer.open(tmp_path)):
+        found = tokenizer.encode([f"bank {name} tea"])
+        assert tokenizer.token_id(name) >= 0
+        assert tokenizer.token_id(name) not in found.ids
+        pieces = tokenizer.token_names(found.ids)
+        assert (pieces[:2], pieces[-2:]) == (["bank", "["], ["]", "tea"])
 
 
 @settings(max_examples=100, deadline=None)
@@ -142,3 +185,14 @@ def test_packing_keeps_the_largest_id() -> None:
     for size in (1 << 15, 1 << 31):
         whole = pieces([[(size - 1, True), (size - 1, False), (0, True)]])
         assert unpack_pieces(pack_pieces(whole, size), whole.ends).ids.tolist() == [size - 1, size - 1, 0]
+
+
+@pytest.mark.parametrize("vocabulary", [30_522, 1 << 31])
+def test_stems_are_packed_too(tokenizer: Any, vocabulary: int) -> None:
+    whole = tokenizer.encode(["the banks, insouciantly", "", "3,100"], stems=True)
+    packed = pack_pieces(whole, vocabulary, stems=True)
+    assert packed.dtype == np.uint64
+    again = unpack_pieces(packed, whole.ends)
+    for name in ("ids", "continues", "stems", "opens"):
+        assert getattr(again, name).dtype == getattr(whole, name).dtype
+        assert np.array_equal(getattr(again, name), getattr(whole, name)), name

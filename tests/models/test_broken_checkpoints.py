@@ -60,7 +60,10 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     "another width than announced": (configure(intermediate_size=128), "layers.0.inner.weight has the shape (64, 32)"),
     "a width that has no heads": (configure(num_attention_heads=5), "cannot be split into 5 heads"),
     "a width in words": (configure(hidden_size="wide"), "hidden_size is 'wide', expected a whole number"),
-    "another kind of model": (configure(model_type="t5"), "a t5 model; this rankwell reads bert"),
+    "another kind of model": (
+        configure(model_type="snake"),
+        "a model of the type snake, which transformers cannot build",
+    ),
     "relative positions": (configure(position_embedding_type="relative_key"), "relative_key; expected absolute"),
     "an unknown activation": (configure(hidden_act="snake"), "no activation is called 'snake'"),
     "config.json is not JSON": (write("config.json", "{"), "config.json: not JSON"),

@@ -38,14 +38,19 @@ def reference(logits: Any) -> Any:
 class TestLoading:
     def test_a_classifier_of_two_labels(self, tiny_checkpoint: Path, pairs: Any) -> None:
         expected = reference(transformers_scores(tiny_checkpoint, pairs))
-        assert np.abs(Ranker.from_pretrained(tiny_checkpoint).predict(pairs) - expected.numpy()).max() < 1e-5
+        assert (
+            np.abs(Ranker.from_pretrained(tiny_checkpoint, windows=None).predict(pairs) - expected.numpy()).max() < 1e-5
+        )
 
     def test_a_classifier_of_one_label(self, copy: Any, pairs: Any) -> None:
         copy.keep_one_label()
         expected = transformers_scores(copy.folder, pairs)
         assert expected.shape[1] == 1
         assert load_checkpoint(copy.folder)[2].head == "score"
-        assert np.abs(Ranker.from_pretrained(copy.folder).predict(pairs) - expected[:, 0].numpy()).max() < 1e-5
+        assert (
+            np.abs(Ranker.from_pretrained(copy.folder, windows=None).predict(pairs) - expected[:, 0].numpy()).max()
+            < 1e-5
+        )
 
     def test_a_folder_that_says_nothing_is_monobert(self, tiny_checkpoint: Path) -> None:
         model, _, config = load_checkpoint(tiny_checkpoint)
@@ -76,7 +81,7 @@ class TestLoading:
             copy.keep_one_label()
         theirs = cross_encoder(str(copy.folder), max_length=100, device="cpu")
         theirs.save_pretrained(str(tmp_path / "saved"))
-        ours = Ranker.from_pretrained(tmp_path / "saved")
+        ours = Ranker.from_pretrained(tmp_path / "saved", windows=None)
         assert ours.template.max_length == 100
         documents = ["a bogus claim", "money " * 200, "insouciantly", ""]
         pairs = [("bank", document) for document in documents]
@@ -93,11 +98,11 @@ class TestLoading:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(tiny_checkpoint / name, folder)
         assert len(list(folder.glob("*.safetensors"))) > 1
-        whole = Ranker.from_pretrained(tiny_checkpoint).predict(pairs)
-        assert np.array_equal(Ranker.from_pretrained(folder).predict(pairs), whole)
+        whole = Ranker.from_pretrained(tiny_checkpoint, windows=None).predict(pairs)
+        assert np.array_equal(Ranker.from_pretrained(folder, windows=None).predict(pairs), whole)
 
     def test_the_old_names_of_norms_and_halves(self, copy: Any, pairs: Any) -> None:
-        whole = Ranker.from_pretrained(copy.folder).predict(pairs)
+        whole = Ranker.from_pretrained(copy.folder, windows=None).predict(pairs)
 
         def old(tensors: dict[str, Any]) -> dict[str, Any]:
             names = {
@@ -106,9 +111,9 @@ class TestLoading:
             return {names[name]: tensor for name, tensor in tensors.items()}
 
         copy.edit_tensors(old)
-        assert np.array_equal(Ranker.from_pretrained(copy.folder).predict(pairs), whole)
+        assert np.array_equal(Ranker.from_pretrained(copy.folder, windows=None).predict(pairs), whole)
         copy.edit_tensors(lambda t: {name: tensor.half() for name, tensor in t.items()})
-        assert np.abs(Ranker.from_pretrained(copy.folder).predict(pairs) - whole).max() < 0.05
+        assert np.abs(Ranker.from_pretrained(copy.folder, windows=None).predict(pairs) - whole).max() < 0.05
 
     def test_a_checkpoint_of_few_positions_is_used_within_them(self, copy: Any) -> None:
         name = "bert.embeddings.position_embeddings.weight"
@@ -136,7 +141,7 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("changes", "problem"),
         [
-            ({"attention": "sparse"}, "attention: Input should be 'full', 'strm' or 'strict'"),
+            ({"attention": "sparse"}, "attention: Input should be 'full', 'strm', 'strict' or 'exact_match'"),
             ({"atention": "strm"}, "atention: Extra inputs are not permitted"),
             ({"template": {"length": 3}}, "template.length: Extra inputs"),
         ],
@@ -182,7 +187,7 @@ class TestSaving:
             warnings.simplefilter("error")
             logits = transformers_scores(tmp_path / "saved", pairs)
         assert logits.shape[1] == (2 if head == "two_logits" else 1)
-        found = Ranker.from_pretrained(tmp_path / "saved").predict(pairs)
+        found = Ranker.from_pretrained(tmp_path / "saved", windows=None).predict(pairs)
         assert np.abs(found - reference(logits).numpy()).max() < 1e-5
 
     def test_gives_sentence_transformers_the_same_scores(self, loaded: Any, tmp_path: Path, pairs: Any) -> None:
@@ -191,7 +196,7 @@ class TestSaving:
         save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"template": {"max_length": 90}}))
         theirs = cross_encoder(str(tmp_path / "saved"), device="cpu")
         logits = theirs.predict(pairs, activation_fn=torch.nn.Identity(), convert_to_tensor=True)
-        found = Ranker.from_pretrained(tmp_path / "saved").predict(pairs)
+        found = Ranker.from_pretrained(tmp_path / "saved", windows=None).predict(pairs)
         assert np.abs(found - reference(logits).numpy()).max() < 1e-5
 
     def test_gives_transformers_the_same_tokenizer(self, loaded: Any, tmp_path: Path, pairs: Any) -> None:

@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Query, Run  # noqa: E402
+from rankwell.inputs.fitting import Fitting  # noqa: E402
 from rankwell.inputs.templates import Sequences, Template  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.inputs.windows import Windows  # noqa: E402
@@ -96,7 +97,7 @@ class TestPredict:
         assert types.predict(pairs, types=named).tolist() == [5, 0, 2, 8, 1, 1, 11, 4]
 
     def test_what_was_cut_is_counted(self, tiny_checkpoint: Path) -> None:
-        ranker = Ranker.from_pretrained(tiny_checkpoint, template={"max_length": 80})
+        ranker = Ranker.from_pretrained(tiny_checkpoint, template={"max_length": 80}, windows=None)
         ranker.predict([("bank", "tea " * 100), ("bank", "tea")])
         assert str(ranker.truncation) == "1 of 2 pairs cut (50.0%): pieces 24 of document"
 
@@ -107,6 +108,77 @@ class TestPredict:
             together = list(pool.map(ranker.predict, parts))
         for one, other in zip(alone, together, strict=True):
             assert np.array_equal(one, other)
+
+
+class Begun:
+    """An engine that computes when it is asked for the result, and notes what came when."""
+
+    def __init__(self, engine: Any):
+        self.engine = engine
+        self.log: list[tuple[str, int]] = []
+        self.count = 0
+
+    def submit(self, sequences: Sequences) -> Any:
+        number = self.count
+        self.count += 1
+        self.log.append(("begun", number))
+
+        def finish() -> Any:
+            self.log.append(("asked", number))
+            return self.engine.logits(sequences)
+
+        return finish
+
+    def logits(self, sequences: Sequences) -> Any:
+        raise AssertionError("to be submitted")
+
+
+class TestOverlap:
+    """Sequences are laid out while those before them are computed."""
+
+    def test_the_next_part_is_begun_before_the_last_is_asked_for(
+        self, counting: Ranker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 2)
+        engine = Begun(counting.engine)
+        ranker = Ranker(engine, counting.tokenizer, Template())
+        pairs = [("tea", "bank " * count) for count in (4, 0, 2, 7, 1, 1, 9)]
+        assert ranker.predict(pairs).tolist() == [4, 0, 2, 7, 1, 1, 9]
+        assert engine.log == [
+            ("begun", 0),
+            ("begun", 1),
+            ("asked", 0),
+            ("begun", 2),
+            ("asked", 1),
+            ("begun", 3),
+            ("asked", 2),
+            ("asked", 3),
+        ]
+
+    def test_also_from_one_group_of_queries_to_the_next(
+        self, counting: Ranker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 1)
+        run = Run.from_scores({qid: {"a": 3.0, "b": 2.0, "c": 1.0} for qid in "123"})
+        queries = [Query(qid, "bank " * int(qid)) for qid in "123"]
+        texts = Collection(a="tea", b="bank", c="bank bank")
+        engine = Begun(counting.engine)
+        found = Ranker(engine, counting.tokenizer, Template()).rerank(run, queries, texts)
+        assert dict(found) == dict(counting.rerank(run, queries, texts))
+        done = [engine.log.index(("asked", number)) for number in range(9)]
+        begun = [engine.log.index(("begun", number)) for number in range(9)]
+        assert all(later < earlier for later, earlier in zip(begun[1:], done, strict=False))
+        under_way = np.cumsum([1 if what == "begun" else -1 for what, _ in engine.log])
+        assert under_way.max() <= 3  # two, and the last of the group before
+
+    def test_scores_are_the_same_bits(self, ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 2)
+
+        class Plain:
+            logits = ranker.engine.logits
+
+        plain = Ranker(Plain(), ranker.tokenizer, ranker.template)
+        assert plain.predict(PAIRS).tobytes() == ranker.predict(PAIRS).tobytes()
 
 
 class TestTypes:
@@ -242,6 +314,45 @@ class TestWindows:
         windowed = Ranker.from_pretrained(tiny_checkpoint, windows=Windows(200, 100))
         assert np.abs(windowed.predict(PAIRS) - ranker.predict(PAIRS)).max() < 1e-5
 
+    def test_are_what_fits_by_default(self, counting: Ranker) -> None:
+        # [CLS] tea [SEP] … [SEP] leaves six of ten; by hand: the windows of the second begin at 0 3 6 and 7.
+        template = Template(max_length=10, max_query=3)
+        documents = ["bank " * 6, "tea tea tea bank tea tea tea bank bank tea tea bank bank", ""]
+        pairs = [("tea", document) for document in documents]
+        ranker = Ranker(counting.engine, counting.tokenizer, template)
+        assert ranker.predict(pairs).tolist() == [6, 4, 0]
+        assert str(ranker.truncation) == "0 of 3 pairs cut (0.0%), 1 read in 4 windows"
+        off = Ranker(counting.engine, counting.tokenizer, template, windows=None)
+        assert off.predict(pairs).tolist() == [6, 1, 0]
+        assert str(off.truncation) == "1 of 3 pairs cut (33.3%): pieces 7 of document"
+        mean = Ranker(counting.engine, counting.tokenizer, template, windows=Fitting(aggregate="first"))
+        assert mean.predict(pairs).tolist() == [6, 1, 0]
+
+    def test_by_default_a_document_is_scored_by_its_best_part(self, tiny_checkpoint: Path) -> None:
+        ranker = Ranker.from_pretrained(tiny_checkpoint, template={"max_length": 104, "max_query": 64})
+        assert ranker.windows == Fitting()
+        words = [word for word in ("river", "bank", "tea", "money", "honey") for _ in range(50)]
+        assert len(ranker.tokenizer.encode([" ".join(words)]).ids) == 250
+        score = ranker.predict([("bank", " ".join(words))])[0]
+        # 100 words fit: windows begin at 0, 50, 100 and, the last, at 150.
+        parts = [" ".join(words[begin : begin + 100]) for begin in (0, 50, 100, 150)]
+        cut = Ranker.from_pretrained(tiny_checkpoint, template={"max_length": 104, "max_query": 64}, windows=None)
+        assert score == pytest.approx(cut.predict([("bank", part) for part in parts]).max(), abs=1e-5)
+        assert (cut.truncation.pairs_cut, ranker.truncation.windows) == (0, 4)
+
+    @pytest.mark.parametrize("block", [1, 2, 3, 5, 4096])
+    def test_in_parts_of_any_size_give_the_same(
+        self, counting: Ranker, monkeypatch: pytest.MonkeyPatch, block: int
+    ) -> None:
+        monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", block)
+        monkeypatch.setattr("rankwell.rank.ranker.PIECES_AT_A_TIME", 4 * block)
+        template = Template("typed", max_length=24, max_query=2)
+        ranker = Ranker(counting.engine, counting.tokenizer, template)
+        pairs = [("tea", "bank " * count + "tea " * count) for count in (30, 0, 2, 100, 1, 11)]
+        assert ranker.predict(pairs, types=["", "bank", None, "bank", "", None]).tolist() == [20, 1, 2, 19, 1, 11]
+        assert ranker.truncation.pairs == 6
+        assert ranker.truncation.pairs_cut == 0
+
     def test_nothing_is_cut(self, tiny_checkpoint: Path) -> None:
         document = "the river bank, " * 200
         ranker = Ranker.from_pretrained(tiny_checkpoint, windows=Windows(100, 50))
@@ -264,6 +375,7 @@ class TestWindows:
         save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"windows": windows}))
         assert Ranker.from_pretrained(tmp_path / "saved").windows == Windows(30, 10, "mean")
         assert Ranker.from_pretrained(tmp_path / "saved", windows=Windows(9, 9)).windows == Windows(9, 9)
+        assert Ranker.from_pretrained(tmp_path / "saved", windows=None).windows is None
 
 
 def enumerate_documents(documents: Sequence[str]) -> dict[str, str]:

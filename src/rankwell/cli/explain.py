@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rankwell.rank.explain import Explanation, Head, Token, Word
     from rankwell.rank.ranker import Ranker
 
-Rule = Literal["full", "strm", "strict"]
+Rule = Literal["full", "strm", "strict", "exact_match"]
 MOST_SPLIT = 12
 
 
 def explain(
-    model: Annotated[Path, typer.Option("--model", help="A checkpoint folder.")],
+    model: Annotated[str, typer.Option("--model", help="A checkpoint folder, or a name on the hub.")],
     query: Annotated[str, typer.Option("--query", help="The query's text.")],
     document: Annotated[str, typer.Option("--document", help="The document's text.")],
     type: Annotated[str | None, typer.Option("--type", help="The query's type, for a model that takes one.")] = None,
@@ -113,20 +113,20 @@ def _head(name: str) -> Head:
         raise RankwellError(f"no head {name!r}: expected a number from 1, or mean") from None
 
 
-def _load(folder: Path, markers: bool | None) -> Ranker:
+def _load(name: str, markers: bool | None) -> Ranker:
     """The model in exact float32, with new markers where they are asked for and it has none."""
     from rankwell.models.checkpoints import add_markers
     from rankwell.rank.ranker import Ranker
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        ranker = Ranker.from_pretrained(folder, engine={"device": "cpu"})
+        ranker = Ranker.from_pretrained(name, engine={"device": "cpu"})
     for warning in caught:
         typer.echo(f"warning: {warning.message}", err=True)
     if markers and ranker.tokenizer.special.first_marker < 0:
         engine: Any = ranker.engine
         add_markers(engine.model, ranker.tokenizer)
-        typer.echo(f"warning: {folder} has no markers: new ones are used, untrained", err=True)
+        typer.echo(f"warning: {name} has no markers: new ones are used, untrained", err=True)
     return ranker
 
 

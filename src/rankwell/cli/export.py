@@ -10,7 +10,7 @@ import typer
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="A checkpoint folder.")],
+    model: Annotated[str, typer.Argument(help="A checkpoint folder, or a name on the hub.")],
     backend: Annotated[Literal["onnx", "openvino"], typer.Option("--backend", help="The runtime that will score.")],
     out: Annotated[Path, typer.Option("--out", help="The folder to make.")],
     precision: Annotated[
@@ -18,7 +18,7 @@ def export(
         typer.Option("--precision", help="onnx: fp32 or int8; openvino: fp32 or f16. Only fp32 scores as torch does."),
     ] = "fp32",
     attention: Annotated[
-        Literal["full", "strm", "strict"] | None,
+        Literal["full", "strm", "strict", "exact_match"] | None,
         typer.Option("--attention", help="The attention rule, fixed in the graph.", show_default="the model's"),
     ] = None,
     reduced_range: Annotated[

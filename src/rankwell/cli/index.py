@@ -26,6 +26,12 @@ def index(
             "--weights", help='Term frequencies to use instead of counting: jsonl of {"id", "vector": {word: weight}}.'
         ),
     ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens", metavar="MODEL", help="Tokenise the texts for this model too, so re-ranking need not."
+        ),
+    ] = None,
     stemmer: Annotated[str, typer.Option("--stemmer", help="A Snowball stemmer, or none.")] = "porter",
     stop_words: Annotated[
         str, typer.Option("--stop-words", help="lucene, none, or a file with one word a line.")
@@ -42,13 +48,24 @@ def index(
         rankwell index corpus.jsonl.gz --out my-index --append
 
         rankwell index irds:beir/scifact --out scifact --no-store
+
+        rankwell index collection.tsv --out my-index --tokens model
     """
+    from rankwell.core.errors import RankwellError
     from rankwell.corpus.analyser import analyzer_from_options
     from rankwell.corpus.datasets import resolve_documents
     from rankwell.corpus.formats import read_weights
     from rankwell.retrieve.index import Index
 
     begin = time.monotonic()
+    if tokens is not None:
+        from rankwell.inputs.tokenizer import Tokenizer
+        from rankwell.models.config import read_ranker_config
+        from rankwell.rank.texts import make_tokens
+
+        if not store:
+            raise RankwellError("--tokens needs the texts: leave --no-store out")
+        tokenizer, config = Tokenizer.open(tokens), read_ranker_config(tokens)
     made = Index.build(
         resolve_documents(collection),
         out,
@@ -58,6 +75,8 @@ def index(
         append=append,
         overwrite=overwrite,
     )
+    if tokens is not None:
+        make_tokens(made, tokenizer, stems=config is not None and config.template.markers)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     seconds = time.monotonic() - begin
     print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size / 1e6:,.1f} MB, {seconds:.1f} s")

@@ -9,12 +9,15 @@ import typer
 
 from rankwell.cli.demo import demo
 from rankwell.cli.evaluate import evaluate
+from rankwell.cli.experiment import experiment
 from rankwell.cli.explain import explain
 from rankwell.cli.export import export
 from rankwell.cli.index import index
 from rankwell.cli.rerank import rerank
 from rankwell.cli.search import search
+from rankwell.cli.train import train
 from rankwell.cli.tune import tune
+from rankwell.cli.types import types
 from rankwell.core.errors import RankwellError
 
 app = typer.Typer(
@@ -25,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (index, search, rerank, evaluate, tune, explain, export, demo):
+for verb in (index, search, rerank, evaluate, tune, train, experiment, types, explain, export, demo):
     app.command(no_args_is_help=verb is not demo)(verb)
 
 

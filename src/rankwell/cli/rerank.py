@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from rankwell.inputs.windows import Windows
 
 
 def rerank(
@@ -21,7 +24,7 @@ def rerank(
             "or an id like irds:msmarco-passage.",
         ),
     ],
-    model: Annotated[Path, typer.Option("--model", help="A checkpoint folder, or an exported model.")],
+    model: Annotated[str, typer.Option("--model", help="A checkpoint folder or a name on the hub; an exported model.")],
     out: Annotated[Path, typer.Option("--out", help="The run to write; .gz compresses it.")],
     depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates a query that are re-ranked.")] = 1000,
     backend: Annotated[
@@ -35,14 +38,21 @@ def rerank(
         Literal["mono", "typed"] | None, typer.Option("--template", help="How texts are put together.")
     ] = None,
     attention: Annotated[
-        Literal["full", "strm", "strict"] | None, typer.Option("--attention", help="Which token may see which.")
+        Literal["full", "strm", "strict", "exact_match"] | None,
+        typer.Option("--attention", help="Which token may see which."),
     ] = None,
     markers: Annotated[
         bool | None, typer.Option("--markers/--no-markers", help="Mark the words that query and document share.")
     ] = None,
     max_length: Annotated[int | None, typer.Option("--max-length", help="Most tokens of a sequence.")] = None,
     windows: Annotated[
-        int | None, typer.Option("--windows", help="Read long documents in windows of so many words.")
+        int | None,
+        typer.Option(
+            "--windows",
+            min=0,
+            help="Read documents in windows of so many words; 0 cuts long ones. By default they are read in windows of "
+            "what fits.",
+        ),
     ] = None,
     stride: Annotated[int | None, typer.Option("--stride", help="Words from one window to the next.")] = None,
     aggregate: Annotated[
@@ -66,6 +76,14 @@ def rerank(
     cache: Annotated[
         Path | None, typer.Option("--cache", help="Keep scores in this file, and use those in it.")
     ] = None,
+    keep_tokens: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-tokens/--no-keep-tokens",
+            help="Tokenise all documents of an index or a store, and keep that there for the next time. By default "
+            "where RUN needs a twentieth of them or more.",
+        ),
+    ] = None,
     format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
     tag: Annotated[str, typer.Option("--tag", help="The run's name in its last column.")] = "rankwell",
 ) -> None:
@@ -88,12 +106,12 @@ def rerank(
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
     from rankwell.corpus.formats.lines import writable_id
-    from rankwell.inputs.windows import Windows
+    from rankwell.models.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.fusion import interpolation
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker
-    from rankwell.rank.texts import digest_texts, open_texts
+    from rankwell.rank.texts import digest_texts, make_tokens, open_texts, worth_keeping
 
     # What can be wrong is found before the work begins, the quickest to check first.
     writable_id(out, "run name", tag)
@@ -113,13 +131,15 @@ def rerank(
     parts = _given(name=template, max_length=max_length, markers=markers)
     changes = _given(attention=attention, template=parts or None)
     ranker = Ranker.from_pretrained(model, **options, **changes)
-    cut = _given(size=windows, stride=stride or (windows and (windows + 1) // 2), aggregate=aggregate)
-    if cut:
-        ranker.windows = replace(ranker.windows or Windows(), **cut)
+    ranker.windows = _windows(ranker.windows, windows, stride, aggregate)
     if labels and ranker.template.name != "typed":
         raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
     texts = open_texts(collection, candidates)
+    if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
+        make_tokens(texts, ranker.tokenizer, stems=ranker.template.markers)
+        if second is not None:
+            make_tokens(texts, second.tokenizer)
 
     pipeline = Given(candidates) >> Rerank(ranker, texts) % depth
     if fusion is not None:
@@ -136,13 +156,13 @@ def rerank(
         "device": device,
         "attention": attention,
         "template": asdict(ranker.template),
-        "windows": asdict(ranker.windows) if ranker.windows else None,
+        "windows": _described(ranker.windows),
         "fuse": None if fuse is None else [fuse, normalise],
         "duo": None if duo is None else [duo_depth, duo_aggregate],
     }
     data = {"run": file_digest(run), "queries": file_digest(queries), "texts": digest_texts(texts, candidates)}
     data |= {"types": file_digest(types)} if types else {}
-    data |= {name: hash_model(folder) for name, folder in (("model", model), ("duo", duo)) if folder}
+    data |= {name: hash_model(find_model(folder)) for name, folder in (("model", model), ("duo", duo)) if folder}
     Manifest("run", config, data).write_beside(out)
     pairs = sum(map(len, candidates.values()))
     report = [
@@ -152,6 +172,32 @@ def rerank(
     report += [f"duo: {second.truncation}"] if second else []
     report += [f"{kept.hits:,} scores from {cache}"] if kept else []
     print("; ".join(report))
+
+
+def _windows(own: Windows | None, size: int | None, stride: int | None, aggregate: str | None) -> Windows | None:
+    """The model's own windows, with what the user gave."""
+    from rankwell.core.errors import RankwellError
+    from rankwell.inputs.fitting import Fitting
+    from rankwell.inputs.windows import Windows
+
+    if size == 0:
+        return None
+    if size is not None:
+        own = Windows(size, stride or (size + 1) // 2)
+    elif stride is not None:
+        if own is None or isinstance(own, Fitting):
+            raise RankwellError("--stride needs --windows")
+        own = replace(own, stride=stride)
+    return replace(own or Fitting(), aggregate=aggregate) if aggregate else own
+
+
+def _described(windows: Windows | None) -> dict[str, Any] | None:
+    """Windows as a manifest has them; those of what fits have no size of their own."""
+    from rankwell.inputs.fitting import Fitting
+
+    if isinstance(windows, Fitting):
+        return {"size": "fitting", "aggregate": windows.aggregate}
+    return asdict(windows) if windows else None
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -36,3 +36,17 @@ def take_sequences(sequences: Sequences, rows: NDArray[np.int64]) -> Sequences:
         sequences.last[index],
         ends,
     )
+
+
+def slice_sequences(sequences: Sequences, begin: int, end: int) -> Sequences:
+    """The sequences from ``begin`` to ``end``, as views."""
+    first = int(sequences.ends[begin - 1]) if begin else 0
+    own = slice(first, int(sequences.ends[end - 1]))
+    return Sequences(
+        sequences.tokens[own],
+        sequences.segments[own],
+        sequences.positions[own],
+        sequences.words[own],
+        sequences.last[own],
+        sequences.ends[begin:end] - first,
+    )

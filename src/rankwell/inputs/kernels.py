@@ -1,4 +1,6 @@
-"""Native code of the inputs: matching stems for markers, and laying templates out as unpadded sequences."""
+"""Native code of the inputs: matching stems for markers, laying templates out as unpadded sequences, and joining the
+occurrences of split words.
+"""
 
 from __future__ import annotations
 
@@ -92,6 +94,7 @@ def lay_out(
     cls: int,
     sep: int,
     first_marker: int,
+    between: int,
     max_length: int,
     tokens: NDArray[np.int32],
     token_segments: NDArray[np.int8],
@@ -104,9 +107,10 @@ def lay_out(
     """Write ``[CLS] field [SEP] field [SEP] …`` for each pair, one after the other without padding.
 
     ``begins`` and ``ends`` (pairs, fields) say where a pair's fields lie in the piece arrays; an empty field with begin
-    -1 vanishes together with its ``[SEP]``. A marked word is written ``[ek] pieces [/ek]`` with the ids
-    ``first_marker + 2(k - 1)`` and one more; where room runs out, it keeps both markers and a piece or more, or goes.
-    ``cut[pair, field]`` counts the pieces left out. Returns the number of tokens.
+    -1 vanishes together with its ``[SEP]``. Two fields have ``between`` separators between them. A marked word is
+    written ``[ek] pieces [/ek]`` with the ids ``first_marker + 2(k - 1)`` and one more; where room runs out, it keeps
+    both markers and a piece or more, or goes. ``cut[pair, field]`` counts the pieces left out. Returns the number of
+    tokens.
     """
     fields = begins.shape[1]
     needs = np.empty(fields, np.int64)
@@ -115,12 +119,13 @@ def lay_out(
     at = 0
     for pair in range(len(begins)):
         start = at
-        separators = 0
+        separators, final = 0, 0
         for f in range(fields):
             needs[f] = 0
             if begins[pair, f] < 0:
                 continue
-            separators += 1
+            separators += 1 if separators == 0 else between
+            final = f
             needs[f] = ends[pair, f] - begins[pair, f]
             if marked:
                 # A window may begin within a word: what is left of it is marked like a whole one.
@@ -167,12 +172,57 @@ def lay_out(
                     joined = False
                 i = stop
             cut[pair, f] = ends[pair, f] - i
-            word += 1
-            tokens[at], words[at], last[at] = sep, word, True
-            at += 1
+            for _ in range(between if f < final else 1):
+                word += 1
+                tokens[at], words[at], last[at] = sep, word, True
+                at += 1
             for j in range(limit - rooms[f], at):
                 token_segments[j] = segments[f]
         for j in range(start, at):
             positions[j] = j - start
         sequence_ends[pair] = at
     return at
+
+
+@njit(cache=True, nogil=True)
+def join_equal_words(tokens: NDArray[np.int32], words: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Word ids in which all occurrences of a split word within a sequence have the id of the first.
+
+    ``tokens`` and ``words`` are (T,), ``ends`` (B,). A word is split where two tokens or more share its id; two are
+    equal where they have the same tokens in the same order.
+    """
+    joined = words.copy()
+    # The distinct split words of one sequence: where each begins, how long it is, and a hash to compare first.
+    starts = np.empty(len(tokens), np.int64)
+    sizes = np.empty(len(tokens), np.int64)
+    hashes = np.empty(len(tokens), np.uint64)
+    begin = 0
+    for end in ends:
+        count = 0
+        i = begin
+        while i < end:
+            stop = i + 1
+            code = np.uint64(tokens[i])
+            while stop < end and words[stop] == words[i]:
+                code = code * np.uint64(0x9E3779B97F4A7C15) + np.uint64(tokens[stop])
+                stop += 1
+            if stop - i > 1:
+                known = -1
+                for k in range(count):
+                    if hashes[k] == code and sizes[k] == stop - i:
+                        same = True
+                        for j in range(stop - i):
+                            if tokens[starts[k] + j] != tokens[i + j]:
+                                same = False
+                                break
+                        if same:
+                            known = k
+                            break
+                if known < 0:
+                    starts[count], sizes[count], hashes[count] = i, stop - i, code
+                    count += 1
+                else:
+                    joined[i:stop] = words[starts[known]]
+            i = stop
+        begin = end
+    return joined

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +69,46 @@ class Pieces:
         return Pieces(self.ids[index], self.continues[index], ends, stems, opens)
 
 
-def pack_pieces(pieces: Pieces, vocabulary_size: int) -> Array:
-    """Ids and continuation flags as one integer each, for the document store: the flag is the highest bit."""
-    dtype = np.uint16 if vocabulary_size <= 1 << 15 else np.uint32
-    flag = np.array(1 << (np.iinfo(dtype).bits - 1), dtype)
-    packed: Array = pieces.ids.astype(dtype) | np.where(pieces.continues, flag, dtype(0))
+STEMS = (1 << 31) - 1
+"""Stems are numbered below this, which stands for none, so that a stem and a flag take 32 bits."""
+
+
+def packed_dtype(vocabulary_size: int, *, stems: bool = False) -> np.dtype[Any]:
+    """The integer that holds a packed piece: 16 bits for a vocabulary like BERT's, 64 where stems are kept too."""
+    if stems:
+        return np.dtype(np.uint64)
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 15 else np.uint32)
+
+
+def pack_pieces(pieces: Pieces, vocabulary_size: int, *, stems: bool = False) -> Array:
+    """Each piece as one integer, for the document store: its id, with the continuation flag in the highest bit.
+
+    With ``stems`` that is the lower half, and the upper half is made of the stem and the opening flag in the same way.
+    """
+    dtype = packed_dtype(vocabulary_size, stems=stems)
+    if not stems:
+        return _flagged(pieces.ids, pieces.continues, dtype)
+    upper = _flagged(np.where(pieces.stems < 0, STEMS, pieces.stems), pieces.opens, np.dtype(np.uint32))
+    lower = _flagged(pieces.ids, pieces.continues, np.dtype(np.uint32))
+    packed: Array = upper.astype(dtype) << dtype.type(32) | lower
     return packed
 
 
 def unpack_pieces(values: Array, ends: NDArray[np.int64]) -> Pieces:
     """The inverse of :func:`pack_pieces`."""
-    shift = np.iinfo(values.dtype).bits - 1
-    mask = values.dtype.type((1 << shift) - 1)
-    return Pieces.plain((values & mask).astype(np.int32), (values >> values.dtype.type(shift)).astype(np.bool_), ends)
+    if values.dtype.itemsize < 8:
+        return Pieces.plain(*_unflagged(values), ends)
+    ids, continues = _unflagged(values.astype(np.uint32))  # the lower half
+    stems, opens = _unflagged((values >> values.dtype.type(32)).astype(np.uint32))
+    return Pieces(ids, continues, ends, np.where(stems == STEMS, np.int32(-1), stems), opens)
+
+
+def _flagged(numbers: Array, flags: NDArray[np.bool_], dtype: np.dtype[Any]) -> Array:
+    flag = dtype.type(1 << (8 * dtype.itemsize - 1))
+    joined: Array = numbers.astype(dtype) | np.where(flags, flag, dtype.type(0))
+    return joined
+
+
+def _unflagged(values: Array) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    flag = values.dtype.type(1 << (8 * values.dtype.itemsize - 1))
+    return (values & ~flag).astype(np.int32), (values & flag) != 0

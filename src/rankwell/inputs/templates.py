@@ -3,6 +3,8 @@
     mono    [CLS] Q [SEP] D [SEP]               monoBERT
     typed   [CLS] T [SEP] Q [SEP] D [SEP]       DR-BERT; without a type, T and its [SEP] vanish
     duo     [CLS] Q [SEP] Di [SEP] Dj [SEP]     duoBERT
+    single  [CLS] Q [SEP]                       a classifier of texts
+    pair    [CLS] Q [SEP] D [SEP]               a classifier of pairs, which share the room fairly
 
 A template is data: its fields, each with a segment id and a cap. Exact-match markers combine with each of them.
 The query keeps up to ``max_query`` pieces whatever the document needs; what is left is the document's.
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +40,15 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The vocabulary ids a template writes; ``first_marker`` begins 20 pairs ``[e1] [/e1] [e2] …``, -1 for none."""
+    """The vocabulary ids a template writes; ``first_marker`` begins 20 pairs ``[e1] [/e1] [e2] …``, -1 for none.
+
+    ``between`` is how many separators stand between two fields: BERT has one, MPNet and RoBERTa have two.
+    """
 
     cls: int
     sep: int
     first_marker: int = -1
+    between: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +64,13 @@ class Template:
     def __post_init__(self) -> None:
         if self.max_query < 1:
             raise RankwellError(f"a query of at most {self.max_query} pieces; it needs one or more")
+        self.check_length(between=1)
+
+    def check_length(self, between: int) -> None:
+        """An error where the length cannot hold every field, with ``between`` separators between two."""
         fields = self.fields
-        least = 1 + len(fields) + sum(f.cap for f in fields) + sum(f.cap == NO_LIMIT for f in fields)
+        separators = 1 + (len(fields) - 1) * between
+        least = 1 + separators + sum(f.cap for f in fields) + sum(f.cap == NO_LIMIT for f in fields)
         if self.max_length < least:
             problem = f"the template {self.name} with a query of {self.max_query} needs a length of at least {least}"
             raise RankwellError(f"{problem}, not {self.max_length}")
@@ -88,25 +100,67 @@ def _duo(max_query: int) -> tuple[Field, ...]:
     return Field("query", 0, max_query), Field("document", 1), Field("other", 2)
 
 
+@TEMPLATES.register("single")
+def _single(max_query: int) -> tuple[Field, ...]:
+    return (Field("query", 0),)
+
+
+@TEMPLATES.register("pair")
+def _pair(max_query: int) -> tuple[Field, ...]:
+    return Field("query", 0), Field("document", 1)
+
+
 @dataclass
 class TruncationReport:
-    """What did not fit: counted, never silent."""
+    """What did not fit: counted, never silent. Several threads may count in one."""
 
     pairs: int = 0
     pairs_cut: int = 0
     pieces_cut: dict[str, int] = field(default_factory=dict)
+    pairs_windowed: int = 0
+    """Pairs that were read in more than one window."""
+    windows: int = 0
+    """The windows they were read in."""
+    _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     def count(self, fields: Sequence[Field], cut: NDArray[np.int64]) -> None:
         """Add a batch: ``cut`` (pairs, fields) holds the pieces that were left out."""
-        self.pairs += len(cut)
-        self.pairs_cut += int((cut.sum(axis=1) > 0).sum())
-        for f, missing in zip(fields, cut.sum(axis=0).tolist(), strict=True):
-            self.pieces_cut[f.name] = self.pieces_cut.get(f.name, 0) + missing
+        with self._lock:
+            self.pairs += len(cut)
+            self.pairs_cut += int((cut.sum(axis=1) > 0).sum())
+            for f, missing in zip(fields, cut.sum(axis=0).tolist(), strict=True):
+                self.pieces_cut[f.name] = self.pieces_cut.get(f.name, 0) + missing
+
+    def of_windows(self, pair_of: NDArray[np.int64]) -> TruncationReport:
+        """A report to count one batch of windows with; ``pair_of``, ascending, says whose each is. Pairs are counted
+        in this one: a query that is cut is cut once, however many windows it is read with.
+        """
+        return _WindowReport(self, pair_of)
 
     def __str__(self) -> str:
         share = self.pairs_cut / self.pairs if self.pairs else 0.0
         parts = ", ".join(f"{count:,} of {name}" for name, count in self.pieces_cut.items() if count)
-        return f"{self.pairs_cut:,} of {self.pairs:,} pairs cut ({share:.1%}){f': pieces {parts}' if parts else ''}"
+        said = f"{self.pairs_cut:,} of {self.pairs:,} pairs cut ({share:.1%}){f': pieces {parts}' if parts else ''}"
+        return said + (f", {self.pairs_windowed:,} read in {self.windows:,} windows" if self.windows else "")
+
+
+class _WindowReport(TruncationReport):
+    def __init__(self, whole: TruncationReport, pair_of: NDArray[np.int64]):
+        super().__init__()
+        self._whole = whole
+        self._first = np.flatnonzero(np.diff(pair_of, prepend=-1))
+        self._sizes = np.diff(self._first, append=len(pair_of))
+
+    def count(self, fields: Sequence[Field], cut: NDArray[np.int64]) -> None:
+        if len(cut):
+            once, together = np.maximum.reduceat(cut, self._first), np.add.reduceat(cut, self._first)
+            of_document = np.array([f.cap == NO_LIMIT for f in fields])
+            cut = np.where(of_document, together, once)
+        self._whole.count(fields, cut)
+        several = self._sizes[self._sizes > 1]
+        with self._whole._lock:
+            self._whole.pairs_windowed += len(several)
+            self._whole.windows += int(several.sum())
 
 
 def lay_out_pairs(
@@ -120,6 +174,7 @@ def lay_out_pairs(
     """Lay out pairs: row ``i`` of each field belongs to pair ``i``; ``type`` may be missing, for all pairs or, as an
     empty row, for some. ``segments`` is how many the checkpoint knows.
     """
+    template.check_length(special.between)
     layout = [f for f in template.fields if f.name in fields or f.name != "type"]
     pairs = len(fields["query"])
     marks = _marks(template, special, fields) if template.markers else {}
@@ -130,7 +185,10 @@ def lay_out_pairs(
         if f.name == "type":
             begins[ends[:, column] == begins[:, column], column] = -1
     parts = [fields[f.name] for f in layout]
-    room = int((1 + len(layout)) * pairs + sum(np.minimum(p.lengths() * 3, template.max_length).sum() for p in parts))
+    room = int(
+        (1 + special.between * len(layout)) * pairs
+        + sum(np.minimum(p.lengths() * 3, template.max_length).sum() for p in parts)
+    )
     room = min(room, pairs * template.max_length)
     tokens, positions, words = (np.empty(room, np.int32) for _ in range(3))
     token_segments, last = np.empty(room, np.int8), np.empty(room, np.bool_)
@@ -152,6 +210,7 @@ def lay_out_pairs(
         special.cls,
         special.sep,
         special.first_marker,
+        special.between,
         template.max_length,
         tokens,
         token_segments,

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.pieces import STEMS, Pieces
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
 
 _ENCODE_BATCH = 1024
+# Of what :meth:`Tokenizer.encode` makes of a text: with a new number, kept tokens are made anew.
+_VERSION = 1
 _SPECIAL_NAMES = {
     "cls_token": "[CLS]",
     "sep_token": "[SEP]",
@@ -42,12 +45,12 @@ class Tokenizer:
         self._backend = backend
         self._backend.no_truncation()
         self._backend.no_padding()
+        # A user's text that spells [SEP] or [e1] has brackets and letters in it, not the token: that is a template's.
+        self._backend.encode_special_tokens = True
         self._names = {**_SPECIAL_NAMES, **(names or {})}
         self.max_length = max_length
         """The length of sequences the checkpoint was made for, where it says so."""
         self._lock = Lock()
-        # Stems are numbered as they come; only equality matters.
-        self._stems = Lexicon()
         self._analyzer = Analyzer.english()
 
     @classmethod
@@ -92,7 +95,7 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """A name for what this tokenizer makes of a text, under which a store may keep it."""
-        return hashlib.blake2b(self._backend.to_str().encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(f"{_VERSION} {self._backend.to_str()}".encode(), digest_size=8).hexdigest()
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
@@ -117,7 +120,14 @@ class Tokenizer:
         cls, sep = self.token_id(self._names["cls_token"]), self.token_id(self._names["sep_token"])
         if cls < 0 or sep < 0:
             raise RankwellError(f"the vocabulary has no {self._names['cls_token']} or {self._names['sep_token']}")
-        return SpecialTokens(cls, sep, self._first_marker)
+        return SpecialTokens(cls, sep, self._first_marker, self._separators)
+
+    @cached_property
+    def _separators(self) -> int:
+        """How many separators stand between two texts: one in BERT, two in MPNet and RoBERTa."""
+        with self._lock:
+            ids = self._backend.encode("", "").ids
+        return max(1, int(ids.count(self.token_id(self._names["sep_token"]))) - 1)
 
     @cached_property
     def _first_marker(self) -> int:
@@ -146,9 +156,10 @@ class Tokenizer:
 
     def encode(self, texts: Sequence[str], *, stems: bool = False) -> Pieces:
         """Tokenize ``texts`` without special tokens; ``stems`` also finds the words that markers can match."""
-        ids: list[NDArray[np.int32]] = []
-        continues: list[NDArray[np.bool_]] = []
-        marks: list[tuple[NDArray[np.int32], NDArray[np.bool_]]] = []
+        ids: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        continues: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
+        numbers: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
+        opens: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
         lengths: list[int] = []
         for first in range(0, len(texts), _ENCODE_BATCH):
             batch = [_encodable(text) for text in texts[first : first + _ENCODE_BATCH]]
@@ -167,34 +178,51 @@ class Tokenizer:
             same[starts[starts < len(same)]] = False
             continues.append(same)
             if stems:
-                marks += [
-                    self._match_words(text, encoding.offsets) for text, encoding in zip(batch, encodings, strict=True)
-                ]
-        ends = np.cumsum(np.array(lengths, np.int64))
+                begins = chain.from_iterable((begin for begin, _ in e.offsets) for e in encodings)
+                found = self._match_words(batch, np.array(sizes), np.fromiter(begins, np.int64, sum(sizes)))
+                numbers.append(found[0])
+                opens.append(found[1])
         return Pieces(
-            np.concatenate([np.zeros(0, np.int32), *ids]),
-            np.concatenate([np.zeros(0, np.bool_), *continues]),
-            ends,
-            np.concatenate([np.zeros(0, np.int32), *(stem for stem, _ in marks)]),
-            np.concatenate([np.zeros(0, np.bool_), *(opens for _, opens in marks)]),
+            np.concatenate(ids),
+            np.concatenate(continues),
+            np.cumsum(np.array(lengths, np.int64)),
+            np.concatenate(numbers),
+            np.concatenate(opens),
         )
 
     def _match_words(
-        self, text: str, offsets: Sequence[tuple[int, int]]
+        self, texts: list[str], sizes: NDArray[np.int64], begins: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """For each piece the number of its word's stem (-1 in stop words, between words), and whether it opens one."""
-        with self._lock:  # an analyser, too, must not be used by two threads at once
-            words = [word for word in self._analyzer.words(text) if word.term is not None]
-            numbers = self._stems.add([word.term or "" for word in words])
-        stems, opens = np.full(len(offsets), -1, np.int32), np.zeros(len(offsets), np.bool_)
-        if not words or not offsets:
+        """For each piece the number of its word's stem (-1 in stop words, between words), and whether it opens one.
+
+        ``sizes`` are the texts' numbers of pieces, ``begins`` the character of its text at which each piece begins.
+        """
+        packed, ends = pack_strings(texts)
+        spans, _ = self._analyzer.spans(packed, ends)
+        forms = Lexicon(fold_case=True)
+        form_of = forms.intern(packed, spans)
+        with self._lock:  # an analyser's stemmer, too, must not be used by two threads at once
+            terms = self._analyzer.stems(forms.strings(range(len(forms))))
+        number_of = np.fromiter((-1 if term is None else _stem_number(term) for term in terms), np.int32, len(terms))
+        numbers = number_of[form_of]
+        spans, numbers = spans[numbers >= 0], numbers[numbers >= 0]
+        stems, opens = np.full(len(begins), -1, np.int32), np.zeros(len(begins), np.bool_)
+        if not len(spans):
             return stems, opens
-        places = np.array(offsets, np.int64)
-        owner = np.searchsorted(np.array([word.begin for word in words]), places[:, 0], side="right") - 1
-        inside = (owner >= 0) & (places[:, 0] < np.array([word.end for word in words])[owner])
+        # Bytes to characters, both counted through all texts: a byte of the form 10xxxxxx does not begin a character.
+        characters = np.concatenate([[0], np.cumsum((packed & 0xC0) != 0x80)])
+        words = characters[spans]
+        places = begins + np.repeat(characters[np.concatenate([[0], ends[:-1]])], sizes)
+        owner = np.searchsorted(words[:, 0], places, side="right") - 1
+        inside = (owner >= 0) & (places < words[owner, 1])
         stems[inside] = numbers[owner[inside]]
         opens[inside] = np.diff(owner[inside], prepend=-1) != 0
         return stems, opens
+
+
+def _stem_number(stem: str) -> int:
+    """A hash, not a count of the stems seen so far: numbers that are kept must mean the same in another process."""
+    return int.from_bytes(hashlib.blake2b(stem.encode("utf-8"), digest_size=8).digest()) % STEMS
 
 
 def _encodable(text: str) -> str:

@@ -1,15 +1,17 @@
 """Attention rules: which token may be attended to.
 
-    full      every token of the sequence
-    strm      a token of one's own word, or the last piece of any word: a split word is matched only as a whole
-    strict    strm, and a non-last piece does not see other words' last pieces either
+    full          every token of the sequence
+    strm          a token of one's own word, or the last piece of any word: a split word is matched only as a whole
+    strict        strm, and a non-last piece does not see other words' last pieces either
+    exact_match   strm in which the occurrences of a split word are one word, whose pieces see one another
 
     allowed(a, b) = real(b) and (word(a) == word(b) or last(b))            a attends, b is attended
 
-A rule is the same in every head and layer. :func:`dense_mask` is its definition; each kernel must agree with it.
+A rule is the same in every head and layer. :func:`dense_mask` is its definition; each kernel must agree with it. For
+``exact_match`` the word ids already say which words are one (:func:`rankwell.models.shape.under_rule`).
 
-There are two layouts of a batch. :class:`Layout` is a padded grid with a mask, for torch's attention: on the CPU, and
-wherever gradients are wanted. :class:`Packed` pads nothing, for the Triton kernels: inference on a GPU.
+There are two layouts of a batch. :class:`Layout` is a padded grid with a mask, for torch's attention: on the CPU.
+:class:`Packed` pads nothing, for the Triton kernels: on a GPU, with gradients and dropout or without.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: Attention
         allowed = torch.ones(words.shape[0], words.shape[1], words.shape[1], dtype=torch.bool, device=words.device)
     else:
         same = words[:, :, None] == words[:, None, :]
-        seen = last[:, None, :] if rule == "strm" else last[:, None, :] & last[:, :, None]
+        seen = last[:, None, :] & last[:, :, None] if rule == "strict" else last[:, None, :]
         allowed = same | seen
     if real is not None:
         # Padding is masked as columns only: a row without any column would give NaN.
@@ -115,6 +117,10 @@ def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: Attention
 def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0) -> Tensor:
     """Attention over packed rows: ``qkv`` (T, 3H) → (T, H)."""
     if isinstance(layout, Packed):
+        if dropout or torch.is_grad_enabled():
+            from rankwell.models.triton_training import attend_trained
+
+            return attend_trained(qkv, layout, heads, dropout)
         from rankwell.models.triton_attention import attend_packed
 
         return attend_packed(qkv, layout, heads)
@@ -131,6 +137,10 @@ def attend_first(
 ) -> Tensor:
     """:func:`attend` for the first token of each sequence alone: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H)."""
     if isinstance(layout, Packed):
+        if dropout or torch.is_grad_enabled():
+            from rankwell.models.triton_training import attend_first_trained
+
+            return attend_first_trained(query, keys_values, layout, heads, dropout)
         from rankwell.models.triton_attention import attend_first_packed
 
         return attend_first_packed(query, keys_values, layout, heads)

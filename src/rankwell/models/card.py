@@ -18,6 +18,7 @@ _RULES = {
     "full": "every token attends to every token",
     "strm": "a token attends to the pieces of its own word and to the last pieces of all others",
     "strict": "as strm, and only last pieces attend to other words' last pieces",
+    "exact_match": "as strm, and the pieces of a split word attend to those of its other occurrences",
 }
 _HEADS = {"two_logits": "two logits; the score is log p(relevant)", "score": "one score"}
 
@@ -27,7 +28,7 @@ def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     front = {
         "library_name": "rankwell",
         "pipeline_tag": "text-ranking",
-        "tags": ["rankwell", "cross-encoder", "reranker", "bert", *_option_tags(ranker)],
+        "tags": ["rankwell", "cross-encoder", "reranker", encoder.model_type, *_option_tags(ranker)],
     }
     sections = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
@@ -38,7 +39,7 @@ def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
         "## Training\n\n" + _training(ranker.history),
         "## Measured\n\n" + _measured(ranker.figures),
     ]
-    if caveat := _plain_transformers(ranker):
+    if caveat := _plain_transformers(ranker, encoder):
         sections.insert(-2, caveat)
     return "\n\n".join(sections) + "\n"
 
@@ -63,12 +64,12 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
         f"at most {template.max_length} tokens, of which {template.max_query} for the query; only documents are cut"
     )
     rows = {
-        "Encoder": f"BERT, {encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
+        "Encoder": f"{_kind(encoder)}, {encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
         f"{encoder.num_attention_heads} heads, {encoder.vocab_size:,} tokens",
         "Template": f"{template.name}: {_TEMPLATES.get(template.name, 'see rankwell.json')}",
         "Length": limits,
         "Attention": f"{ranker.attention}: {_RULES[ranker.attention]}",
-        "Head": f"{_HEADS[ranker.head]}, {'after' if ranker.pooler else 'without'} BERT's pooler",
+        "Head": f"{_HEADS[ranker.head]}, {'after' if ranker.pooler else 'without'} {_dense(encoder)}",
     }
     if template.markers:
         rows["Markers"] = "`[ek] … [/ek]` around words whose stem the query and the document share"
@@ -80,6 +81,15 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     return _table(("", ""), rows)
 
 
+def _kind(encoder: EncoderConfig) -> str:
+    return "BERT" if encoder.model_type == "bert" else encoder.model_type
+
+
+def _dense(encoder: EncoderConfig) -> str:
+    """What stands between [CLS] and the head, where something does."""
+    return f"{_kind(encoder)}'s {'pooler' if encoder.model_type == 'bert' else 'dense layer'}"
+
+
 def _use(ranker: RankerConfig) -> str:
     last = 'ranker.rank("how do bees keep warm", ["The cluster shivers.", "Tea is a drink."])'
     if ranker.template.name == "typed":
@@ -87,7 +97,7 @@ def _use(ranker: RankerConfig) -> str:
     return f'```python\nfrom rankwell import Ranker\nranker = Ranker.from_pretrained("this folder")\n{last}\n```'
 
 
-def _plain_transformers(ranker: RankerConfig) -> str:
+def _plain_transformers(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     """What is lost in plain transformers, where something is."""
     lost = []
     if ranker.attention != "full":
@@ -95,7 +105,8 @@ def _plain_transformers(ranker: RankerConfig) -> str:
     if ranker.template.markers:
         lost.append("the markers around matching words")
     if not ranker.pooler:
-        lost.append("the missing pooler (transformers puts an untrained one there)")
+        missing = _dense(encoder).partition(" ")[2]
+        lost.append(f"the missing {missing} (transformers puts an untrained one there)")
     if not lost:
         return ""
     return f"Plain transformers loads these weights but knows nothing of {', '.join(lost)}: its scores differ."

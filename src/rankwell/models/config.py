@@ -89,20 +89,31 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_encoder_config(folder: Path) -> EncoderConfig:
-    """The encoder's numbers from ``config.json``."""
-    path = folder / "config.json"
+def read_model_type(folder: Path) -> str:
+    """What transformers calls the encoder's kind, from ``config.json``."""
+    return str(_read_description(folder).get("model_type") or "bert")
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
     try:
-        found = read_object(path)
+        return read_object(folder / "config.json")
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(folder, None, "not a checkpoint (it has no config.json)") from None
-    if found.get("model_type") not in ("bert", None):
-        raise InputError(path, None, f"a {found['model_type']} model; this rankwell reads bert")
+
+
+def read_encoder_config(folder: Path) -> EncoderConfig:
+    """The numbers of a BERT encoder from ``config.json``."""
+    path = folder / "config.json"
+    found = _read_description(folder)
+    if (kind := found.get("model_type") or "bert") != "bert":
+        raise InputError(path, None, f"a model of the type {kind}, expected bert")
     if found.get("position_embedding_type", "absolute") != "absolute":
         raise InputError(path, None, f"positions of the kind {found['position_embedding_type']}; expected absolute")
     known = {field.name for field in fields(EncoderConfig)}
     try:
-        return EncoderConfig(**{name: value for name, value in found.items() if name in known})
+        return EncoderConfig(
+            **{name: value for name, value in {**found, "model_type": "bert"}.items() if name in known}
+        )
     except (TypeError, RankwellError) as error:
         raise InputError(path, None, f"not the configuration of a BERT encoder ({error})") from None
 

@@ -8,6 +8,7 @@ last layer is computed for it alone.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +18,16 @@ from rankwell.core.errors import RankwellError
 from rankwell.models.attention import Layout, Packed, attend, attend_first
 from rankwell.models.shape import EncoderConfig
 
+if TYPE_CHECKING:
+    from rankwell.models.foreign import ForeignEncoder
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
     "silu": functional.silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -53,7 +58,8 @@ class Layer(nn.Module):
     def forward_first(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """The first token of each sequence alone: (T, H) → (B, H)."""
         hidden = x.shape[1]
-        first = x[layout.first]
+        # Of rows taken by numbers torch sorts the numbers to go back; a selection's gradient is one pass.
+        first = x.index_select(0, layout.first) if isinstance(layout, Packed) else x[layout.first]
         weight, bias = self.qkv.weight, self.qkv.bias
         query = functional.linear(first, weight[:hidden], bias[:hidden])
         keys_values = functional.linear(x, weight[hidden:], bias[hidden:])
@@ -68,6 +74,12 @@ class Layer(nn.Module):
         return out
 
     def _finish_packed(self, x: Tensor, mixed: Tensor) -> Tensor:
+        if self.training or torch.is_grad_enabled():
+            from rankwell.models.triton_training_layers import add_norm_trained
+
+            dropout = self.dropout.p if self.training else 0.0
+            x = add_norm_trained(x, self.mix(mixed), self.mix_norm, dropout)
+            return add_norm_trained(x, self.outer(self.activation(self.inner(x))), self.outer_norm, dropout)
         from rankwell.models.triton_layers import add_norm
 
         x = add_norm(x, self.mix(mixed), self.mix_norm)
@@ -99,17 +111,22 @@ class Encoder(nn.Module):
         embedded: Tensor = self.dropout(self.norm(summed))
         return embedded
 
+    def _embed_packed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+        ids, tables = (tokens, segments, positions), (self.tokens.weight, self.segments.weight, self.positions.weight)
+        if self.training or torch.is_grad_enabled():
+            from rankwell.models.triton_training_layers import embed_norm_trained
+
+            return embed_norm_trained(ids, tables, self.norm, self.dropout.p if self.training else 0.0)
+        from rankwell.models.triton_layers import embed_norm
+
+        return embed_norm(ids, tables, self.norm)
+
     def forward(
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, *, first_only: bool = True
     ) -> Tensor:
         """The last hidden states: of ``[CLS]`` (B, H) or, with ``first_only=False``, of all tokens (T, H)."""
-        if isinstance(layout, Packed):
-            from rankwell.models.triton_layers import embed_norm
-
-            tables = (self.tokens, self.segments, self.positions)
-            x = embed_norm((tokens, segments, positions), tables, self.norm)
-        else:
-            x = self.embed(tokens, segments, positions)
+        embed = self._embed_packed if isinstance(layout, Packed) else self.embed
+        x = embed(tokens, segments, positions)
         for layer in self.layers[:-1]:
             x = layer(x, layout)
         final = self.layers[-1]
@@ -118,25 +135,31 @@ class Encoder(nn.Module):
 
 
 class CrossEncoder(nn.Module):
-    """An encoder and a head over ``[CLS]``: 2 logits (not relevant, relevant) or 1 score."""
+    """An encoder and a head over ``[CLS]``: 2 logits (not relevant, relevant), 1 score, or a logit for each class.
 
-    def __init__(self, encoder: Encoder, outputs: int, *, pooler: bool):
+    ``pooler`` puts a dense layer between the two, with ``activation`` after it: BERT's has tanh, others' differ.
+    """
+
+    def __init__(self, encoder: Encoder | ForeignEncoder, outputs: int, *, pooler: bool, activation: str = "tanh"):
         super().__init__()
         hidden = encoder.config.hidden_size
         self.encoder = encoder
         self.pooler = nn.Linear(hidden, hidden) if pooler else None
+        self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(encoder.config.hidden_dropout_prob)
         self.head = nn.Linear(hidden, outputs)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
-        """The logits (B, 1 or 2)."""
+        """The logits (B, outputs)."""
         first = self.encoder(tokens, segments, positions, layout)
         if self.pooler is not None:
-            first = torch.tanh(self.pooler(first))
-        logits: Tensor = self.head(self.dropout(first))
-        return logits
+            first = self.activation(self.pooler(first))
+        # In 16 bits a score has two or three digits and candidates would tie, so the head is computed in 32.
+        with torch.autocast(first.device.type, enabled=False):
+            weight, bias = self.head.weight.float(), self.head.bias.float()
+            return functional.linear(self.dropout(first.float()), weight, bias)
 
 
 def relevance(logits: Tensor) -> Tensor:

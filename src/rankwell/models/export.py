@@ -26,6 +26,7 @@ from rankwell.models.checkpoints import load_checkpoint
 from rankwell.models.config import AttentionRule
 from rankwell.models.encoder import CrossEncoder, Layer
 from rankwell.models.exported import GRAPHS, RECORD, Backend, ExportRecord, Precision, check_precision, graph_inputs
+from rankwell.models.names import find_model
 
 OPSET = 17  # the first with LayerNormalization
 # What a closed column's score is lowered by: it weighs e^-60, nothing in fp32 unless it lay 40 above the best open one.
@@ -118,10 +119,12 @@ def export_model(
     """
     check_precision(backend, precision)
     packages = _packages(backend)
-    source, out = Path(source), Path(out)
+    source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
     model, tokenizer, config = load_checkpoint(source, **changes)
+    if (kind := model.encoder.config.model_type) != "bert":
+        raise RankwellError(f"{source}: a model of the type {kind}; only BERT can be exported")
     if reduced_range is None:
         reduced_range = _lacks_vnni()
     record = ExportRecord(

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from rankwell.core.errors import RankwellError
+from rankwell.inputs.sequences import Sequences
 
-AttentionRule = Literal["full", "strm", "strict"]
+AttentionRule = Literal["full", "strm", "strict", "exact_match"]
+
+
+def under_rule(sequences: Sequences, rule: AttentionRule) -> Sequences:
+    """The sequences with the word ids a rule needs: for ``exact_match``, a split word's occurrences share one.
+
+    Words are the same where their pieces are, as many as are kept. Whole words, special tokens and markers keep their
+    own ids: they are last pieces, which every token sees anyway.
+    """
+    if rule != "exact_match":
+        return sequences
+    from rankwell.inputs.kernels import join_equal_words  # numba, which the other rules do without
+
+    words = join_equal_words(sequences.tokens, sequences.words, sequences.ends)
+    return replace(sequences, words=words)
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """The numbers of a BERT encoder, from ``config.json``."""
+    """The numbers of an encoder, from ``config.json``; ``model_type`` is what transformers calls its kind."""
 
     vocab_size: int
     hidden_size: int
@@ -25,6 +40,7 @@ class EncoderConfig:
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
+    model_type: str = "bert"
 
     def __post_init__(self) -> None:
         for field in fields(self):

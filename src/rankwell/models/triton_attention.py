@@ -1,4 +1,5 @@
-"""Attention over packed sequences as Triton kernels: no padding, no mask tensors. Inference on a GPU only.
+"""Attention over packed sequences as Triton kernels: no padding, no mask tensors. The way forward; the way back is in
+:mod:`rankwell.models.triton_training`.
 
 One program computes one head of one *tile*, a block of rows of one sequence, and goes over that sequence's keys alone,
 with the softmax kept online in fp32. The tiles are listed beforehand, so that no program finds nothing to do: with
@@ -28,8 +29,9 @@ from torch import Tensor
 
 from rankwell.models.attention import Blocks, Packed
 from rankwell.models.shape import AttentionRule
+from rankwell.models.triton_dropout import kept
 
-RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2}
+RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2, "exact_match": 1}
 WORDS = 1 << 15  # words of one sequence that have a code
 # What a closed score is set to. It is finite, so that a row whose first keys are all closed gives no NaN; what such
 # keys put into the sums is multiplied by exp(-huge) = 0 as soon as an open one comes, and a token always sees itself.
@@ -111,21 +113,24 @@ def _codes_kernel(
 
 
 @triton.jit
-def _product(a, b, c, PRECISION: tl.constexpr, WIDE: tl.constexpr):  # noqa: N803
+def product(a, b, c, PRECISION: tl.constexpr, WIDE: tl.constexpr):  # noqa: N803
+    """``a @ b + c``."""
     if WIDE:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), c, input_precision="ieee")
     else:  # noqa: RET505  (Triton leaves out a branch that does not hold only if the other is an else)
         return tl.dot(a, b, c, input_precision=PRECISION)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed"])
 def _attend_kernel(
     qkv,
     out,
+    sums,
     row_codes,
     column_codes,
     tiles,
     scale,
+    seed,
     HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
@@ -133,6 +138,8 @@ def _attend_kernel(
     COLUMNS: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
+    TRAINED: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
 ):
     tile = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
@@ -158,7 +165,7 @@ def _attend_kernel(
         place = own + column[:, None] * (3 * width) + feature[None, :]
         key = tl.load(place + width, mask=inside[:, None], other=0.0)
         value = tl.load(place + 2 * width, mask=inside[:, None], other=0.0)
-        score = _product(query, tl.trans(key), tl.zeros([ROWS, COLUMNS], tl.float32), PRECISION, WIDE)
+        score = product(query, tl.trans(key), tl.zeros([ROWS, COLUMNS], tl.float32), PRECISION, WIDE)
         if RULE == 0:
             allowed = inside[None, :]
         else:
@@ -170,27 +177,40 @@ def _attend_kernel(
         weight = tl.exp2(score * scale - new_peak[:, None])
         decay = tl.exp2(peak - new_peak)
         total = total * decay + tl.sum(weight, axis=1)
-        mixed = _product(weight.to(value.dtype), value, mixed * decay[:, None], PRECISION, WIDE)
+        if DROPPED > 0:
+            stays = kept(seed, ((codes_at + row) * HEADS + head)[:, None], column[None, :], DROPPED)
+            weight = tl.where(stays, weight, 0.0)
+        mixed = product(weight.to(value.dtype), value, mixed * decay[:, None], PRECISION, WIDE)
         peak = new_peak
     mixed = mixed / total[:, None]
+    if DROPPED > 0:
+        mixed = mixed * (16777216 / (16777216 - DROPPED))
+    if TRAINED:
+        # Of the rows that pad a tile the sum is 0: finite, as the way back needs it.
+        own_sums = sums + (tile * HEADS + head) * ROWS + tl.arange(0, ROWS)
+        tl.store(own_sums, tl.where(inside_row, peak + tl.log2(total), 0.0))
     place = out + begin.to(tl.int64) * width + head * SIZE + row[:, None] * width + feature[None, :]
     tl.store(place, mixed.to(out.dtype.element_ty), mask=inside_row[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["seed"])
 def _attend_first_kernel(
     query,
     keys_values,
     out,
+    sums,
     row_codes,
     column_codes,
     sequences,
     scale,
+    seed,
     HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
+    TRAINED: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
 ):
     sequence = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
@@ -225,22 +245,37 @@ def _attend_first_kernel(
         weight = tl.exp2(score * scale - new_peak)
         decay = tl.exp2(peak - new_peak)
         total = total * decay + tl.sum(weight, axis=0)
+        if DROPPED > 0:
+            weight = tl.where(kept(seed, tl.program_id(0), column, DROPPED), weight, 0.0)
         mixed = mixed * decay + tl.sum(weight[:, None] * value, axis=0)
         peak = new_peak
-    tl.store(out + at, (mixed / total).to(out.dtype.element_ty))
+    mixed = mixed / total
+    if DROPPED > 0:
+        mixed = mixed * (16777216 / (16777216 - DROPPED))
+    if TRAINED:
+        tl.store(sums + tl.program_id(0), tl.max(peak + tl.log2(total), axis=0))
+    tl.store(out + at, mixed.to(out.dtype.element_ty))
 
 
-def attend_packed(qkv: Tensor, layout: Packed, heads: int) -> Tensor:
-    """Attention of packed rows: ``qkv`` (T, 3H) → (T, H)."""
+def attend_packed(
+    qkv: Tensor, layout: Packed, heads: int, sums: Tensor | None = None, dropped: int = 0, seed: int = 0
+) -> Tensor:
+    """Attention of packed rows: ``qkv`` (T, 3H) → (T, H).
+
+    For the way back, ``sums`` (tiles, heads, rows of a tile) is filled with each row's log2 Σ 2^score. ``dropped`` and
+    ``seed`` are those of :mod:`rankwell.models.triton_dropout`.
+    """
     size = qkv.shape[1] // (3 * heads)
     out = qkv.new_empty(qkv.shape[0], heads * size)
     _attend_kernel[(len(layout.tiles) * heads,)](
         qkv,
         out,
+        out if sums is None else sums,
         layout.row_codes,
         layout.column_codes,
         layout.tiles,
-        _scale(size),
+        score_scale(size),
+        seed,
         HEADS=heads,
         SIZE=size,
         RULE=RULES[layout.rule],
@@ -250,33 +285,50 @@ def attend_packed(qkv: Tensor, layout: Packed, heads: int) -> Tensor:
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         # Triton's interpreter, on the CPU, holds bf16 as whole numbers and would multiply those.
         WIDE=not qkv.is_cuda,
+        TRAINED=sums is not None,
+        DROPPED=dropped,
         num_warps=layout.blocks.warps,
         num_stages=layout.blocks.stages,
     )
     return out
 
 
-def attend_first_packed(query: Tensor, keys_values: Tensor, layout: Packed, heads: int) -> Tensor:
-    """Attention of the first row of each sequence: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H)."""
+def attend_first_packed(
+    query: Tensor,
+    keys_values: Tensor,
+    layout: Packed,
+    heads: int,
+    sums: Tensor | None = None,
+    dropped: int = 0,
+    seed: int = 0,
+) -> Tensor:
+    """Attention of the first row of each sequence: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H); ``sums`` is
+    (B, heads), and all else as for :func:`attend_packed`.
+    """
     size = query.shape[1] // heads
     out = torch.empty_like(query)
     _attend_first_kernel[(len(query) * heads,)](
         query,
         keys_values,
         out,
+        out if sums is None else sums,
         layout.row_codes,
         layout.column_codes,
         layout.sequences,
-        _scale(size),
+        score_scale(size),
+        seed,
         HEADS=heads,
         SIZE=size,
         RULE=RULES[layout.rule],
         ROWS=layout.blocks.rows,
         COLUMNS=FIRST_COLUMNS,
+        TRAINED=sums is not None,
+        DROPPED=dropped,
         num_warps=2,
     )
     return out
 
 
-def _scale(size: int) -> float:
+def score_scale(size: int) -> float:
+    """What turns the product of a query and a key into an exponent of 2."""
     return math.log2(math.e) / math.sqrt(size)

@@ -1,6 +1,7 @@
-"""What stands between an encoder's matrix products, each as one pass over the tokens: Triton kernels for inference.
+"""What stands between an encoder's matrix products, each as one pass over the tokens: Triton kernels. The way forward;
+the way back is in :mod:`rankwell.models.triton_training_layers`.
 
-Torch would take two or three passes for each, and between large products on a GPU passes over memory are what costs.
+Torch would take two to four passes for each, and between large products on a GPU passes over memory are what costs.
 Sums, means and variances are fp32 whatever the tensors are.
 """
 
@@ -13,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
+
+from rankwell.models.triton_dropout import drop
 
 ROWS = 4  # tokens of a program: one warp each
 
@@ -29,7 +32,7 @@ def _normalise(x, inside, weight, bias, feature, epsilon, WIDTH: tl.constexpr): 
     return scaled * gain[None, :] + shift[None, :]
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count", "seed"])
 def _add_norm_kernel(
     x,
     y,
@@ -38,21 +41,26 @@ def _add_norm_kernel(
     out,
     count,
     epsilon,
+    seed,
     WIDTH: tl.constexpr,  # noqa: N803  (constants of the compilation are capitals in Triton)
     BLOCK: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
 ):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     feature = tl.arange(0, BLOCK)
     inside = (row < count)[:, None] & (feature < WIDTH)[None, :]
     place = row[:, None] * WIDTH + feature[None, :]
     summed = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
-    summed += tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
+    added = tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
+    if DROPPED > 0:
+        added = drop(added, seed, row, feature, DROPPED)
+    summed += added
     normal = _normalise(summed, inside, weight, bias, feature, epsilon, WIDTH)
     tl.store(out + place, normal.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["count"])
+@triton.jit(do_not_specialize=["count", "seed"])
 def _embed_norm_kernel(
     tokens,
     segments,
@@ -65,9 +73,11 @@ def _embed_norm_kernel(
     out,
     count,
     epsilon,
+    seed,
     WIDTH: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
 ):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     feature = tl.arange(0, BLOCK)
@@ -80,11 +90,13 @@ def _embed_norm_kernel(
     summed += tl.load(segment_table + segment[:, None] * WIDTH + feature[None, :], mask=inside, other=0.0)
     summed += tl.load(position_table + position[:, None] * WIDTH + feature[None, :], mask=inside, other=0.0)
     normal = _normalise(summed, inside, weight, bias, feature, epsilon, WIDTH)
+    if DROPPED > 0:
+        normal = drop(normal, seed, row, feature, DROPPED)
     tl.store(out + row[:, None] * WIDTH + feature[None, :], normal.to(out.dtype.element_ty), mask=inside)
 
 
-def add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """``norm(x + y)`` of (T, H)."""
+def add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropped: int = 0, seed: int = 0) -> Tensor:
+    """``norm(x + dropout(y))`` of (T, H); for the last two see :mod:`rankwell.models.triton_dropout`."""
     count, width = x.shape
     out = torch.empty_like(x)
     _add_norm_kernel[(triton.cdiv(count, ROWS),)](
@@ -95,31 +107,44 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm) -> Tensor:
         out,
         count,
         norm.eps,
+        seed,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
         ROWS=ROWS,
+        DROPPED=dropped,
         num_warps=ROWS,
     )
     return out
 
 
 def embed_norm(
-    ids: tuple[Tensor, Tensor, Tensor], tables: tuple[nn.Embedding, nn.Embedding, nn.Embedding], norm: nn.LayerNorm
+    ids: tuple[Tensor, Tensor, Tensor],
+    tables: tuple[Tensor, Tensor, Tensor],
+    norm: nn.LayerNorm,
+    dropped: int = 0,
+    seed: int = 0,
 ) -> Tensor:
-    """``norm(tokens + segments + positions)`` of three vectors of ids (T,) of any whole type → (T, H)."""
-    count, width = len(ids[0]), tables[0].embedding_dim
-    out = torch.empty(count, width, dtype=tables[0].weight.dtype, device=ids[0].device)
+    """``dropout(norm(tokens + segments + positions))`` of three vectors of ids (T,) of any whole type → (T, H), in the
+    tables' type; under autocast in its.
+    """
+    count, width = len(ids[0]), tables[0].shape[1]
+    device = ids[0].device
+    short = torch.is_autocast_enabled(device.type)
+    dtype = torch.get_autocast_dtype(device.type) if short else tables[0].dtype
+    out = torch.empty(count, width, dtype=dtype, device=device)
     _embed_norm_kernel[(triton.cdiv(count, ROWS),)](
         *ids,
-        *(table.weight for table in tables),
+        *tables,
         norm.weight,
         norm.bias,
         out,
         count,
         norm.eps,
+        seed,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
         ROWS=ROWS,
+        DROPPED=dropped,
         num_warps=ROWS,
     )
     return out

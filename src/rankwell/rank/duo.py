@@ -14,7 +14,7 @@ Both orders of a pair are computed. Nogueira, Yang, Cho and Lin, Multi-Stage Doc
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,11 +24,11 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.registry import Registry
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.templates import lay_out_pairs
+from rankwell.inputs.templates import Sequences, lay_out_pairs
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engine import probability
-from rankwell.rank.ranker import PAIRS_AT_A_TIME, Ranker, Texts
+from rankwell.rank.ranker import PAIRS_AT_A_TIME, Documents, Ranker, submit_all
+from rankwell.rank.texts import Texts
 
 Preferences = NDArray[np.float64]
 """``(n, n)``; NaN on the diagonal and where two documents were not compared."""
@@ -127,9 +127,10 @@ def rerank_duo(
     model = _with_duo_template(ranker)
     rankings: dict[str, Ranking] = {}
     for qid, found in track(run.items(), "comparing", total=len(run), unit="queries"):
-        docids = found.docids[: duo.depth]
+        docids = list(found.docids[: duo.depth])
         first, second = opponents(len(docids), duo, qid)
-        p = compare(model, by_qid[qid].text, texts.texts(docids), first, second)
+        documents, row_of = model.documents(docids, texts)
+        p = compare(model, by_qid[qid].text, documents, row_of[first], row_of[second])
         scores = aggregate(len(docids), first, second, p, duo.aggregate)
         # Beneath the lowest, in equal steps, within 1 of it: so a later fusion still sees the best apart.
         rest = scores.min(initial=0) - np.linspace(0, 1, len(found) - len(docids) + 1, dtype=np.float32)[1:]
@@ -142,6 +143,7 @@ def _with_duo_template(ranker: Ranker) -> Ranker:
         ranker.engine,
         ranker.tokenizer,
         replace(ranker.template, name="duo", markers=False),
+        windows=None,
         segments=ranker.segments,
         cache=ranker.cache,
         identity=ranker.identity,
@@ -150,37 +152,38 @@ def _with_duo_template(ranker: Ranker) -> Ranker:
     return model
 
 
-def compare(model: Ranker, query: str, documents: Sequence[str], first: Rows, second: Rows) -> NDArray[np.float32]:
-    """p(``documents[first[k]]`` is more relevant than ``documents[second[k]]``) for each k."""
-
-    def compute(rows: Rows) -> NDArray[np.float32]:
-        pieces = model.tokenizer.encode([*documents, query])
-        parts = [
-            _probabilities(model, pieces, first[some], second[some])
-            for some in np.split(rows, range(PAIRS_AT_A_TIME, len(rows), PAIRS_AT_A_TIME))
-        ]
-        return np.concatenate(parts)
-
+def compare(model: Ranker, query: str, documents: Documents, first: Rows, second: Rows) -> NDArray[np.float32]:
+    """p(document ``first[k]`` is more relevant than document ``second[k]``) for each k."""
     if not len(first):
         return np.zeros(0, np.float32)
+
+    def compute(rows: Rows) -> NDArray[np.float32]:
+        finish = submit_all(model.engine, _lay_out(model, query, documents, first[rows], second[rows]))
+        logits = finish()
+        assert logits is not None  # there is a pair
+        if logits.shape[1] != 2:
+            raise RankwellError("comparing documents needs a model of two logits; this one gives a single score")
+        return probability(logits)
+
     if model.cache is None:
         return compute(np.arange(len(first)))
+    texts = documents.texts()
     keys = join_hashes(
         text_hashes([model.scope("duo")], "model"),
         text_hashes([query], "query"),
-        text_hashes(documents, "document")[first],
-        text_hashes(documents, "other")[second],
+        text_hashes(texts, "document")[first],
+        text_hashes(texts, "other")[second],
     )
     return model.cache.complete(keys, compute)
 
 
-def _probabilities(model: Ranker, pieces: Pieces, first: Rows, second: Rows) -> NDArray[np.float32]:
-    query = np.full(len(first), len(pieces) - 1)
-    fields = {"query": pieces.take(query), "document": pieces.take(first), "other": pieces.take(second)}
-    sequences = lay_out_pairs(
-        model.template, model.tokenizer.special, fields, model.truncation, segments=model.segments
-    )
-    logits = model.engine.logits(sequences)
-    if logits.shape[1] != 2:
-        raise RankwellError("comparing documents needs a model of two logits; this one gives a single score")
-    return probability(logits)
+def _lay_out(model: Ranker, query: str, documents: Documents, first: Rows, second: Rows) -> Iterator[Sequences]:
+    used, which = np.unique(np.concatenate([first, second]), return_inverse=True)
+    source, numbers = documents.tokens(used)
+    pieces, asked = source.at(numbers), model.tokenizer.encode([query])
+    for some in np.split(np.arange(len(first)), range(PAIRS_AT_A_TIME, len(first), PAIRS_AT_A_TIME)):
+        one, other = which[some], which[len(first) + some]
+        fields = {"query": asked.take(np.zeros(len(some), np.int64)), "document": pieces.take(one)}
+        fields["other"] = pieces.take(other)
+        special = model.tokenizer.special
+        yield lay_out_pairs(model.template, special, fields, model.truncation, segments=model.segments)

@@ -16,6 +16,7 @@ from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.templates import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.config import RankerConfig
+from rankwell.models.names import find_model
 
 Logits = NDArray[np.float32]
 
@@ -61,11 +62,13 @@ BACKENDS = {
 }
 
 
-def load(folder: Path, backend: str, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
-    """Load ``folder`` with the backend of that name; ``changes`` replace parts of the model's configuration."""
+def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
+    """Load ``folder``, or a model of that name (:func:`~rankwell.models.names.find_model`), with the backend of that
+    name; ``changes`` replace parts of the model's configuration.
+    """
     if backend not in BACKENDS:
         raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(BACKENDS)})")
     if backend == "torch" and find_spec("torch") is None:
         raise MissingExtraError("torch", "models", "scoring with the torch backend")
-    loaded: Loaded = import_module(BACKENDS[backend]).load(folder, changes, options)
+    loaded: Loaded = import_module(BACKENDS[backend]).load(find_model(folder), changes, options)
     return loaded

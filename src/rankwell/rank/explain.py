@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.batching import take_sequences
+from rankwell.inputs.fitting import Fitting, window_fields
 from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.inputs.windows import aggregate_windows, cut_windows
-from rankwell.models.shape import AttentionRule
+from rankwell.inputs.windows import aggregate_windows
+from rankwell.models.shape import AttentionRule, under_rule
 from rankwell.rank.engine import Loaded, Logits, probability, relevance
 from rankwell.rank.ranker import Ranker
 
@@ -205,10 +206,8 @@ def explain(
     fields = {"query": tokenizer.encode([query], stems=True), "document": tokenizer.encode([document], stems=True)}
     if type and len((label := tokenizer.encode([type.lower()])).ids):
         fields = {"type": label, **fields}
-    if ranker.windows is not None:
-        fields["document"], _ = cut_windows(fields["document"], ranker.windows)
+    fields, _ = window_fields(template, tokenizer.special, fields, ranker.windows)
     pairs = len(fields["document"])
-    fields = {name: rows if name == "document" else rows.take([0] * pairs) for name, rows in fields.items()}
     sequences = lay_out_pairs(template, tokenizer.special, fields, segments=ranker.segments)
 
     scores: list[float] = []
@@ -250,6 +249,7 @@ def dense_pass(
     """One sequence through the model with nothing skipped: logits (1, 1 or 2), attention probabilities (layers, heads,
     L, L) and the rule's mask (L, L).
     """
+    sequence = under_rule(sequence, rule)
     encoder, device = model.encoder, model.head.weight.device
     tokens, segments, positions, words = (
         torch.from_numpy(values).to(device, torch.int64)
@@ -272,7 +272,7 @@ def dense_pass(
 
 def _as_ranker(loaded: Loaded) -> Ranker:
     config = loaded.config
-    windows = config.windows.build() if config.windows else None
+    windows = config.windows.build() if config.windows else Fitting()
     template = config.template.build()
     return Ranker(loaded.engine, loaded.tokenizer, template, windows=windows, segments=loaded.segments)
 

@@ -16,6 +16,7 @@ from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.config import RankerConfig, read_encoder_config
 from rankwell.models.exported import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
+from rankwell.models.shape import under_rule
 from rankwell.rank.engine import Logits
 
 Grids = dict[str, NDArray[Any]]
@@ -55,6 +56,7 @@ def score_grids(
     sequences: Sequences, exported: Exported, budget: int, compute: Callable[[Grids], NDArray[Any]]
 ) -> Logits:
     """The logits in the order given; ``budget`` tokens (padding included) of like lengths are computed at a time."""
+    sequences = under_rule(sequences, exported.record.attention)
     out = np.empty((len(sequences), exported.outputs), np.float32)
     for rows in token_batches(sequences.lengths(), budget):
         grids = pad_sequences(take_sequences(sequences, rows))

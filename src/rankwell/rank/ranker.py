@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,60 +16,58 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.inputs.fitting import Fitting, window_fields
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.stored import KeptTokens, TokenSource
+from rankwell.inputs.templates import Sequences, Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.inputs.windows import Windows, aggregate_windows, cut_windows
+from rankwell.inputs.windows import Windows, aggregate_windows
+from rankwell.models.names import find_model
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
-from rankwell.rank.engine import Engine, load, probability, relevance
+from rankwell.rank.engine import Engine, Logits, load, probability, relevance
+from rankwell.rank.texts import Texts as Texts
+from rankwell.rank.texts import find_tokens
 
+FITTING = Fitting()
 PAIRS_AT_A_TIME = 4096
 
 
-class Texts(Protocol):
-    """Where documents' texts come from: a document store, an index."""
-
-    def texts(self, docids: Sequence[str]) -> list[str]:
-        """The texts of several documents."""
-        ...
+PIECES_AT_A_TIME = 512 * PAIRS_AT_A_TIME
+Rows = NDArray[np.int64]
+Scores = NDArray[np.float32]
+Activation = Literal["probability"] | None
 
 
 @dataclass(frozen=True, eq=False)
-class TextPairs:
-    """Pairs as rows of distinct texts: pair ``i`` is ``queries[query_of[i]]``, of the type … ("": none), with …"""
+class Pairs:
+    """Pairs as rows of distinct texts: pair ``i`` is query ``query_of[i]``, of type … ("": none), with document …"""
 
     queries: list[str]
-    query_of: NDArray[np.int64]
+    query_of: Rows
     types: list[str]
-    type_of: NDArray[np.int64]
-    documents: list[str]
-    document_of: NDArray[np.int64]
+    type_of: Rows
+    document_of: Rows
 
     def __len__(self) -> int:
         return len(self.query_of)
 
-    def take(self, rows: NDArray[np.int64]) -> TextPairs:
-        """Some of the pairs, with the texts they need."""
-        if len(rows) == len(self):
-            return self
-        parts: list[Any] = []
-        for texts, which in (
-            (self.queries, self.query_of),
-            (self.types, self.type_of),
-            (self.documents, self.document_of),
-        ):
-            used, fresh = np.unique(which[rows], return_inverse=True)
-            parts += [[texts[i] for i in used], fresh]
-        return TextPairs(*parts)
-
-    def keys(self, scope: str) -> Keys:
-        """The pairs' keys in a score cache."""
+    def keys(self, scope: str, documents: Sequence[str]) -> Keys:
+        """The pairs' keys in a score cache; ``documents`` are the distinct documents' texts."""
         return join_hashes(
             text_hashes([scope], "model"),
             text_hashes(self.queries, "query")[self.query_of],
             text_hashes(self.types, "type")[self.type_of],
-            text_hashes(self.documents, "document")[self.document_of],
+            text_hashes(documents, "document")[self.document_of],
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """The distinct documents of some pairs: their texts, which only a cache needs, and their tokens."""
+
+    texts: Callable[[], Sequence[str]]
+    tokens: Callable[[Rows], tuple[TokenSource, Rows]]
+    """A source that has those of these rows, and their numbers in it."""
 
 
 class Ranker:
@@ -84,7 +84,7 @@ class Ranker:
         tokenizer: Tokenizer,
         template: Template,
         *,
-        windows: Windows | None = None,
+        windows: Windows | None = FITTING,
         segments: int = 2,
         cache: ScoreCache | None = None,
         identity: str = "",
@@ -106,7 +106,7 @@ class Ranker:
         folder: str | Path,
         *,
         backend: str = "torch",
-        windows: Windows | None = None,
+        windows: Windows | Literal["default"] | None = "default",
         engine: Mapping[str, Any] | None = None,
         cache: ScoreCache | None = None,
         **changes: Any,
@@ -115,9 +115,13 @@ class Ranker:
 
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
         ``engine`` holds the backend's own options (device, dtype, budget). What ``cache`` holds is not computed.
+        Long documents are read in the checkpoint's windows, or else in as many as they need; with ``windows=None``
+        they are cut.
         """
-        loaded = load(Path(folder), backend, changes, engine or {})
-        windows = windows or (loaded.config.windows.build() if loaded.config.windows else None)
+        folder = find_model(folder)
+        loaded = load(folder, backend, changes, engine or {})
+        if windows == "default":
+            windows = loaded.config.windows.build() if loaded.config.windows else FITTING
         template = loaded.config.template.build()
         identity = ""
         if cache is not None:
@@ -144,7 +148,7 @@ class Ranker:
         pairs: Sequence[tuple[str, str]],
         *,
         types: Sequence[str | None] | None = None,
-        activation: Literal["probability"] | None = None,
+        activation: Activation = None,
     ) -> NDArray[np.float32]:
         """Score (query, document) pairs: raw scores, or probabilities on request. ``types`` are the queries' types."""
         queries, query_of = _distinct([query for query, _ in pairs])
@@ -154,7 +158,13 @@ class Ranker:
         if any(types or ()) and all(field.name != "type" for field in self.template.fields):
             raise RankwellError(f"types are given, but the template {self.template.name} has no place for them")
         labels, label_of = _distinct([(label or "").lower() for label in types or [None] * len(pairs)])
-        return self._score_texts(TextPairs(queries, query_of, labels, label_of, documents, document_of), activation)
+
+        def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
+            used = [documents[row] for row in rows.tolist()]
+            return KeptTokens(list(map(str, range(len(used)))), used, self.tokenizer, self._stems), np.arange(len(used))
+
+        found = Pairs(queries, query_of, labels, label_of, document_of)
+        return self._begin(found, Documents(lambda: documents, tokens), activation)()
 
     def rank(
         self,
@@ -164,7 +174,7 @@ class Ranker:
         *,
         type: str | None = None,
         return_documents: bool = False,
-        activation: Literal["probability"] | None = None,
+        activation: Activation = None,
     ) -> list[dict[str, Any]]:
         """The documents, best first, as CrossEncoder.rank gives them: ``corpus_id``, ``score``, on request ``text``."""
         pairs = [(query, document) for document in documents]
@@ -177,7 +187,14 @@ class Ranker:
         return found
 
     def rerank(
-        self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000, name: str = "rankwell"
+        self,
+        run: Run,
+        queries: Sequence[Query],
+        texts: Texts,
+        *,
+        depth: int = 1000,
+        activation: Activation = None,
+        name: str = "rankwell",
     ) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, in the model's order."""
         if depth < 1:
@@ -187,75 +204,139 @@ class Ranker:
         if missing is not None:
             raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
         rankings: dict[str, Ranking] = {}
+        rest: Callable[[], dict[str, Ranking]] = dict
         for qids in track(_groups(run, depth), "re-ranking", unit="groups of queries"):
-            chosen = {qid: run[qid].docids[:depth] for qid in qids}
-            docids, document_of = _distinct([docid for found in chosen.values() for docid in found])
+            chosen = [run[qid].docids[:depth] for qid in qids]
             asked = [by_qid[qid] for qid in qids]
-            sizes = [len(found) for found in chosen.values()]
-            query_of = np.repeat(np.arange(len(qids)), sizes)
+            query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in chosen])
             questions, labels = [query.text for query in asked], [(query.type or "").lower() for query in asked]
-            pairs = TextPairs(questions, query_of, labels, query_of, texts.texts(docids), document_of)
-            scores = self._score_texts(pairs, None)
-            parts = np.split(scores, np.cumsum(sizes)[:-1])
-            for (qid, found), own in zip(chosen.items(), parts, strict=True):
-                rankings[qid] = Ranking.of(found, own)
-        return Run(rankings, name=name)
+            documents, document_of = self.documents(list(chain.from_iterable(chosen)), texts)
+            finish = self._begin(Pairs(questions, query_of, labels, query_of, document_of), documents, activation)
+            # Only now that this group is begun are the scores of the one before it waited for.
+            rankings |= rest()
+            rest = partial(_rank_all, qids, chosen, finish)
+        return Run(rankings | rest(), name=name)
 
-    def _encode(self, texts: Sequence[str]) -> Pieces:
-        return self.tokenizer.encode(texts, stems=self.template.markers)
+    def documents(self, docids: list[str], texts: Texts) -> tuple[Documents, Rows]:
+        """The distinct ones of these documents, and which of them each one is: as kept tokens where there are any."""
+        # With a cache, perhaps no tokens are needed: then they are not looked for yet.
+        found = find_tokens(texts, self.tokenizer, stems=self._stems) if self.cache is None else None
+        if found is not None:
+            source = found
+            numbers, first, document_of = np.unique(source.numbers(docids), return_index=True, return_inverse=True)
+            own = Documents(lambda: texts.texts([docids[i] for i in first]), lambda rows: (source, numbers[rows]))
+            return own, document_of
+        distinct, document_of = _distinct(docids)
 
-    def _score_texts(self, pairs: TextPairs, activation: Literal["probability"] | None) -> NDArray[np.float32]:
-        """Scores of pairs of texts: from the cache where it has them."""
+        def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
+            used = [distinct[row] for row in rows.tolist()]
+            source = find_tokens(texts, self.tokenizer, stems=self._stems)
+            source = source or KeptTokens(used, texts.texts(used), self.tokenizer, self._stems)
+            return source, source.numbers(used)
 
-        def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-            own = pairs.take(rows)
-            types = self._encode(own.types).take(own.type_of) if any(own.types) else None
-            queries, documents = self._encode(own.queries), self._encode(own.documents)
-            return self._score(queries, own.query_of, documents, own.document_of, types, activation)
+        return Documents(lambda: texts.texts(distinct), tokens), document_of
 
-        if self.cache is None:
-            return compute(np.arange(len(pairs)))
-        return self.cache.complete(pairs.keys(self.scope(activation)), compute)
+    @property
+    def _stems(self) -> bool:
+        return self.template.markers
 
     def scope(self, activation: str | None = None) -> str:
         """What a score depends on beside the texts, in a few letters."""
         windows = None if self.windows is None else asdict(self.windows)
         return digest([self.identity, asdict(self.template), windows, activation])
 
-    def _score(
-        self,
-        queries: Pieces,
-        query_of: NDArray[np.int64],
-        documents: Pieces,
-        document_of: NDArray[np.int64],
-        types: Pieces | None,
-        activation: Literal["probability"] | None,
-    ) -> NDArray[np.float32]:
-        """Scores of pairs given by the rows of their query and document."""
-        if self.windows is not None:
-            documents, document_of_window = cut_windows(documents, self.windows)
-            counts = np.bincount(document_of_window, minlength=int(document_of_window.max(initial=-1)) + 1)
-            first = np.cumsum(counts) - counts
-            owners = np.repeat(np.arange(len(document_of)), counts[document_of])
-            order = np.arange(len(owners)) - np.repeat(
-                np.cumsum(counts[document_of]) - counts[document_of], counts[document_of]
-            )
-            document_of, query_of = first[document_of][owners] + order, query_of[owners]
-            types = None if types is None else types.take(owners)
-        parts = []
+    def _begin(self, pairs: Pairs, documents: Documents, activation: Activation = None) -> Callable[[], Scores]:
+        """Begin to score pairs, except those the cache has; what is returned gives the scores, and waits for them."""
+        if self.cache is None:
+            return self._compute(pairs, documents, np.arange(len(pairs)), activation)
+        keys = pairs.keys(self.scope(activation), documents.texts())
+        scores = self.cache.complete(keys, lambda rows: self._compute(pairs, documents, rows, activation)())
+        return lambda: scores
+
+    def _compute(self, pairs: Pairs, documents: Documents, rows: Rows, activation: Activation) -> Callable[[], Scores]:
+        """Begin to score some of the pairs."""
+        owners: list[Rows] = []
+        finish = submit_all(self.engine, self._lay_out(pairs, documents, rows, owners))
+
+        def scores() -> Scores:
+            if (logits := finish()) is None:
+                return np.zeros(0, np.float32)
+            found = probability(logits) if activation == "probability" else relevance(logits)
+            how = "first" if self.windows is None else self.windows.aggregate
+            return aggregate_windows(found, np.concatenate(owners), how)
+
+        return scores
+
+    def _lay_out(self, pairs: Pairs, documents: Documents, rows: Rows, owners: list[Rows]) -> Iterator[Sequences]:
+        """The sequences of some of the pairs, in parts of bounded size; whose each is goes to ``owners``."""
+        if not len(rows):
+            return
         special = self.tokenizer.special
-        for begin in range(0, len(query_of), PAIRS_AT_A_TIME):
-            piece = slice(begin, begin + PAIRS_AT_A_TIME)
-            fields = {"query": queries.take(query_of[piece]), "document": documents.take(document_of[piece])}
-            if types is not None:
-                fields["type"] = types.take(np.arange(len(types))[piece])
-            sequences = lay_out_pairs(self.template, special, fields, self.truncation, segments=self.segments)
-            parts.append(self.engine.logits(sequences))
-        if not parts:
-            return np.zeros(0, np.float32)
-        logits = np.concatenate(parts)
-        scores = probability(logits) if activation == "probability" else relevance(logits)
-        return aggregate_windows(scores, owners, self.windows.aggregate) if self.windows is not None else scores
+        (queries, query_of), (types, type_of) = (
+            self._encode(texts, which[rows])
+            for texts, which in ((pairs.queries, pairs.query_of), (pairs.types, pairs.type_of))
+        )
+        used, document_of = np.unique(pairs.document_of[rows], return_inverse=True)
+        source, numbers = documents.tokens(used)
+        for begin, end in _blocks(source.lengths(numbers)[document_of]):
+            block = slice(begin, end)
+            fields = {"query": queries.take(query_of[block]), "document": source.at(numbers[document_of[block]])}
+            if len(types.ids):
+                fields["type"] = types.take(type_of[block])
+            fields, pair_of = window_fields(self.template, special, fields, self.windows)
+            for part in _whole_pairs(pair_of):
+                some = np.arange(part.start, part.stop)
+                own = fields if len(some) == len(pair_of) else {name: rows.take(some) for name, rows in fields.items()}
+                report = self.truncation.of_windows(pair_of[part])
+                owners.append(pair_of[part] + begin)
+                yield lay_out_pairs(self.template, special, own, report, segments=self.segments)
+
+    def _encode(self, texts: Sequence[str], which: Rows) -> tuple[Pieces, Rows]:
+        """The pieces of the texts that are used, and which of them each pair has."""
+        used, fresh = np.unique(which, return_inverse=True)
+        return self.tokenizer.encode([texts[i] for i in used.tolist()], stems=self._stems), fresh
+
+
+def submit_all(engine: Engine, parts: Iterable[Sequences]) -> Callable[[], Logits | None]:
+    """Begin to score all parts; what is returned gives their logits, ``None`` of no parts.
+
+    Each part is laid out while an engine that can computes the one before, so the last is all there is to wait for.
+    """
+    submit = getattr(engine, "submit", None)
+    done: list[Logits] = []
+    waiting: list[Callable[[], Logits]] = []
+    for part in parts:
+        waiting.append(submit(part) if submit else partial(engine.logits, part))
+        if len(waiting) > 1 or not submit:
+            done.append(waiting.pop(0)())
+    return lambda: np.concatenate([*done, *(wait() for wait in waiting)]) if done or waiting else None
+
+
+def _rank_all(qids: list[str], docids: list[tuple[str, ...]], scores: Callable[[], Scores]) -> dict[str, Ranking]:
+    parts = np.split(scores(), np.cumsum([len(own) for own in docids])[:-1])
+    return {qid: Ranking.of(own, part) for qid, own, part in zip(qids, docids, parts, strict=True)}
+
+
+def _blocks(lengths: Rows) -> Iterator[tuple[int, int]]:
+    """Pairs together as long as there are not too many of them, nor of their documents' pieces."""
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    begin = 0
+    while begin < len(lengths):
+        fitting = int(np.searchsorted(before, before[begin] + PIECES_AT_A_TIME, side="right")) - 1
+        end = max(begin + 1, min(begin + PAIRS_AT_A_TIME, fitting))
+        yield begin, end
+        begin = end
+
+
+def _whole_pairs(pair_of: Rows) -> Iterator[slice]:
+    """Windows together as long as there are not too many of them; those of one pair stay together."""
+    bounds = np.append(np.flatnonzero(np.diff(pair_of, prepend=-1)), len(pair_of))
+    begin = 0
+    while begin < len(pair_of):
+        fitting = int(bounds[np.searchsorted(bounds, begin + PAIRS_AT_A_TIME, side="right") - 1])
+        end = fitting if fitting > begin else int(bounds[np.searchsorted(bounds, begin, side="right")])
+        yield slice(begin, end)
+        begin = end
 
 
 def _distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:

@@ -1,4 +1,4 @@
-"""Where a run's texts come from: an index, a document store, a collection."""
+"""Where a run's documents come from, as texts and as tokens: an index, a document store, a collection."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.records import Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.rank.ranker import Texts
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.stored import KeptTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
+
+WORTH_KEEPING = 0.05
+"""Tokens of a whole collection are made when a run needs at least this share of its documents."""
+
+
+class Texts(Protocol):
+    """Where documents' texts come from: a document store, an index."""
+
+    def texts(self, docids: Sequence[str]) -> list[str]:
+        """The texts of several documents."""
+        ...
 
 
 class KeptTexts:
@@ -21,10 +38,76 @@ class KeptTexts:
 
     def __init__(self, texts: dict[str, str]):
         self._texts = texts
+        self._tokens: dict[str, KeptTokens] = {}
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
         return [self._texts[docid] for docid in docids]
+
+    def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> KeptTokens:
+        """Their tokens, made when they are first asked for."""
+        name = tokens_name(tokenizer, stems=stems)
+        if name not in self._tokens:
+            self._tokens[name] = KeptTokens(list(self._texts), list(self._texts.values()), tokenizer, stems)
+        return self._tokens[name]
+
+
+class IndexTokens:
+    """The tokens of an index: its segments', one after the other."""
+
+    def __init__(self, index: Index, tokenizer: Tokenizer, stems: bool = False):
+        self._index = index
+        self._parts = [StoredTokens.open(segment.store, tokenizer, stems) for segment in index.segments]
+        self._bases = np.cumsum([0, *map(len, self._parts)])
+
+    def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
+        """See :class:`~rankwell.inputs.stored.TokenSource`."""
+        wanted = list(docids)
+        numbers = np.full(len(wanted), -1, np.int64)
+        for part, base in zip(self._parts, self._bases, strict=False):
+            found = part.store.docids.find(wanted)
+            numbers = np.where(found >= 0, found + base, numbers)
+        if (missing := numbers < 0).any():
+            raise RankwellError(f"document {wanted[int(missing.argmax())]!r} is not in the index {self._index.folder}")
+        return numbers
+
+    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See :class:`~rankwell.inputs.stored.TokenSource`."""
+        lengths = np.empty(len(numbers), np.int64)
+        for part, own, local in self._split(numbers):
+            lengths[own] = part.lengths(local)
+        return lengths
+
+    def at(self, numbers: NDArray[np.int64]) -> Pieces:
+        """See :class:`~rankwell.inputs.stored.TokenSource`."""
+        parts = list(self._split(numbers))
+        if len(parts) == 1:
+            return parts[0][0].at(parts[0][2])
+        joined = _join_pieces([part.at(local) for part, _, local in parts])
+        # Row i of the joined ones is document order[i] of those asked for.
+        order = np.concatenate([np.zeros(0, np.int64), *(own for _, own, _ in parts)])
+        return joined.take(np.argsort(order))
+
+    def _split(self, numbers: NDArray[np.int64]) -> Iterable[tuple[StoredTokens, NDArray[np.int64], NDArray[np.int64]]]:
+        """For each segment: its tokens, which of the documents it has, and their numbers within it."""
+        if len(self._parts) == 1:
+            yield self._parts[0], np.arange(len(numbers)), numbers
+            return
+        owners = np.searchsorted(self._bases, numbers, side="right") - 1
+        for s, part in enumerate(self._parts):
+            own = np.flatnonzero(owners == s)
+            yield part, own, numbers[own] - self._bases[s]
+
+
+def _join_pieces(parts: Sequence[Pieces]) -> Pieces:
+    bases = np.cumsum([0, *(len(part.ids) for part in parts)])
+    return Pieces(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([part.continues for part in parts]),
+        np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
+        np.concatenate([part.stems for part in parts]),
+        np.concatenate([part.opens for part in parts]),
+    )
 
 
 def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
@@ -49,6 +132,31 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
                 break
     _refuse_missing(source, run, (docid for docid in wanted if docid not in kept))
     return KeptTexts(kept)
+
+
+def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:
+    """Tokenise all documents of an index or a store, and keep that there; where nothing can be kept, do nothing."""
+    stores = [segment.store for segment in texts.segments] if isinstance(texts, Index) else [texts]
+    for store in stores:
+        if isinstance(store, DocumentStore) and os.access(store.folder, os.W_OK):
+            StoredTokens.open(store, tokenizer, stems)
+
+
+def find_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource | None:
+    """The tokens of texts, where they are kept: in memory, or beside the texts in an index or a store."""
+    if isinstance(texts, KeptTexts):
+        return texts.tokens(tokenizer, stems=stems)
+    if isinstance(texts, Index):
+        kept = all(has_stored_tokens(segment.store, tokenizer, stems=stems) for segment in texts.segments)
+        return IndexTokens(texts, tokenizer, stems) if kept else None
+    if isinstance(texts, DocumentStore) and has_stored_tokens(texts, tokenizer, stems=stems):
+        return StoredTokens.open(texts, tokenizer, stems)
+    return None
+
+
+def worth_keeping(texts: Texts, run: Run) -> bool:
+    """Whether a run needs so many of the documents that all of them are better tokenised now than these each time."""
+    return isinstance(texts, Index | DocumentStore) and len(_documents(run)) >= WORTH_KEEPING * len(texts)
 
 
 def digest_texts(texts: Texts, run: Run) -> str:

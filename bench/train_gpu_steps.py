@@ -1,0 +1,389 @@
+"""The steps of ``train_gpu.py`` that measure rankwell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankwell.inputs.batching import take_sequences
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.templates import SpecialTokens, Template
+from rankwell.models.attention import Blocks, attend
+from rankwell.models.encoder import CrossEncoder
+from rankwell.models.placing import Placer, packed_blocks
+from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.training.lists import Lists, TrainingSet
+from rankwell.training.losses import make_loss
+from rankwell.training.optimiser import OptimiserOptions, make_optimiser
+from rankwell.training.ranking import RankingTask
+from rankwell.training.task import Step
+from rerank_gpu_models import CLS, LONGEST, SEP, flops, make_pairs, random_model, texts
+from rerank_gpu_steps import Bench
+
+RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")
+LISTS = 16  # of a step
+CATEGORIES = {  # part of a kernel's name → what it is; the first that fits
+    "attention": ("_attend_kernel",),
+    "attention, back": ("_query_gradient_kernel", "_key_value_gradient_kernel"),
+    "attention of [CLS]": ("_attend_first_kernel", "_first_gradient_kernel"),
+    "residual and norm": ("_add_norm_kernel",),
+    "residual and norm, back": ("_add_norm_gradient_kernel",),
+    "embeddings": ("_embed_norm",),
+    "matrix products": ("gemm", "nvjet", "cutlass", "xmma", "cublas", "gemv", "splitk"),
+    "gelu": ("Gelu", "gelu"),
+    "optimiser": ("Adam", "adam", "multi_tensor", "lpnorm"),
+    "sums": ("reduce_kernel",),
+    "copies and casts": ("Memcpy", "Memset", "copy_kernel", "FillFunctor"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Queries and documents as pieces, and the same as texts."""
+
+    queries: Pieces
+    documents: Pieces
+    query_texts: list[str]
+    document_texts: list[str]
+
+    def numbers(self, docids: Any) -> NDArray[np.int64]:
+        """A document's id is its number."""
+        return np.asarray(docids, np.int64)
+
+    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.documents.lengths()[numbers]
+
+    def at(self, numbers: NDArray[np.int64]) -> Pieces:
+        return self.documents.take(numbers)
+
+
+def some_pairs(bench: Bench, count: int, seed: int) -> Sequences:
+    """Pairs of 32 to 180 tokens; for Triton's interpreter, which takes its time, a few of the shortest."""
+    if not bench.smoke:
+        return make_pairs(count, seed)
+    drawn = make_pairs(4000, seed)
+    return take_sequences(drawn, np.argsort(drawn.lengths(), kind="stable")[:2])
+
+
+def negatives_of(bench: Bench) -> int:
+    """How many documents of a list are not relevant."""
+    return 1 if bench.smoke else 5
+
+
+def make_data(bench: Bench) -> Data:
+    """Pairs taken apart: lists put them together anew, a little shorter or longer."""
+    pairs = some_pairs(bench, 8192, seed=7)
+    inner = ~np.isin(pairs.tokens, (CLS, SEP))
+    owner = np.repeat(np.arange(len(pairs)), pairs.lengths())
+    continues = np.concatenate([[False], ~pairs.last[:-1]])
+    fields = []
+    for segment in (0, 1):
+        own = inner & (pairs.segments == segment)
+        ends = np.cumsum(np.bincount(owner[own], minlength=len(pairs)))
+        fields.append(Pieces.plain(pairs.tokens[own], continues[own], ends))
+    written = texts(pairs)
+    return Data(fields[0], fields[1], [query for query, _ in written], [document for _, document in written])
+
+
+def make_lists(data: Data, count: int, negatives: int, seed: int = 0) -> Lists:
+    """Lists of one relevant document and ``negatives`` others."""
+    rng = np.random.default_rng(seed)
+    documents = rng.integers(0, len(data.documents), (count, 1 + negatives))
+    labels = np.zeros(documents.shape, np.float32)
+    labels[:, 0] = 1
+    return Lists(rng.integers(0, len(data.queries), count), documents, labels)
+
+
+def make_task(data: Data, lists: Lists, max_pairs: int | None = None) -> RankingTask:
+    task = RankingTask(
+        # Candidates are what lists are drawn from; these are drawn.
+        TrainingSet(data.queries, None, data, cast("Any", None)),
+        lambda epoch: lists,
+        make_loss("listwise"),
+        Template(max_length=LONGEST),
+        SpecialTokens(CLS, SEP),
+        max_pairs=max_pairs,
+    )
+    task.draw(0)
+    return task
+
+
+def computing(bench: Bench) -> Callable[[], AbstractContextManager[object]]:
+    return partial(torch.autocast, "cuda", torch.bfloat16) if bench.gpu else nullcontext
+
+
+def placer(bench: Bench, model: CrossEncoder, rule: AttentionRule, *, packed: bool = True) -> Placer:
+    blocks = packed_blocks(model.encoder, rule) if packed and bench.packed else None
+    return Placer(torch.device(bench.device), rule, blocks)
+
+
+class Training:
+    """The loop's step without its log, its checkpoints and its validation."""
+
+    def __init__(self, bench: Bench, model: CrossEncoder, task: RankingTask, rule: AttentionRule, budget: int):
+        self.model, self.task, self.budget = model.train(), task, budget
+        self.place, self.computing = placer(bench, model, rule), computing(bench)
+        self.optimiser = make_optimiser(model, OptimiserOptions(), torch.device(bench.device))
+        self.parameters = list(model.parameters())
+        self.number = 0
+
+    def step(self, items: NDArray[np.int64]) -> Tensor:
+        self.optimiser.zero_grad(set_to_none=True)
+        self.number += 1
+        step = Step(self.place, self.budget, self.number, self.computing, lambda loss: loss)
+        found = self.task.backward(self.model, items, slice(0, len(items)), step)
+        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        self.optimiser.step()
+        return found["loss"]
+
+
+def batches(count: int, lists: int) -> Iterator[NDArray[np.int64]]:
+    for begin in range(0, count, lists):
+        yield np.arange(begin, begin + lists)
+
+
+def timed(bench: Bench, training: Training, lists: int, steps: int, warm: int) -> tuple[float, NDArray[np.int64]]:
+    """Seconds of ``steps`` steps after ``warm`` others, and the lengths of the pairs in them."""
+    chunks = list(batches((warm + steps) * lists, lists))
+    for items in chunks[:warm]:
+        training.step(items)
+    bench.wait()
+    begin = time.perf_counter()
+    for items in chunks[warm:]:
+        loss = training.step(items)
+    bench.wait()
+    seconds = time.perf_counter() - begin
+    if not bool(torch.isfinite(loss)):
+        raise RuntimeError(f"the loss is {float(loss)}")
+    return seconds, training.task.lay_out(np.concatenate(chunks[warm:])).lengths()
+
+
+def rates(bench: Bench, config: EncoderConfig, lengths: NDArray[np.int64], seconds: float) -> dict[str, float]:
+    """Forward and backward are three times the forward; a second forward of the gradient cache does not count."""
+    computed, whole = flops(config, lengths)
+    return {
+        "pairs_per_s": round(len(lengths) / seconds, 1),
+        "share": round(3 * computed / seconds / bench.peak, 4),
+        "share_of_model": round(3 * whole / seconds / bench.peak, 4),
+        "mean_length": round(float(lengths.mean()), 1),
+    }
+
+
+def train_speed(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
+    """Lists of 1 + 5, 16 a step as the peer has them; more a step for what the hardware can do."""
+    steps, warm = (1, 0) if bench.smoke else ({24: 12, 12: 30}.get(config.num_hidden_layers, 80), 4)
+    found: dict[str, Any] = {}
+    wanted: list[tuple[AttentionRule, int]] = [("full", LISTS), ("strm", LISTS), ("strm", 4 * LISTS)]
+    if bench.smoke:
+        wanted = [("strm", 1)]
+    for rule, lists in wanted:
+        own = max(4, steps * LISTS // lists) if not bench.smoke else steps
+        task = make_task(data, make_lists(data, (own + warm) * lists, negatives_of(bench)))
+        model = random_model(config, bench.device)
+        training = Training(bench, model, task, rule, budget=1 << 18)
+        if bench.gpu:
+            torch.cuda.reset_peak_memory_stats()
+        seconds, lengths = timed(bench, training, lists, own, warm)
+        label = f"{rule}, {lists} lists"
+        found[label] = {**rates(bench, config, lengths, seconds), "ms_a_step": round(seconds / own * 1e3, 2)}
+        if bench.gpu:
+            found[label]["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
+    return found
+
+
+def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
+    """Longer and longer lists with the same bound on the pairs in memory; and without, where they fit."""
+    found: dict[str, Any] = {}
+    lists, bound = (1, 1) if bench.smoke else (LISTS, 6 * LISTS)
+    plan = [(negatives, bound) for negatives in ((1,) if bench.smoke else (5, 15, 63))]
+    for negatives, pairs in [*plan, *([] if bench.smoke else [(15, None)])]:
+        steps, warm = (1, 0) if bench.smoke else (3, 2)
+        task = make_task(data, make_lists(data, (steps + warm) * lists, negatives), pairs)
+        training = Training(bench, random_model(config, bench.device), task, "strm", budget=1 << 18)
+        if bench.gpu:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        seconds, lengths = timed(bench, training, lists, steps, warm)
+        own: dict[str, Any] = rates(bench, config, lengths, seconds)
+        if bench.gpu:
+            own["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
+        found[f"{negatives} negatives, {pairs or 'all'} pairs in memory"] = own
+    return found
+
+
+def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -> dict[str, Any]:
+    """Time attention both ways, with dropout, for each way to cut it; the best stays for the rest of the run."""
+    from rankwell.models import triton_attention as kernels
+    from rankwell.models import triton_training
+
+    pairs = some_pairs(bench, 480, seed=3)
+    qkv = torch.randn(len(pairs.tokens), 3 * heads * size, device=bench.device).to(bench.dtype).requires_grad_()
+    grad = torch.randn(len(pairs.tokens), heads * size, device=bench.device).to(bench.dtype)
+    found: dict[str, Any] = {}
+    best: tuple[float, Blocks, int] | None = None
+    cuts = [(64, 32, 4), (64, 64, 4), (128, 32, 8), (128, 64, 8)]
+    for rows, columns, warps in cuts[:1] if bench.smoke else cuts:
+        for stages in (1, 2) if rows == 128 or bench.smoke else (1, 2, 3):
+            blocks = Blocks(rows, columns, warps, kernels.BLOCKS[size, rule != "full"].stages)
+            triton_training.STAGES[size] = stages
+            try:
+                layout = Placer(torch.device(bench.device), rule, blocks)(pairs).layout
+                many = 1 if bench.smoke else 10
+
+                def both(layout: Any = layout, many: int = many) -> None:
+                    for _ in range(many):
+                        torch.autograd.grad(attend(qkv, layout, heads, 0.1), qkv, grad)
+
+                def forward(layout: Any = layout, many: int = many) -> None:
+                    with torch.no_grad():
+                        for _ in range(many):
+                            attend(qkv, layout, heads, 0.1)
+
+                seconds, ahead = bench.seconds(both) / many, bench.seconds(forward) / many
+            except Exception as problem:
+                found[f"{rows}x{columns} w{warps} s{stages}"] = f"{type(problem).__name__}: {problem}"[:200]
+                continue
+            found[f"{rows}x{columns} w{warps} s{stages}"] = {
+                "us_both": round(seconds * 1e6, 1),
+                "us_forward": round(ahead * 1e6, 1),
+            }
+            if best is None or seconds < best[0]:
+                best = seconds, blocks, stages
+    if best is not None:
+        kernels.BLOCKS[size, False] = kernels.BLOCKS[size, True] = best[1]
+        triton_training.STAGES[size] = best[2]
+        found["best"] = f"{best[1]}, back with {best[2]} stages"
+    return found
+
+
+def gradients(
+    model: CrossEncoder, place: Placer, sequences: Sequences, size: int, context: AbstractContextManager[object]
+) -> dict[str, Tensor]:
+    """The gradient of a listwise loss over lists of ``size``."""
+    model.zero_grad(set_to_none=True)
+    with context:
+        scores = model(*place(sequences))[:, 0].float().view(-1, size)
+    (torch.logsumexp(scores, 1) - scores[:, 0]).mean().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Any]:
+    total = sum(float(gradient.double().square().sum()) for gradient in expected.values())
+    errors = {name: float((found[name].double() - expected[name].double()).square().sum()) for name in expected}
+    own = {name: (errors[name] / max(1e-30, float(expected[name].double().square().sum()))) ** 0.5 for name in errors}
+    # Some gradients are 0 but for rounding (the head's bias in a listwise loss), and their relative errors say nothing.
+    told = [name for name in own if float(expected[name].double().square().sum()) > 1e-10 * total]
+    worst = max(told, key=lambda name: own[name])
+    return {
+        "relative": float(f"{(sum(errors.values()) / total) ** 0.5:.3g}"),
+        "worst": [worst, float(f"{own[worst]:.3g}")],
+    }
+
+
+def correct(bench: Bench, config: EncoderConfig) -> dict[str, Any]:
+    """Gradients without dropout: packed against the grid in fp32, with the grid in bf16 as the measure of rounding."""
+    pairs = some_pairs(bench, 96, seed=11)
+    size = 1 + negatives_of(bench)
+    model = random_model(config, bench.device).eval()
+    short = computing(bench)
+    found: dict[str, Any] = {}
+    for rule in RULES[-1:] if bench.smoke else RULES:
+        packed, grid = placer(bench, model, rule), placer(bench, model, rule, packed=False)
+        exact = gradients(model, grid, pairs, size, nullcontext())
+        found[f"{rule}, packed bf16"] = difference(gradients(model, packed, pairs, size, short()), exact)
+        found[f"{rule}, grid bf16"] = difference(gradients(model, grid, pairs, size, short()), exact)
+        found[f"{rule}, packed fp32"] = difference(gradients(model, packed, pairs, size, nullcontext()), exact)
+    return found
+
+
+def dropout(bench: Bench, config: EncoderConfig) -> dict[str, Any]:
+    """With dropout, packed, fp32: the slope along the gradient against the gradient's length, which agree only if both
+    ways drop the same; the same seed twice; and how much the scores of two seeds differ.
+    """
+    pairs = some_pairs(bench, 48, seed=12)
+    size = 1 + negatives_of(bench)
+    model = random_model(config, bench.device).train()
+    place = placer(bench, model, "strm")
+
+    def loss(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        scores = model(*place(pairs))[:, 0].view(-1, size)
+        value: Tensor = (torch.logsumexp(scores, 1) - scores[:, 0]).mean()
+        return value
+
+    parameters = list(model.parameters())
+    slopes = torch.autograd.grad(loss(1), parameters)
+    again = torch.autograd.grad(loss(1), parameters)
+    length = float(torch.stack([slope.double().square().sum() for slope in slopes]).sum().sqrt())
+    values = []
+    for side in (1, -1):
+        reach = side * 2e-3 / length
+        with torch.no_grad():
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.add_(slope, alpha=reach)
+            values.append(float(loss(1).double()))
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.sub_(slope, alpha=reach)
+    measured = (values[0] - values[1]) / 4e-3
+    same = max(float((a - b).abs().max() / (a.abs().max() + 1e-30)) for a, b in zip(slopes, again, strict=True))
+    with torch.no_grad():
+        losses = [float(loss(seed)) for seed in (1, 1, 2)]
+    return {
+        "slope_over_gradient": round(measured / length, 5),
+        "largest_difference_of_a_replay": float(f"{same:.3g}"),
+        "losses_of_seeds_1_1_2": [round(value, 5) for value in losses],
+    }
+
+
+def profile(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
+    """Where a step's time goes, as shares of the wall time; what is left is an idle GPU."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    steps, lists = (1, 1) if bench.smoke else (3, LISTS)
+    task = make_task(data, make_lists(data, 3 * steps * lists, negatives_of(bench)))
+    training = Training(bench, random_model(config, bench.device), task, "strm", budget=1 << 18)
+    rounds = list(batches(3 * steps * lists, lists))
+    for items in rounds[:steps]:
+        training.step(items)
+    bench.wait()
+    begin = time.perf_counter()
+    for items in rounds[steps : 2 * steps]:
+        training.step(items)
+    issued = time.perf_counter() - begin
+    bench.wait()
+    wall = time.perf_counter() - begin
+    kernels: dict[str, float] = {}
+    launches = 0
+    with profiled(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.gpu else [])]) as trace:
+        for items in rounds[2 * steps :]:
+            training.step(items)
+        bench.wait()
+    for event in trace.key_averages():
+        spent = float(getattr(event, "self_device_time_total", 0) or 0)
+        if spent > 0 and str(getattr(event, "device_type", "")).endswith("CUDA"):
+            kernels[event.key] = kernels.get(event.key, 0.0) + spent * 1e-6
+            launches += event.count
+    shares = dict.fromkeys((*CATEGORIES, "other"), 0.0)
+    for kernel, spent in kernels.items():
+        kind = next((name for name, parts in CATEGORIES.items() if any(p in kernel for p in parts)), "other")
+        shares[kind] += spent / wall
+    top = sorted(kernels.items(), key=lambda item: -item[1])[:20]
+    return {
+        "ms_a_step": round(wall / steps * 1e3, 2),
+        "ms_a_step_of_the_host": round(issued / steps * 1e3, 2),
+        "kernels_a_step": launches // steps,
+        "busy": round(sum(kernels.values()) / wall, 4),
+        "shares": {name: round(share, 4) for name, share in shares.items()},
+        "kernels_ms": {name[:100]: round(spent / steps * 1e3, 3) for name, spent in top},
+    }

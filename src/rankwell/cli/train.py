@@ -1,0 +1,63 @@
+"""``rankwell train``: from a recipe to a model and its figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a YAML file such as recipes/drbert.yaml.")],
+    out: Annotated[Path, typer.Option("--out", help="The folder for model, figures and all stages.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="Change an option of the recipe; may be repeated. `data=FOLDER` names the data, "
+            "`stages.NAME=off` leaves a stage out.",
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in --out, even if it holds a recipe of another name.")
+    ] = False,
+    device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check recipe, data and model, and print the stages.")
+    ] = False,
+) -> None:
+    """Train a ranker by a recipe.
+
+    A stage that is finished is not run again; one whose options changed is, and all after it.
+    A run that was killed goes on where it was: give the same command again.
+
+    **Examples**
+
+        rankwell train recipes/drbert.yaml --set data=my-data --out my-model
+
+        rankwell train recipes/drbert.yaml --set data=my-data --set stages.listwise.negatives=15
+        --set stages.pretrain=off --out my-model
+
+        torchrun --nproc-per-node 4 $(which rankwell) train recipes/monobert.yaml --set data=my-data --out my-model
+    """
+    from rankwell.evaluation.tables import as_text
+    from rankwell.training.recipe import read_recipe
+    from rankwell.training.run import claim, make_ready, run_recipe
+    from rankwell.training.stage_store import process_number
+    from rankwell.training.stages import STAGES
+
+    chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, settings or ())
+    if check:
+        claim(out, chosen, resume=resume)
+        ready = make_ready(chosen, STAGES, out, device=device)
+        for planned in ready.planned:
+            state = "to do" if ready.store.finished(planned) is None else "done"
+            print(f"{planned.folder_name}: {state}")
+        return
+    say = print if process_number() == 0 else lambda line: None
+    trained = run_recipe(chosen, STAGES, out, device=device, resume=resume, say=say)
+    say(f"\n{as_text(trained.table)}")
+    if trained.model is not None:
+        say(f"\nmodel: {trained.model}")

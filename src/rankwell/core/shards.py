@@ -1,0 +1,166 @@
+"""Long work over a collection in shards: each is written whole or not at all, and what is done is never done again.
+
+A folder of shards has ``shards.json``, which says what made them, and one file for each range of items. A shard is done
+when its file is there: it gets its name last, by one rename. Who works on a shard holds a lock on it, which the system
+takes back when the process ends, however it ends. So work that is killed goes on where it stood, any number of
+processes (the same command several times, on one machine or on a shared disk) share what is left, and the files are the
+same whoever made them in whatever order.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, atomic_text, disk_errors, open_binary
+from rankwell.core.manifest import Manifest
+from rankwell.core.progress import track
+
+MANIFEST = "shards.json"
+LOCK = "lock"
+POLL_SECONDS = 0.2
+
+ShardWork = Callable[[range, IO[bytes]], None]
+"""Writes what becomes of these items; a pure function of them, so that it does not matter who does it."""
+
+
+@dataclass(frozen=True)
+class Shards:
+    """``count`` items in ranges of ``size``, each a file of ``folder``; ``config`` is all that their bytes depend on."""
+
+    folder: Path
+    count: int
+    size: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    suffix: str = ".jsonl"
+    """How the files' names end; ``.gz`` at the end means gzip."""
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.size < 1:
+            raise ValueError(f"{self.count} items in shards of {self.size}")
+
+    def __len__(self) -> int:
+        return -(-self.count // self.size)
+
+    def items(self, number: int) -> range:
+        """The items of a shard."""
+        return range(number * self.size, min((number + 1) * self.size, self.count))
+
+    def path(self, number: int) -> Path:
+        """The file of a shard; the names sort in the order of the items."""
+        return self.folder / f"shard-{number:06d}{self.suffix}"
+
+    def paths(self) -> list[Path]:
+        """The files of all shards, in order."""
+        return [self.path(number) for number in range(len(self))]
+
+    def pending(self) -> list[int]:
+        """The shards that are not done."""
+        return [number for number in range(len(self)) if not self.path(number).exists()]
+
+    def check(self) -> None:
+        """Raise unless every shard is done."""
+        if pending := self.pending():
+            raise InputError(self.folder, None, f"{len(pending):,} of {len(self):,} shards are not done")
+
+    def join(self, path: Path) -> None:
+        """Write all shards end to end as one file, zipped or not as its name says."""
+        self.check()
+        with atomic_binary(path) as joined:
+            for shard in self.paths():
+                with open_binary(shard) as file:
+                    shutil.copyfileobj(file, joined, 1 << 20)
+
+
+def map_shards(shards: Shards, work: ShardWork, *, description: str = "working", wait: bool = True) -> None:
+    """Do the shards that nobody has done or is doing; with ``wait``, return only when all are done.
+
+    One thread of a process may do so at a time: the locks are the process's.
+    """
+    with _locks(shards) as locks:
+        for number in track(_claims(shards, locks, wait), description, total=len(shards.pending()), unit="shards"):
+            with atomic_binary(shards.path(number)) as file:
+                work(shards.items(number), file)
+
+
+def _claims(shards: Shards, locks: IO[bytes], wait: bool) -> Iterator[int]:
+    """Each shard that is this process's to do. While others work on the last ones it waits, lest one of them dies."""
+    while pending := shards.pending():
+        found = False
+        for number in pending:
+            if not _claim(locks, number):
+                continue
+            if not shards.path(number).exists():  # another process may just have done it
+                _remove_leftovers(shards.path(number))
+                found = True
+                yield number
+            fcntl.lockf(locks, fcntl.LOCK_UN, 1, number)
+        if not found:
+            if not wait:
+                return
+            time.sleep(POLL_SECONDS)
+
+
+def _claim(locks: IO[bytes], number: int) -> bool:
+    """Lock one byte of the lock file, the shard's."""
+    try:
+        fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Delete what killed writers of this shard left. Only while holding its lock."""
+    for leftover in path.parent.glob(f"{TEMPORARY_PREFIX}*-{path.name}"):
+        leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locks(shards: Shards) -> Iterator[IO[bytes]]:
+    """The open lock file of a folder that holds these shards, or none yet, and no others."""
+    with disk_errors(shards.folder):
+        shards.folder.mkdir(parents=True, exist_ok=True)
+        locks = (shards.folder / LOCK).open("ab")
+    with locks:
+        # The byte after the shards': of processes that come together, one writes the manifest.
+        fcntl.lockf(locks, fcntl.LOCK_EX, 1, len(shards))
+        try:
+            _check_manifest(shards)
+        finally:
+            fcntl.lockf(locks, fcntl.LOCK_UN, 1, len(shards))
+        yield locks
+
+
+def _check_manifest(shards: Shards) -> None:
+    path = shards.folder / MANIFEST
+    plan = {"items": shards.count, "shard size": shards.size, "suffix": shards.suffix, **shards.config}
+    manifest = Manifest("shards", plan, {}).as_dict()
+    if not path.exists():
+        _remove_leftovers(path)
+        if shards.pending() != list(range(len(shards))):
+            raise InputError(shards.folder, None, f"has shards but no {MANIFEST} to say what made them; remove it")
+        with atomic_text(path) as file:
+            json.dump(manifest, file, indent=2, ensure_ascii=False, default=str)
+            file.write("\n")
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        recorded, config = found["config_hash"], found["config"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(path, None, "not the manifest of a folder of shards") from None
+    if recorded != manifest["config_hash"]:
+        names = sorted({*plan, *config})
+        other = next((name for name in names if str(plan.get(name)) != str(config.get(name))), "config")
+        problem = f"{other} was {config.get(other)!r}, now {plan.get(other)!r}"
+        raise RankwellError(
+            f"{shards.folder} holds shards of other work ({problem}); remove it or choose another folder"
+        )

@@ -1,0 +1,60 @@
+"""Which label was taken for which: accuracy and confusion of a classification."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+NO_LABEL = "none"
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Counts of (true label, found label); a text without a found label counts as wrong, under ``none``."""
+
+    counts: dict[tuple[str, str], int]
+    labels: tuple[str, ...]
+
+    @classmethod
+    def of(cls, truth: Sequence[str], found: Iterable[str | None], labels: Iterable[str] = ()) -> Confusion:
+        """Count; ``labels`` says which come first in the table, others follow in the alphabet's order."""
+        pairs = Counter(zip(truth, (label or NO_LABEL for label in found), strict=True))
+        seen = {label for pair in pairs for label in pair}
+        first = [label for label in labels if label in seen]
+        return cls(dict(pairs), (*first, *sorted(seen - {*first, NO_LABEL}), *([NO_LABEL] if NO_LABEL in seen else [])))
+
+    @property
+    def total(self) -> int:
+        """How many texts there are."""
+        return sum(self.counts.values())
+
+    @property
+    def accuracy(self) -> float:
+        """The share of texts whose label was found; 0 where there are none."""
+        right = sum(count for (true, found), count in self.counts.items() if true == found)
+        return right / self.total if self.total else 0.0
+
+    def recall(self, label: str) -> float:
+        """The share of this label's texts that were found."""
+        of_label = sum(count for (true, _), count in self.counts.items() if true == label)
+        return self.counts.get((label, label), 0) / of_label if of_label else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON holds them; ``confusion[true][found]``."""
+        rows = {label: {f: n for (t, f), n in sorted(self.counts.items()) if t == label} for label in self.labels}
+        return {"accuracy": self.accuracy, "texts": self.total, "confusion": {k: row for k, row in rows.items() if row}}
+
+    def __str__(self) -> str:
+        """A table: a row for each true label, a column for each that was found."""
+        truths = [label for label in self.labels if any(true == label for true, _ in self.counts)]
+        rows = [["true \\ found", *self.labels, "recall"]]
+        for true in truths:
+            cells = [f"{self.counts.get((true, found), 0):,}" for found in self.labels]
+            rows.append([true, *cells, f"{self.recall(true):.3f}"])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"accuracy {self.accuracy:.4f} ({self.total:,} texts)"]
+        for first, *others in rows:
+            lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]))
+        return "\n".join(lines)

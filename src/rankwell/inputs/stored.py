@@ -1,0 +1,161 @@
+"""Pre-tokenised documents: tokenised once, then read as arrays, in whatever order they are asked for.
+
+A store's tokens lie beside its texts under the tokenizer's digest, memory-mapped, two bytes a piece (eight with the
+stems that markers need). Who needs rows of them asks a :class:`TokenSource`, and does not care where they are.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.arrays import Array, Ragged
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.progress import track
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.store import DocumentStore, document_batches
+from rankwell.inputs.pieces import Pieces, pack_pieces, packed_dtype, unpack_pieces
+from rankwell.inputs.tokenizer import Tokenizer
+
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_BATCH = 1024
+
+
+class TokenSource(Protocol):
+    """Documents as pieces, by number."""
+
+    def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
+        """The numbers of documents; an unknown id is an error that names it."""
+        ...
+
+    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many pieces these documents have."""
+        ...
+
+    def at(self, numbers: NDArray[np.int64]) -> Pieces:
+        """The pieces of these documents, a row for each, in this order."""
+        ...
+
+
+def tokens_name(tokenizer: Tokenizer, *, stems: bool = False) -> str:
+    """The name under which a store keeps what this tokenizer makes of its texts."""
+    return f"{tokenizer.digest}-stems" if stems else tokenizer.digest
+
+
+def has_stored_tokens(store: DocumentStore, tokenizer: Tokenizer, *, stems: bool = False) -> bool:
+    """Whether a store's tokens are there already."""
+    return store.has_tokens(tokens_name(tokenizer, stems=stems))
+
+
+class _PackedTokens:
+    """Rows of packed pieces, on disk or in memory."""
+
+    def __init__(self, tokens: Ragged):
+        self._tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See :class:`TokenSource`."""
+        begins, ends = self._spans(numbers)
+        return ends - begins
+
+    def at(self, numbers: NDArray[np.int64]) -> Pieces:
+        """See :class:`TokenSource`."""
+        begins, ends = self._spans(numbers)
+        lengths = ends - begins
+        row_ends = np.cumsum(lengths)
+        # One long index: within each row it counts on, at each row's start it jumps to where the row lies.
+        index = np.arange(int(row_ends[-1]) if len(row_ends) else 0)
+        index += np.repeat(begins - (row_ends - lengths), lengths)
+        return unpack_pieces(self._tokens.values[index], row_ends)
+
+    def _spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        numbers = np.asarray(numbers, np.int64)
+        if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(self)):
+            raise IndexError(f"documents are numbered from 0 to {len(self) - 1}")
+        ends = self._tokens.ends[numbers]
+        return np.where(numbers > 0, self._tokens.ends[numbers - 1], 0) if len(numbers) else ends, ends
+
+
+class StoredTokens(_PackedTokens):
+    """The tokens of a document store."""
+
+    def __init__(self, store: DocumentStore, tokens: Ragged):
+        super().__init__(tokens)
+        if len(tokens) != len(store):
+            raise InputError(store.folder, None, f"{len(tokens)} rows of tokens for {len(store)} documents")
+        self.store = store
+
+    @classmethod
+    def open(cls, store: DocumentStore, tokenizer: Tokenizer, stems: bool = False) -> StoredTokens:
+        """The tokens of all documents: those that are there, or else made now and kept.
+
+        Several processes may do so at once: the first to finish has made them, the others take its. In a folder that
+        cannot be written they stay in memory.
+        """
+        name, dtype = tokens_name(tokenizer, stems=stems), packed_dtype(len(tokenizer), stems=stems)
+        if store.has_tokens(name):
+            return cls(store, store.tokens(name, dtype))
+        try:
+            return cls(store, store.put_tokens(name, _tokenise(store, tokenizer, stems), dtype))
+        except RankwellError as error:
+            if store.has_tokens(name):
+                return cls(store, store.tokens(name, dtype))
+            if not (isinstance(error.__cause__, OSError) and error.__cause__.errno in _READ_ONLY):
+                raise
+        return cls(store, _join(list(_tokenise(store, tokenizer, stems)), dtype))
+
+    def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
+        """See :class:`TokenSource`."""
+        return self.store.numbers(docids).astype(np.int64)
+
+
+class KeptTokens(_PackedTokens):
+    """The tokens of texts in memory; document number ``i`` is ``docids[i]``."""
+
+    def __init__(self, docids: Sequence[str], texts: Sequence[str], tokenizer: Tokenizer, stems: bool = False):
+        if len(docids) != len(texts):
+            raise RankwellError(f"{len(docids)} document ids for {len(texts)} texts")
+        self._docids = Lexicon()
+        numbers = self._docids.add(list(docids))
+        if len(self._docids) != len(docids):
+            twice = docids[int((numbers != np.arange(len(docids))).argmax())]
+            raise RankwellError(f"document id {twice!r} comes twice; ids must be unique")
+        size = len(tokenizer)
+        batches = (texts[begin : begin + _BATCH] for begin in range(0, len(texts), _BATCH))
+        parts = []
+        for batch in track(batches, "tokenising", total=-(-len(texts) // _BATCH), unit="batches"):
+            pieces = tokenizer.encode(batch, stems=stems)
+            parts.append((pack_pieces(pieces, size, stems=stems), pieces.ends))
+        super().__init__(_join(parts, packed_dtype(size, stems=stems)))
+
+    def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
+        """See :class:`TokenSource`."""
+        numbers = self._docids.find(list(docids))
+        if (missing := numbers < 0).any():
+            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not among the texts")
+        return numbers.astype(np.int64)
+
+
+def _tokenise(store: DocumentStore, tokenizer: Tokenizer, stems: bool) -> Iterator[tuple[Array, NDArray[np.int64]]]:
+    """Packed pieces and ends of all documents, in batches of bounded size."""
+    documents = track(store, "tokenising", total=len(store), unit="documents")
+    for _, texts in document_batches(documents):
+        pieces = tokenizer.encode(texts, stems=stems)
+        yield pack_pieces(pieces, len(tokenizer), stems=stems), pieces.ends
+
+
+def _join(parts: Sequence[tuple[Array, NDArray[np.int64]]], dtype: np.dtype[np.generic]) -> Ragged:
+    """Batches of rows as one ragged array in memory."""
+    bases = np.cumsum([0, *(len(values) for values, _ in parts)])
+    ends = [ends + base for (_, ends), base in zip(parts, bases, strict=False)]
+    return Ragged(
+        np.concatenate([np.zeros(0, dtype), *(values for values, _ in parts)]),
+        np.concatenate([np.zeros(0, np.int64), *ends]),
+    )

@@ -1,0 +1,240 @@
+"""Encoders other than BERT, computed by transformers: ELECTRA, DistilBERT, MPNet, and what else takes a mask.
+
+:class:`ForeignEncoder` is called like :class:`~rankwell.models.encoder.Encoder`. It pads the batch and gives
+transformers the attention rule as a dense mask. How a model wants that mask, and whether it heeds it, is not written
+down anywhere, so each is asked: see :meth:`ForeignEncoder.mask_form`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.models.attention import Layout, Packed
+from rankwell.models.shape import AttentionRule, EncoderConfig
+
+MaskForm = Literal["added", "boolean"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadNames:
+    """What transformers calls the parts of a family's classifier, and the activation of its dense layer.
+
+    Without ``dense`` the head stands on ``[CLS]`` itself, and transformers has no classifier that is the same.
+    """
+
+    dense: str
+    activation: str
+    output: str
+    architecture: str
+
+
+HEADS = {
+    "bert": HeadNames("pooler.dense", "tanh", "classifier", "BertForSequenceClassification"),
+    "electra": HeadNames("classifier.dense", "gelu", "classifier.out_proj", "ElectraForSequenceClassification"),
+    "distilbert": HeadNames("pre_classifier", "relu", "classifier", "DistilBertForSequenceClassification"),
+    "mpnet": HeadNames("classifier.dense", "tanh", "classifier.out_proj", "MPNetForSequenceClassification"),
+    "roberta": HeadNames("classifier.dense", "tanh", "classifier.out_proj", "RobertaForSequenceClassification"),
+}
+
+
+class ForeignEncoder(nn.Module):
+    """A transformers model without a head, called with packed rows and a :class:`Layout`."""
+
+    def __init__(self, backbone: Any):
+        super().__init__()
+        self.backbone = backbone
+        accepted = inspect.signature(backbone.forward).parameters
+        self._takes_segments = "token_type_ids" in accepted
+        self.config = _numbers(backbone, segments=self._takes_segments)
+        self.layers = nn.ModuleList()  # transformers' own are its business
+
+    @property
+    def tokens(self) -> nn.Embedding:
+        """The token embeddings."""
+        table = self.backbone.get_input_embeddings()
+        assert isinstance(table, nn.Embedding)
+        return table
+
+    def embed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+        """What needs the parts of the encoder one by one (an export, an attention map) cannot have them."""
+        raise RankwellError(
+            f"models of the type {self.config.model_type} are computed whole by transformers: only BERT can do this"
+        )
+
+    def forward(
+        self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, *, first_only: bool = True
+    ) -> Tensor:
+        """The last hidden states: of the first token (B, H) or, with ``first_only=False``, of all tokens (T, H).
+
+        ``positions`` are not passed on: each sequence stands alone from its row's beginning on, where transformers
+        counts by itself, in some models from another number than 0.
+        """
+        if isinstance(layout, Packed):
+            raise RankwellError(f"models of the type {self.config.model_type} cannot be computed packed")
+        grid, kinds = (values if layout.slots is None else values[layout.slots] for values in (tokens, segments))
+        shape = layout.batch, layout.longest
+        hidden = self._run(grid.view(shape), kinds.view(shape), self._mask(layout))
+        if first_only:
+            return hidden[:, 0]
+        rows = hidden.reshape(-1, hidden.shape[2])
+        return rows if layout.places is None else rows[layout.places]
+
+    def check_rule(self, rule: AttentionRule, where: Path) -> None:
+        """An error where this model cannot follow the rule."""
+        if rule != "full" and self.mask_form is None:
+            raise InputError(
+                where,
+                None,
+                f"models of the type {self.config.model_type} cannot follow the rule {rule}; only full works",
+            )
+
+    @cached_property
+    def mask_form(self) -> MaskForm | None:
+        """How the model takes a mask (B, 1, L, L): as numbers to add, as booleans, or not at all (``None``).
+
+        Tried out: tokens 0 and 2 may not see 1 and 3, nor these them. When 3 changes, 0 and 2 must stay as they are
+        and 1 must not.
+        """
+        own = torch.tensor([[True, False], [False, True]]).repeat(2, 2)[None, None]
+        forms: tuple[MaskForm, ...] = ("added", "boolean")
+        for form in forms:
+            difference = self._difference(own, form)
+            if difference is not None and float(difference[[0, 2]].max()) < 1e-6 and float(difference[1]) > 1e-6:
+                return form
+        return None
+
+    def reads_both_ways(self) -> bool:
+        """Whether the first token sees those after it; a decoder's does not, and its state says nothing of them."""
+        difference = self._difference(None, "added")
+        return difference is not None and float(difference[0]) > 0
+
+    @torch.no_grad()
+    def _difference(self, mask: Tensor | None, form: MaskForm) -> Tensor | None:
+        """How far each of four tokens moves when the last is another; ``None`` where the model refuses the mask."""
+        weight = self.tokens.weight
+        tokens = torch.tensor([[2, 3, 4, 5], [2, 3, 4, 6]], device=weight.device) % len(weight)
+        given = None if mask is None else _in_form(mask.to(weight.device).expand(2, 1, 4, 4), form, weight.dtype)
+        training = self.training
+        self.eval()
+        try:
+            one, two = self._run(tokens, torch.zeros_like(tokens), given).float()
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):  # whatever a model says to a mask
+            return None
+        finally:
+            self.train(training)
+        difference: Tensor = (one - two).abs().amax(dim=1)
+        return difference
+
+    def _mask(self, layout: Layout) -> Tensor | None:
+        if layout.mask is None:
+            return None
+        if layout.mask.shape[2] == 1:  # padding alone, which every model takes
+            return layout.mask[:, 0, 0].long()
+        if self.mask_form is None:
+            raise RankwellError(f"models of the type {self.config.model_type} heed no mask; only full attention works")
+        return _in_form(layout.mask, self.mask_form, self.tokens.weight.dtype)
+
+    def _run(self, tokens: Tensor, segments: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, L) → (B, L, H)."""
+        kinds = {"token_type_ids": segments.long()} if self._takes_segments else {}
+        hidden: Tensor = self.backbone(input_ids=tokens.long(), attention_mask=mask, **kinds, return_dict=True)[0]
+        return hidden
+
+
+def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> ForeignEncoder:
+    """The encoder of a folder of the kind ``kind``; the weights are under transformers' names."""
+    try:
+        from transformers import AutoConfig, AutoModel
+    except ImportError:
+        raise MissingExtraError("transformers", "models", "a model other than BERT") from None
+    path = folder / "config.json"
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        if config.is_encoder_decoder or type(config) not in AutoModel._model_mapping:
+            raise InputError(
+                path, None, f"a model of the type {kind}; rankwell reads bert, and other encoders through transformers"
+            )
+        build: Callable[..., Any] = AutoModel.from_config
+        backbone = build(config, trust_remote_code=False, dtype=torch.float32)
+    except RankwellError:
+        raise
+    except Exception as error:  # a wrong setting may come out as anything
+        problem = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(
+            path, None, f"a model of the type {kind}, which transformers cannot build ({problem})"
+        ) from None
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None  # classifiers have none, and the head's dense layer is here
+    _fill_backbone(backbone, tensors, folder)
+    encoder = ForeignEncoder(backbone)
+    if "attention_mask" not in inspect.signature(backbone.forward).parameters:
+        raise InputError(path, None, f"a model of the type {kind}, which takes no mask and so cannot be padded")
+    if not encoder.reads_both_ways():
+        raise InputError(path, None, f"a model of the type {kind}, whose first token sees nothing of those after it")
+    return encoder
+
+
+def foreign_state(encoder: ForeignEncoder) -> dict[str, Tensor]:
+    """The encoder's tensors as a transformers classifier holds them."""
+    prefix = encoder.backbone.base_model_prefix
+    return {f"{prefix}.{name}": tensor for name, tensor in encoder.backbone.state_dict().items()}
+
+
+def foreign_description(encoder: ForeignEncoder) -> dict[str, Any]:
+    """``config.json``, but for what depends on the head."""
+    settings: dict[str, Any] = json.loads(encoder.backbone.config.to_json_string(use_diff=False))
+    names = HEADS.get(encoder.config.model_type)
+    architecture = names.architecture if names else type(encoder.backbone).__name__
+    return {**settings, "architectures": [architecture], "vocab_size": len(encoder.tokens.weight)}
+
+
+def _fill_backbone(backbone: Any, tensors: Mapping[str, Tensor], where: Path) -> None:
+    prefix = f"{backbone.base_model_prefix}."
+    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    state = backbone.state_dict()
+    for name, parameter in state.items():
+        if name not in own:
+            raise InputError(where, None, f"the weights lack {name}")
+        if own[name].shape != parameter.shape:
+            found, expected = tuple(own[name].shape), tuple(parameter.shape)
+            raise InputError(where, None, f"{name} has the shape {found}, but config.json asks for {expected}")
+    backbone.load_state_dict({name: own[name] for name in state})
+
+
+def _numbers(backbone: Any, *, segments: bool) -> EncoderConfig:
+    """The numbers of a transformers model; transformers gives them one name for most families."""
+    config = backbone.config
+    positions = getattr(config, "max_position_embeddings", 512)
+    for name, module in backbone.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            positions -= module.padding_idx + 1  # counted from there on, as in MPNet and RoBERTa
+    dropouts = ("seq_classif_dropout", "classifier_dropout", "hidden_dropout_prob")
+    dropout = next((value for name in dropouts if (value := getattr(config, name, None)) is not None), 0.1)
+    return EncoderConfig(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_hidden_layers,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=getattr(config, "intermediate_size", None)
+        or getattr(config, "hidden_dim", config.hidden_size),
+        max_position_embeddings=positions,
+        type_vocab_size=max(1, getattr(config, "type_vocab_size", 1)) if segments else 1,
+        hidden_dropout_prob=dropout,
+        model_type=config.model_type,
+    )
+
+
+def _in_form(mask: Tensor, form: MaskForm, dtype: torch.dtype) -> Tensor:
+    if form == "boolean":
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

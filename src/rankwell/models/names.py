@@ -1,0 +1,71 @@
+"""Where a model is: a folder, a folder within an installed package, or a repository on the Hugging Face hub."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+
+_IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-]+)*)?")
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
+_FILES = ["*.safetensors", "*.json", "*.txt"]
+
+
+def find_model(name: str | Path) -> Path:
+    """The folder of a model, which is downloaded where it must be.
+
+    =======================  =================================================================
+    ``models/mine``          a folder; one that exists always wins
+    ``some_package:model``   a folder within an installed package
+    ``owner/name``           a repository on the hub: its safetensors, json and txt files only
+    =======================  =================================================================
+
+    What can be none of these is taken for a folder, and whoever reads it says what is missing there.
+    """
+    folder = Path(name)
+    if isinstance(name, Path) or folder.exists():
+        return folder
+    if found := _IN_PACKAGE.fullmatch(name):
+        return _in_package(found[1], found[2] or "")
+    if _ON_THE_HUB.fullmatch(name):
+        return _from_the_hub(name)
+    return folder
+
+
+def _in_package(package: str, inner: str) -> Path:
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:  # of a dotted name, what stands before the last dot
+        spec = None
+    if spec is None:
+        raise RankwellError(f"{package}:{inner}: no package called {package} is installed")
+    places = [Path(place) / inner for place in spec.submodule_search_locations or []]
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None or ".." in Path(inner).parts:
+        raise RankwellError(f"{package}:{inner}: the package {package} has no folder {inner}")
+    return folder
+
+
+def _from_the_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
+    except ImportError:
+        raise MissingExtraError("huggingface_hub", "models", f"{name}: no such folder here; the hub") from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=_FILES, ignore_patterns=["*/*"]))
+    except GatedRepoError:
+        raise RankwellError(f"{name}: its owner asks you to log in to the Hugging Face hub and accept terms") from None
+    except (RepositoryNotFoundError, HFValidationError):
+        raise RankwellError(f"{name}: no such folder here, and no such model on the Hugging Face hub") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        problem = "no such folder here, and the Hugging Face hub cannot be reached (nor was it downloaded before)"
+        raise RankwellError(f"{name}: {problem}") from None

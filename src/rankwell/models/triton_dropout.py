@@ -1,0 +1,56 @@
+"""Dropout inside Triton kernels: whether an element is kept is a function of a seed and of where the element stands.
+
+Nothing is stored between a forward and its backward pass but the seed, which both hash with the element's row and
+column. Philox, Triton's own generator, costs some hundred instructions an element, for attention a fifth of a training
+step; the hash here costs ten, and its bits are as good as dropout needs (the tests count).
+"""
+
+# A kernel's arguments have no Python types, nor has Triton.
+# mypy: disable-error-code="no-untyped-def,import-untyped,import-not-found"
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+WHOLE = 1 << 24  # a probability is given to the kernels as so many parts of this
+GOLDEN = tl.constexpr(0x9E3779B9)
+FIRST = tl.constexpr(0x7FEB352D)
+SECOND = tl.constexpr(0x846CA68B)
+
+
+@triton.jit
+def scramble(x):
+    """A permutation of 32-bit numbers whose every output bit depends on every input bit."""
+    x = x ^ (x >> 16)
+    x = x * FIRST
+    x = x ^ (x >> 15)
+    x = x * SECOND
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def kept(seed, row, column, DROPPED: tl.constexpr):  # noqa: N803  (constants of the compilation are capitals)
+    """Whether the elements at ``row``, ``column``, two tensors that broadcast, stay: all but DROPPED / 2^24."""
+    key = scramble((row.to(tl.uint32) * GOLDEN) ^ seed.to(tl.uint32))
+    bits = scramble(key + column.to(tl.uint32) * GOLDEN)
+    return (bits >> 8).to(tl.int32) >= DROPPED
+
+
+@triton.jit
+def drop(x, seed, row, column, DROPPED: tl.constexpr):  # noqa: N803
+    """Dropout of a block whose places are ``row`` and ``column``, two vectors."""
+    return tl.where(kept(seed, row[:, None], column[None, :], DROPPED), x * (16777216 / (16777216 - DROPPED)), 0.0)
+
+
+def parts(probability: float) -> int:
+    """What the kernels call ``DROPPED``."""
+    return round(probability * WHOLE)
+
+
+def draw_seed(dropped: int) -> int:
+    """A seed from torch's generator on the CPU, whatever the device: nothing waits for a GPU, and after the same
+    ``torch.manual_seed`` the same elements stay. Nothing is drawn where nothing is dropped.
+    """
+    return int(torch.randint(1 << 31, ())) if dropped else 0

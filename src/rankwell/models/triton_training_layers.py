@@ -1,0 +1,227 @@
+"""Dropout, residual and norm with gradients: the way back of :mod:`rankwell.models.triton_layers`.
+
+Nothing is kept of the way forward but its inputs: sums, means, variances and dropout are made again, in the pass that
+reads the inputs anyway. A program goes over many rows and keeps its own sums for the norm's weight and bias, which are
+added up afterwards; so the gradients are the same bits each time, but for the tables of the embeddings.
+"""
+
+# A kernel's arguments have no Python types, nor has Triton.
+# mypy: disable-error-code="no-untyped-def,import-untyped,import-not-found"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+from rankwell.models.triton_dropout import draw_seed, drop, parts
+from rankwell.models.triton_layers import ROWS, add_norm, embed_norm
+
+PROGRAMS = 512  # about four to a multiprocessor
+
+
+@triton.jit
+def _norm_gradient(summed, inside, grad, gain, epsilon, WIDTH: tl.constexpr):  # noqa: N803
+    """The gradient of a norm's input, and the normalised input that the gradient of its weight needs."""
+    mean = tl.sum(summed, axis=1) / WIDTH
+    centred = tl.where(inside, summed - mean[:, None], 0.0)
+    variance = tl.sum(centred * centred, axis=1) / WIDTH
+    scale = tl.rsqrt(variance + epsilon)[:, None]
+    scaled = centred * scale
+    passed = grad * gain[None, :]
+    along = tl.sum(passed * scaled, axis=1) / WIDTH
+    level = tl.sum(passed, axis=1) / WIDTH
+    return (passed - level[:, None] - scaled * along[:, None]) * scale, scaled
+
+
+@triton.jit(do_not_specialize=["count", "seed"])
+def _add_norm_gradient_kernel(
+    x,
+    y,
+    weight,
+    grad_out,
+    grad_x,
+    grad_y,
+    partial,
+    count,
+    epsilon,
+    seed,
+    WIDTH: tl.constexpr,  # noqa: N803  (constants of the compilation are capitals in Triton)
+    BLOCK: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
+):
+    feature = tl.arange(0, BLOCK)
+    known = feature < WIDTH
+    gain = tl.load(weight + feature, mask=known, other=0.0).to(tl.float32)
+    grad_weight = tl.zeros([ROWS, BLOCK], tl.float32)
+    grad_bias = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(tl.program_id(0) * ROWS, count, tl.num_programs(0) * ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < count)[:, None] & known[None, :]
+        place = row.to(tl.int64)[:, None] * WIDTH + feature[None, :]
+        summed = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+        added = tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
+        grad = tl.load(grad_out + place, mask=inside, other=0.0).to(tl.float32)
+        if DROPPED > 0:
+            added = drop(added, seed, row, feature, DROPPED)
+        grad_sum, scaled = _norm_gradient(summed + added, inside, grad, gain, epsilon, WIDTH)
+        grad_weight += grad * scaled
+        grad_bias += grad
+        tl.store(grad_x + place, grad_sum.to(grad_x.dtype.element_ty), mask=inside)
+        if DROPPED > 0:
+            grad_added = drop(grad_sum, seed, row, feature, DROPPED)
+            tl.store(grad_y + place, grad_added.to(grad_y.dtype.element_ty), mask=inside)
+    own = partial + tl.program_id(0) * (2 * WIDTH) + feature
+    tl.store(own, tl.sum(grad_weight, axis=0), mask=known)
+    tl.store(own + WIDTH, tl.sum(grad_bias, axis=0), mask=known)
+
+
+@triton.jit(do_not_specialize=["count", "seed"])
+def _embed_norm_gradient_kernel(
+    tokens,
+    segments,
+    positions,
+    token_table,
+    segment_table,
+    position_table,
+    weight,
+    grad_out,
+    grad_sums,
+    partial,
+    count,
+    epsilon,
+    seed,
+    WIDTH: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
+):
+    feature = tl.arange(0, BLOCK)
+    known = feature < WIDTH
+    gain = tl.load(weight + feature, mask=known, other=0.0).to(tl.float32)
+    grad_weight = tl.zeros([ROWS, BLOCK], tl.float32)
+    grad_bias = tl.zeros([ROWS, BLOCK], tl.float32)
+    for start in range(tl.program_id(0) * ROWS, count, tl.num_programs(0) * ROWS):
+        row = start + tl.arange(0, ROWS)
+        real = row < count
+        inside = real[:, None] & known[None, :]
+        token = tl.load(tokens + row, mask=real, other=0).to(tl.int64)[:, None] * WIDTH + feature[None, :]
+        segment = tl.load(segments + row, mask=real, other=0).to(tl.int64)[:, None] * WIDTH + feature[None, :]
+        position = tl.load(positions + row, mask=real, other=0).to(tl.int64)[:, None] * WIDTH + feature[None, :]
+        summed = tl.load(token_table + token, mask=inside, other=0.0).to(tl.float32)
+        summed += tl.load(segment_table + segment, mask=inside, other=0.0).to(tl.float32)
+        summed += tl.load(position_table + position, mask=inside, other=0.0).to(tl.float32)
+        place = row.to(tl.int64)[:, None] * WIDTH + feature[None, :]
+        grad = tl.load(grad_out + place, mask=inside, other=0.0).to(tl.float32)
+        if DROPPED > 0:
+            grad = drop(grad, seed, row, feature, DROPPED)
+        grad_sum, scaled = _norm_gradient(summed, inside, grad, gain, epsilon, WIDTH)
+        grad_weight += grad * scaled
+        grad_bias += grad
+        tl.store(grad_sums + place, grad_sum, mask=inside)
+    own = partial + tl.program_id(0) * (2 * WIDTH) + feature
+    tl.store(own, tl.sum(grad_weight, axis=0), mask=known)
+    tl.store(own + WIDTH, tl.sum(grad_bias, axis=0), mask=known)
+
+
+def _cut(count: int, width: int, dropped: int) -> tuple[int, dict[str, int]]:
+    """How many programs go over ``count`` rows, and the constants of their kernel."""
+    block = triton.next_power_of_2(width)
+    constants = {"WIDTH": width, "BLOCK": block, "ROWS": ROWS, "DROPPED": dropped}
+    return min(PROGRAMS, triton.cdiv(count, ROWS)), {**constants, "num_warps": 8 if block >= 1024 else 4}
+
+
+class _AddNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, norm: nn.LayerNorm, dropped: int
+    ) -> Tensor:
+        seed = draw_seed(dropped)
+        ctx.save_for_backward(x, y, weight)
+        ctx.rest = norm.eps, dropped, seed
+        return add_norm(x, y, norm, dropped, seed)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, weight = ctx.saved_tensors
+        epsilon, dropped, seed = ctx.rest
+        count, width = x.shape
+        programs, constants = _cut(count, width, dropped)
+        partial = torch.empty(programs, 2, width, dtype=torch.float32, device=x.device)
+        grad_x = torch.empty_like(x)
+        # Without dropout the two gradients are one.
+        grad_y = torch.empty_like(y) if dropped else grad_x
+        _add_norm_gradient_kernel[(programs,)](
+            x, y, weight, grad_out.contiguous(), grad_x, grad_y, partial, count, epsilon, seed, **constants
+        )
+        grad_weight, grad_bias = partial.sum(0).to(weight.dtype)
+        return grad_x, grad_y.to(y.dtype), grad_weight, grad_bias, None, None
+
+
+class _EmbedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tokens: Tensor,
+        segments: Tensor,
+        positions: Tensor,
+        token_table: Tensor,
+        segment_table: Tensor,
+        position_table: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        norm: nn.LayerNorm,
+        dropped: int,
+    ) -> Tensor:
+        seed = draw_seed(dropped)
+        ids, tables = (tokens, segments, positions), (token_table, segment_table, position_table)
+        ctx.save_for_backward(*ids, *tables, weight)
+        ctx.rest = norm.eps, dropped, seed
+        return embed_norm(ids, tables, norm, dropped, seed)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, weight = ctx.saved_tensors
+        tokens, segments, positions, *tables = inputs
+        epsilon, dropped, seed = ctx.rest
+        count, width = grad_out.shape
+        programs, constants = _cut(count, width, dropped)
+        partial = torch.empty(programs, 2, width, dtype=torch.float32, device=grad_out.device)
+        grad_sums = torch.empty(count, width, dtype=torch.float32, device=grad_out.device)
+        _embed_norm_gradient_kernel[(programs,)](
+            *inputs, weight, grad_out.contiguous(), grad_sums, partial, count, epsilon, seed, **constants
+        )
+        grad_tokens, grad_positions = (
+            torch.zeros(table.shape, dtype=torch.float32, device=table.device).index_add_(0, ids.int(), grad_sums)
+            for table, ids in ((tables[0], tokens), (tables[2], positions))
+        )
+        # Few segments have all the tokens: as a product, since the adds of so many to one place would wait in line.
+        known = torch.arange(len(tables[1]), device=segments.device)
+        grad_segments = (segments == known[:, None]).to(torch.float32) @ grad_sums
+        grad_tables = (grad_tokens, grad_segments, grad_positions)
+        grad_weight, grad_bias = partial.sum(0).to(weight.dtype)
+        return (
+            *(None, None, None),
+            *(grad.to(table.dtype) for grad, table in zip(grad_tables, tables, strict=True)),
+            *(grad_weight, grad_bias, None, None),
+        )
+
+
+def add_norm_trained(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
+    """``norm(x + dropout(y))`` of (T, H), with gradients."""
+    found: Tensor = _AddNorm.apply(x, y, norm.weight, norm.bias, norm, parts(dropout))  # type: ignore[no-untyped-call]
+    return found
+
+
+def embed_norm_trained(
+    ids: tuple[Tensor, Tensor, Tensor], tables: tuple[Tensor, Tensor, Tensor], norm: nn.LayerNorm, dropout: float
+) -> Tensor:
+    """``dropout(norm(tokens + segments + positions))`` of three vectors of ids (T,) → (T, H), with gradients."""
+    found: Tensor = _EmbedNorm.apply(  # type: ignore[no-untyped-call]
+        *ids, *tables, norm.weight, norm.bias, norm, parts(dropout)
+    )
+    return found

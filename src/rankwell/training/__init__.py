@@ -1,0 +1,1 @@
+"""Fitting rankers: losses, lists, the one training loop, stages and recipes."""

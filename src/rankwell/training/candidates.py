@@ -1,0 +1,327 @@
+"""Candidates: for each training query the documents it may be trained on, and what is known of each.
+
+They are made from judgments and a run. Relevant documents are all those judged so, even where the run missed them;
+non-relevant ones are what the run found and nobody judged relevant. All columns are flat arrays, so that millions of
+candidates are built, sampled and filtered without a loop over them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Qrels, Query, Run, Scores
+
+UNJUDGED = -1
+_DOCIDS_AT_A_TIME = 2**18
+
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class Numbering(Protocol):
+    """What candidates need of the documents: a number for each id."""
+
+    def numbers(self, docids: Sequence[str]) -> NDArray[np.integer]:
+        """The number of each document; an unknown id is a :class:`RankwellError`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which documents become candidates.
+
+    ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents from rank ``skip + 1`` to
+    rank ``depth`` (None: all of them). ``judged_negatives`` also takes what was judged non-relevant elsewhere.
+    """
+
+    level: int = 1
+    skip: int = 0
+    depth: int | None = 100
+    judged_negatives: bool = False
+
+    def __post_init__(self) -> None:
+        if self.skip < 0:
+            raise RankwellError(f"skip is {self.skip}, expected 0 or more ranks")
+        if self.depth is not None and self.depth <= self.skip:
+            raise RankwellError(
+                f"depth is {self.depth}, but the first {self.skip} ranks are skipped: no negative is left"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """The ids of the documents that occur, by number: ``numbers`` is ascending."""
+
+    numbers: Rows
+    docids: tuple[str, ...]
+
+    def __call__(self, numbers: NDArray[np.integer]) -> list[str]:
+        """The ids of documents given by number."""
+        return [self.docids[place] for place in np.searchsorted(self.numbers, numbers).tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Each query's candidates end to end: what the run found in its order, then the relevant ones it missed.
+
+    ==============  ================  =================================================================================
+    ``qids``        Q                 the queries
+    ``ends``        (Q,) int64        where each query's candidates end
+    ``documents``   (C,) int64        document numbers
+    ``grades``      (C,) int32        the grade, or :data:`UNJUDGED`
+    ``scores``      (C,) float32      the first stage's score; NaN where it missed the document
+    ``teacher``     (C,) float32      a teacher's score, NaN where there is none; or None
+    ==============  ================  =================================================================================
+    """
+
+    qids: tuple[str, ...]
+    ends: Rows
+    documents: Rows
+    grades: NDArray[np.int32]
+    scores: Scores
+    names: Names
+    level: int = 1
+    teacher: Scores | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many queries were left out when this was made, by reason."""
+
+    @classmethod
+    def of(
+        cls,
+        queries: Sequence[Query],
+        qrels: Qrels,
+        run: Run,
+        documents: Numbering,
+        selection: Selection | None = None,
+        *,
+        judgments: str = "the qrels",
+    ) -> Candidates:
+        """Candidates of the judged ``queries``, in their order; ``judgments`` is what errors call the qrels.
+
+        A judged or ranked document that ``documents`` does not know is an error. Queries that cannot be trained on (no
+        text, no candidates, no relevant document, no other) are left out, with a warning that counts them; where none
+        remains, that is an error.
+        """
+        selection = selection or Selection()
+        asked = {query.qid for query in queries if query.text.strip()}
+        order = dict.fromkeys(query.qid for query in queries)
+        qids = [qid for qid in order if qid in qrels and qid in asked and qid in run]
+        left_out = {
+            "without text": [qid for qid in qrels if qid not in asked],
+            "without candidates": [qid for qid in qrels if qid in asked and qid not in run],
+        }
+        if not qids:
+            _refuse_empty(left_out, len(qrels), judgments)
+        judged = _Pairs.of({qid: qrels[qid] for qid in qids}, documents, judgments)
+        ranked = _Pairs.of({qid: run[qid].docids for qid in qids}, documents, f"the run {run.name}")
+        grades = judged.look_up(ranked, np.fromiter(chain.from_iterable(qrels[q].values() for q in qids), np.int32))
+        scores = np.concatenate([run[qid].scores for qid in qids])
+        whole = _assemble(qids, judged, ranked, *grades, scores, selection.level)
+        whole = whole.where(_selected(whole, selection))
+        bad = {
+            "without a relevant document": whole.per_query(whole.relevant) == 0,
+            "without a non-relevant candidate": whole.per_query(~whole.relevant) == 0,
+        }
+        keep = np.ones(len(qids), np.bool_)
+        for reason, rows in bad.items():
+            left_out[reason] = [qids[row] for row in np.flatnonzero(rows & keep)]
+            keep &= ~rows
+        if not keep.any():
+            _refuse_empty(left_out, len(qrels), judgments)
+        for reason, missing in left_out.items():
+            if missing:
+                share = f"{len(missing):,} of {len(qrels):,} queries of {judgments}"
+                warnings.warn(f"{share} are {reason} and left out, such as {missing[0]!r}", stacklevel=2)
+        counts = {reason: len(missing) for reason, missing in left_out.items() if missing}
+        return replace(whole.take(np.flatnonzero(keep)), left_out=counts)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @property
+    def lengths(self) -> Rows:
+        """How many candidates each query has."""
+        return np.diff(self.ends, prepend=0)
+
+    @property
+    def rows(self) -> Rows:
+        """The query of each candidate, as its place in ``qids``."""
+        return np.repeat(np.arange(len(self.qids)), self.lengths)
+
+    @property
+    def relevant(self) -> Mask:
+        """Which candidates were judged relevant."""
+        relevant: Mask = self.grades >= self.level
+        return relevant
+
+    @property
+    def unjudged(self) -> Mask:
+        """Which candidates nobody judged."""
+        unjudged: Mask = self.grades == UNJUDGED
+        return unjudged
+
+    def per_query(self, mask: Mask) -> Rows:
+        """How many of each query's candidates ``mask`` holds for."""
+        counts = np.concatenate([[0], np.cumsum(mask)])[np.concatenate([[0], self.ends])]
+        per_query: Rows = np.diff(counts)
+        return per_query
+
+    def where(self, mask: Mask) -> Candidates:
+        """The same queries with only these of their candidates."""
+        teacher = None if self.teacher is None else self.teacher[mask]
+        return replace(
+            self,
+            ends=np.cumsum(self.per_query(mask)),
+            documents=self.documents[mask],
+            grades=self.grades[mask],
+            scores=self.scores[mask],
+            teacher=teacher,
+        )
+
+    def take(self, rows: Rows) -> Candidates:
+        """Some of the queries, each once, in the order of this set."""
+        chosen = np.zeros(len(self.qids), np.bool_)
+        chosen[rows] = True
+        fewer = self.where(np.repeat(chosen, self.lengths))
+        qids = tuple(qid for qid, wanted in zip(self.qids, chosen.tolist(), strict=True) if wanted)
+        return replace(fewer, qids=qids, ends=fewer.ends[chosen])
+
+    def with_teacher(self, run: Run, documents: Numbering) -> Candidates:
+        """The same with the scores a teacher's run gives; NaN where it gives none."""
+        known = {qid: run[qid].docids if qid in run else () for qid in self.qids}
+        scored = _Pairs.of(known, documents, f"the run {run.name}")
+        scores = np.concatenate([np.zeros(0, np.float32), *(run[qid].scores for qid in self.qids if qid in run)])
+        places = scored.places(_Pairs(self.rows, self.documents, ()))
+        padded = np.append(scores, np.float32(np.nan))
+        return replace(self, teacher=padded[places].astype(np.float32))
+
+    def name_pair(self, candidate: int) -> str:
+        """A candidate as an error names it."""
+        row = int(np.searchsorted(self.ends, candidate, side="right"))
+        return f"document {self.names(self.documents[[candidate]])[0]!r} of query {self.qids[row]!r}"
+
+    def summary(self) -> str:
+        """One line for the log."""
+        queries, relevant = len(self.qids), self.relevant
+        positives, missed = int(relevant.sum()), int((relevant & np.isnan(self.scores)).sum())
+        negatives, judged = len(self) - positives, int((~relevant & ~self.unjudged).sum())
+        line = (
+            f"{queries:,} queries; {positives:,} relevant ({positives / queries:.1f} a query, {missed:,} of them not "
+            f"found by the first stage); {negatives:,} negatives ({negatives / queries:.1f} a query, {judged:,} judged)"
+        )
+        if self.left_out:
+            line += "; left out: " + ", ".join(f"{count:,} {reason}" for reason, count in self.left_out.items())
+        return line
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    """Pairs of query row and document number, with the ids they came from."""
+
+    rows: Rows
+    documents: Rows
+    docids: Sequence[str]
+
+    @classmethod
+    def of(cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: Numbering, source: str) -> _Pairs:
+        docids = list(chain.from_iterable(by_query.values()))
+        rows = np.repeat(np.arange(len(by_query)), np.fromiter(map(len, by_query.values()), np.int64, len(by_query)))
+        try:
+            numbers = [documents.numbers(part) for part in _batches(docids)]
+        except RankwellError:
+            _refuse_unknown(docids, [qid for qid, own in by_query.items() for _ in own], documents, source)
+            raise
+        return cls(rows, np.concatenate([np.zeros(0, np.int64), *numbers]).astype(np.int64), docids)
+
+    def places(self, wanted: _Pairs) -> Rows:
+        """Where each wanted pair is among these, -1 where it is not."""
+        width = 1 + max(int(self.documents.max(initial=0)), int(wanted.documents.max(initial=0)))
+        keys, sought = self.rows * width + self.documents, wanted.rows * width + wanted.documents
+        if not len(keys):
+            return np.full(len(sought), -1)
+        order = np.argsort(keys, kind="stable")
+        found = order[np.minimum(np.searchsorted(keys, sought, sorter=order), len(keys) - 1)]
+        return np.where(keys[found] == sought, found, -1)
+
+    def look_up(self, ranked: _Pairs, grades: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32], Mask]:
+        """The grades of ranked pairs, all grades, and which of these judged pairs are not ranked.
+
+        A grade below 0 says that a document was pooled but not judged.
+        """
+        grades = np.where(grades < 0, UNJUDGED, grades).astype(np.int32)
+        places = self.places(ranked)
+        missed = np.ones(len(grades), np.bool_)
+        missed[places[places >= 0]] = False
+        return np.append(grades, np.int32(UNJUDGED))[places], grades, missed
+
+
+def _assemble(
+    qids: Sequence[str],
+    judged: _Pairs,
+    ranked: _Pairs,
+    ranked_grades: NDArray[np.int32],
+    grades: NDArray[np.int32],
+    missed: Mask,
+    scores: Scores,
+    level: int,
+) -> Candidates:
+    """All ranked documents, and all judged ones that are not ranked."""
+    rows = np.concatenate([ranked.rows, judged.rows[missed]])
+    numbers = np.concatenate([ranked.documents, judged.documents])
+    distinct, first = np.unique(numbers, return_index=True)
+    docids = [*ranked.docids, *judged.docids]
+    order = np.argsort(rows, kind="stable")
+    return Candidates(
+        tuple(qids),
+        np.cumsum(np.bincount(rows, minlength=len(qids))),
+        np.concatenate([ranked.documents, judged.documents[missed]])[order],
+        np.concatenate([ranked_grades, grades[missed]])[order],
+        np.concatenate([scores, np.full(int(missed.sum()), np.nan, np.float32)])[order],
+        Names(distinct, tuple([docids[place] for place in first.tolist()])),
+        level,
+    )
+
+
+def _selected(candidates: Candidates, selection: Selection) -> Mask:
+    """Which candidates a selection takes; relevant ones always."""
+    ranks = np.arange(len(candidates)) - np.repeat(candidates.ends - candidates.lengths, candidates.lengths)
+    depth = len(candidates) if selection.depth is None else selection.depth
+    taken = ~np.isnan(candidates.scores) & (ranks >= selection.skip) & (ranks < depth)
+    if selection.judged_negatives:
+        taken |= ~candidates.unjudged
+    return taken | candidates.relevant
+
+
+def _batches(docids: list[str]) -> Iterator[list[str]]:
+    return (docids[begin : begin + _DOCIDS_AT_A_TIME] for begin in range(0, len(docids), _DOCIDS_AT_A_TIME))
+
+
+def _refuse_unknown(docids: list[str], qids: list[str], documents: Numbering, source: str) -> None:
+    """Say how many documents there are not, and name the first."""
+    unknown: dict[str, str] = {}
+    distinct = dict(zip(reversed(docids), reversed(qids), strict=True))
+    for docid, qid in reversed(distinct.items()):
+        try:
+            documents.numbers([docid])
+        except RankwellError:
+            unknown[docid] = qid
+    if unknown:
+        docid, qid = next(iter(unknown.items()))
+        count = f"{len(unknown):,} of the {len(distinct):,} documents it names"
+        raise RankwellError(
+            f"{source}: document {docid!r} (query {qid!r}) is not in the collection; {count} are missing"
+        ) from None
+
+
+def _refuse_empty(left_out: Mapping[str, Sequence[str]], queries: int, judgments: str) -> None:
+    reasons = [f"{len(qids):,} are {reason} (such as {qids[0]!r})" for reason, qids in left_out.items() if qids]
+    why = "; ".join(reasons) or "none of its queries is asked"
+    raise RankwellError(f"{judgments}: none of the {queries:,} queries can be trained on: {why}")

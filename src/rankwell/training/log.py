@@ -1,0 +1,182 @@
+"""The training log: ``metrics.jsonl``, one object a line, and TensorBoard's events where that package is there.
+
+A line of training has a ``learning_rate``, a line without one holds validation figures. What is logged of a step
+should be written before the state that training resumes from, since :meth:`TrainingLog.resume_at` keeps what is at or
+before it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.files import atomic_binary, atomic_text, disk_errors, open_binary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+METRICS = "metrics.jsonl"
+EVENTS = "tensorboard"
+FORMATS = (".png", ".svg", ".pdf")
+Row = dict[str, Any]
+
+
+class TrainingLog:
+    """Appends to the log of a training folder; every line is handed to the system at once, so a kill loses none.
+
+    A line also gets ``seconds``, the time spent so far in all sittings. A number that is not finite becomes null.
+    """
+
+    def __init__(self, folder: str | Path, *, tensorboard: bool = True):
+        self.folder = Path(folder)
+        self.path = self.folder / METRICS
+        self._tensorboard = tensorboard
+        self._file: IO[bytes] | None = None
+        self._events: Any = None
+        self._purge: int | None = None
+        with disk_errors(self.path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._open(read_metrics(folder) if self.path.exists() else [])
+
+    def resume_at(self, step: int) -> None:
+        """Go on after ``step``: lines of later steps are dropped, and hidden in TensorBoard."""
+        self.close()
+        self._purge = step + 1
+        self._open([row for row in read_metrics(self.folder) if row["step"] <= step])
+
+    def write(self, step: int, values: Mapping[str, float | str | None]) -> None:
+        """Append one line; ``step`` counts the optimiser steps done."""
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
+        row: Row = {"step": step, **values}
+        row.setdefault("seconds", round(self._before + time.monotonic() - self._began, 3))
+        row = {name: None if _is_broken(value) else value for name, value in row.items()}
+        with disk_errors(self.path):
+            self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+        if self._tensorboard:
+            self._write_events(step, row)
+
+    def close(self) -> None:
+        """Write what is left and close the files."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _write_events(self, step: int, row: Row) -> None:
+        if self._events is None:
+            # Not before there is something to write: every writer leaves a file.
+            self._events = _event_writer(self.folder / EVENTS, self._purge)
+            self._tensorboard = self._events is not None
+        part = "train" if is_training(row) else "validation"
+        for name, value in row.items():
+            if self._tensorboard and isinstance(value, int | float) and name != "step":
+                self._events.add_scalar(f"{part}/{name}", value, step)
+
+    def _open(self, rows: list[Row]) -> None:
+        """Begin with these rows, which are all that the file will hold; a torn line is none of them."""
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        if not self.path.exists() or self.path.read_text(encoding="utf-8", errors="replace") != text:
+            with atomic_text(self.path) as file:
+                file.write(text)
+        self._before = max((float(row.get("seconds") or 0.0) for row in rows), default=0.0)
+        self._began = time.monotonic()
+        self._file = self.path.open("ab")
+
+
+def read_metrics(folder: str | Path) -> list[Row]:
+    """The rows of a training folder's log, without a last line that a kill cut short."""
+    path = Path(folder) / METRICS
+    with open_binary(path) as file:
+        lines = file.read().split(b"\n")
+    rows: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError:
+            if number == len(lines):
+                break
+            raise InputError(path, number, "not JSON") from None
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise InputError(path, number, "not a line of a training log (an object with a whole number `step`)")
+        rows.append(row)
+    return rows
+
+
+def is_training(row: Mapping[str, Any]) -> bool:
+    """Whether a row tells of training, rather than of a validation."""
+    return "learning_rate" in row
+
+
+def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> None:
+    """Draw the loss and the validation figures over the steps, as .png, .svg or .pdf."""
+    out = Path(out)
+    if out.suffix.lower() not in FORMATS:
+        raise RankwellError(f"{out}: a picture ends in {', '.join(FORMATS)}")
+    rows = read_metrics(folder)
+    losses = _curves([row for row in rows if is_training(row)], only="loss")
+    figures = _curves([row for row in rows if not is_training(row)])
+    if not losses and not figures:
+        raise InputError(Path(folder) / METRICS, None, "nothing to draw: no loss and no validation figure")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots", "drawing a training curve") from None
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    _draw(axes, losses, "-", colour=7)
+    if figures:
+        # A scale of its own: a loss of 2 would flatten an RR@10 of 0.4.
+        right = axes.twinx()
+        right.set_ylabel("validation")
+        _draw(right, figures, "o-", colour=0)
+        drawn = [*axes.get_lines(), *right.get_lines()]
+        names = [str(line.get_label()) for line in drawn]
+        figure.legend(drawn, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
+    metadata: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix.lower(), {})
+    with atomic_binary(out) as file:
+        figure.savefig(file, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
+
+
+def _draw(axes: Axes, curves: Mapping[str, tuple[list[int], list[float]]], style: str, colour: int) -> None:
+    for number, (name, (steps, values)) in enumerate(curves.items()):
+        axes.plot(steps, values, style, color=f"C{colour + number}", markersize=3, linewidth=1.2, label=name)
+
+
+def _curves(rows: list[Row], only: str | None = None) -> dict[str, tuple[list[int], list[float]]]:
+    """Steps and values of each name."""
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name in ("step", "epoch", "seconds") or (only and name != only) or not isinstance(value, int | float):
+                continue
+            steps, values = curves.setdefault(name, ([], []))
+            steps.append(row["step"])
+            values.append(value)
+    return curves
+
+
+def _is_broken(value: object) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _event_writer(folder: Path, purge: int | None) -> Any:
+    """TensorBoard's writer; None where the package is missing: the log itself has everything."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder), purge_step=purge)

@@ -1,0 +1,73 @@
+"""The documentation's tables of options, made from the schema: ``python -m rankwell.training.option_tables``."""
+
+from __future__ import annotations
+
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from rankwell.training.experiment import Elsewhere, Suite
+from rankwell.training.options import STAGE_OPTIONS, ListOptions, TrainingOptions
+from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "A recipe": Recipe,
+    "`data`": DataOptions,
+    "`first_stage`": FirstStageOptions,
+    "`model`": ModelOptions,
+    "`evaluate`": EvaluateOptions,
+    "Stages that train": TrainingOptions,
+    "Stages that train on lists (pointwise, listwise, duo)": ListOptions,
+    **{f"Stage `{name}`": options for name, options in STAGE_OPTIONS.items()},
+    "A suite": Suite,
+    "`evaluate_on` of a suite": Elsewhere,
+}
+_WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false"}
+
+
+def option_rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
+    """Name, kind of value, default and meaning of each option."""
+    rows = []
+    for name, field in model.model_fields.items():
+        default = "" if field.is_required() else _shown(field.get_default(call_default_factory=True))
+        rows.append((name, _kind(field.annotation), default, field.description or ""))
+    return rows
+
+
+def option_tables() -> str:
+    """A table for each part of a recipe; a stage's has what it does not share with the others, or does differently."""
+    parts = []
+    for title, model in _SECTIONS.items():
+        own = [row for row in option_rows(model) if row[0] in model.__annotations__]
+        lines = [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in own]
+        about = (model.__doc__ or "").strip()
+        parts.append(
+            "\n".join(
+                [f"### {title}\n", f"{about}\n", "| option | value | default | meaning |", "|---|---|---|---|", *lines]
+            )
+        )
+    return "\n\n".join(parts)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        return ""  # its own table has them
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_shown, value))
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value or ("" if isinstance(value, dict) else value))
+
+
+def _kind(annotation: Any) -> str:
+    """A type in a user's words."""
+    if get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_kind(part) for part in get_args(annotation) if part is not type(None))
+    if choices := [choice for choice in get_args(annotation) if isinstance(choice, str)]:
+        return ", ".join(choices)
+    return _WORDS.get(annotation, "list" if get_origin(annotation) is tuple else "options")
+
+
+if __name__ == "__main__":
+    print(option_tables())

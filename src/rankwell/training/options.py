@@ -1,0 +1,187 @@
+"""The options of every stage kind, as a recipe writes them: names, defaults, limits and what each one means.
+
+The defaults are the papers' but for the learning rates: those of the papers are for BERT-large, and a small BERT learns
+nothing in a few thousand steps at 1e-6. The papers' values stand in comments beside ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Options(BaseModel):
+    """A group of options; a key that is not among them is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TrainingOptions(Options):
+    """What every stage that trains has."""
+
+    epochs: float = Field(default=1, gt=0, description="Passes over the training data; may be a fraction.")
+    max_steps: int | None = Field(
+        default=None, ge=1, description="Stop after so many optimiser steps, whatever `epochs` says."
+    )
+    batch: int = Field(
+        default=16, ge=1, description="Items (lists, span pairs, texts) of one optimiser step, over all devices."
+    )
+    learning_rate: float = Field(
+        default=5e-5, gt=0, description="The highest learning rate, reached at the end of `warm_up`."
+    )
+    warm_up: float = Field(
+        default=0.1, ge=0, description="The learning rate rises over this share of the steps; 1 or more: so many steps."
+    )
+    weight_decay: float = Field(default=0.01, ge=0, description="AdamW's decay, of all but biases and LayerNorm.")
+    clip: float = Field(default=1.0, ge=0, description="Longest gradient (its norm); 0 does not clip.")
+    schedule: Literal["linear", "constant", "cosine"] = Field(
+        default="linear", description="How the learning rate falls after `warm_up`."
+    )
+    head_scale: float = Field(default=1.0, gt=0, description="The head learns at this multiple of `learning_rate`.")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="auto", description="What is computed in; auto is bf16 on a GPU that has it and fp32 on a CPU."
+    )
+    budget: int | None = Field(
+        default=None, ge=1, description="Tokens whose activations are held at once; none: by the device's memory."
+    )
+    evaluate_every: float = Field(
+        default=1.0, gt=0, description="Evaluate on dev after this share of an epoch; above 1: after so many steps."
+    )
+    save_every: int = Field(
+        default=500, ge=1, description="Steps between two states to resume from; five minutes save one as well."
+    )
+    patience: int | None = Field(default=None, ge=1, description="Stop after so many evaluations without a new best.")
+    dev_queries: int | None = Field(
+        default=None, ge=1, description="Dev queries of an evaluation during training; none: all."
+    )
+    best: str = Field(
+        default="RR@10", description="Keep the checkpoint that is best in this measure on dev, or `last`."
+    )
+
+
+class ListOptions(TrainingOptions):
+    """What stages that train on lists of candidates have besides."""
+
+    positives: int = Field(default=1, ge=1, description="Relevant documents of a list.")
+    negatives: int = Field(default=1, ge=1, description="Non-relevant documents of a list, drawn afresh each epoch.")
+    weighting: Literal["uniform", "rank", "top"] = Field(
+        default="uniform", description="How negatives are drawn: alike, higher ranks more often, or the highest ranks."
+    )
+    per: Literal["positive", "query"] = Field(
+        default="positive", description="An epoch has a list for each relevant document, or one for each query."
+    )
+    labels: Literal["relevance", "grade"] = Field(
+        default="relevance", description="What the loss sees: 1 and 0, or the grades of the judgments."
+    )
+    skip: int = Field(default=0, ge=0, description="Candidates at the top of the first stage that are no negatives.")
+    depth: int | None = Field(
+        default=None, ge=1, description="Candidates that negatives are drawn from; none: all of the first stage's."
+    )
+    loss: str = Field(default="pointwise", description="The loss; docs/losses.md lists them.")
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="The loss's own options, such as `margin`.")
+    max_pairs_in_memory: int | None = Field(
+        default=None,
+        ge=1,
+        description="Pairs whose activations are held at once; more come in turns, at a third more time.",
+    )
+
+
+class PointwiseOptions(ListOptions):
+    """`pointwise`: two logits and cross entropy (monoBERT, MarkedBERT, DR-BERT's second stage)."""
+
+    # monoBERT and MarkedBERT: 3e-6 (BERT-large, BERT-base) with 32 to 128 pairs a step.
+    learning_rate: float = Field(default=5e-5, gt=0, description="The highest learning rate. In the papers: 3e-6.")
+
+
+class ListwiseOptions(ListOptions):
+    """`listwise`: one score and a softmax over each list (DR-BERT's fourth stage)."""
+
+    epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
+    negatives: int = Field(default=5, ge=1, description="Non-relevant documents of a list, drawn afresh each epoch.")
+    loss: str = Field(default="listwise", description="The loss; docs/losses.md lists them.")
+    learning_rate: float = Field(default=3e-5, gt=0, description="The highest learning rate. In the paper: 1e-6.")
+    head: Literal["new", "pointwise"] = Field(
+        default="new", description="Where the head of one score starts: new, or as the difference of the two logits."
+    )
+
+
+class DuoOptions(ListOptions):
+    """`duo`: which of two documents is better (duoBERT), for the best documents of the model before it."""
+
+    learning_rate: float = Field(default=3e-5, gt=0, description="The highest learning rate. In the paper: 3e-6.")
+    compare: int = Field(default=30, ge=2, description="The best documents of a query that are compared two by two.")
+    max_length: int = Field(default=320, ge=16, description="Most tokens of a sequence, which holds two documents.")
+    aggregate: Literal["sum", "binary", "min", "max", "sample"] = Field(
+        default="sum", description="A document's score from its comparisons."
+    )
+
+
+class PretrainOptions(TrainingOptions):
+    """`pretrain`: masked words and next spans of the collection itself."""
+
+    # The paper: 5 epochs, 128 a step, 1e-6 for BERT-large.
+    batch: int = Field(default=128, ge=1, description="Span pairs of one optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="The highest learning rate. In the paper: 1e-6.")
+    best: Literal["last"] = Field(
+        default="last", description="The last checkpoint is kept; there is no ranking to measure."
+    )
+    masked: float = Field(default=0.15, gt=0, lt=1, description="Share of the pieces (or words) that are masked.")
+    whole_word: bool = Field(default=False, description="Mask all pieces of a word together.")
+    other: float = Field(
+        default=0.5, ge=0, le=1, description="Share of pairs whose second span comes from another passage."
+    )
+    short: float = Field(default=0.1, ge=0, le=1, description="Share of pairs cut to a random shorter length.")
+    max_length: int = Field(default=180, ge=8, description="Most tokens of a span pair.")
+
+
+class DenoiseOptions(Options):
+    """`denoise`: drops candidates that are probably relevant though nobody judged them."""
+
+    threshold: float = Field(
+        default=0.9, ge=0, le=1, description="Unjudged candidates with p(relevant) above it are dropped."
+    )
+    keep_below: float | None = Field(
+        default=None, ge=0, le=1, description="Keep negatives only below this p(relevant), as RocketQA does with 0.1."
+    )
+    hardest: int | None = Field(
+        default=None, ge=1, description="Keep only so many negatives a query, the likeliest ones."
+    )
+    cross_fit: int = Field(
+        default=0,
+        ge=0,
+        description="Score each of so many folds with a model trained on the others; 0: with the one model.",
+    )
+    keep_one: bool = Field(
+        default=True, description="A query keeps its least likely negative when all would be dropped."
+    )
+
+
+class ClassifyOptions(TrainingOptions):
+    """`classify`: trains a classifier of questions by their kind of answer, from labelled texts."""
+
+    epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
+    batch: int = Field(default=32, ge=1, description="Texts of one optimiser step, over all devices.")
+    learning_rate: float = Field(
+        default=1e-4, gt=0, description="The highest learning rate, reached at the end of `warm_up`."
+    )
+    best: str = Field(default="last", description="Keep the checkpoint that is best on dev (`accuracy`), or `last`.")
+    train: str = Field(default="train.tsv", description="The labelled texts to train on, a file of `data.folder`.")
+    test: str | None = Field(
+        default="test.tsv", description="The labelled texts to measure on, a file of `data.folder`."
+    )
+    max_length: int = Field(default=64, ge=8, description="Most tokens of a text.")
+
+
+WITHOUT_EFFECT = frozenset({"budget", "max_pairs_in_memory", "save_every"})
+"""Options that change what a stage needs, not what it makes: it goes on with others than it began with."""
+
+STAGE_OPTIONS: dict[str, type[Options]] = {
+    "pretrain": PretrainOptions,
+    "pointwise": PointwiseOptions,
+    "denoise": DenoiseOptions,
+    "listwise": ListwiseOptions,
+    "duo": DuoOptions,
+    "classify": ClassifyOptions,
+}
+"""The options of each stage kind."""

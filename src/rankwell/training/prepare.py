@@ -1,0 +1,270 @@
+"""What every stage stands on, made once: index and texts, queries with types, judgments, first-stage candidates.
+
+Everything is kept under the pool's ``data`` folder by a hash of what it was made from, so recipes, seeds and restarts
+share it. Processes that come at the same time wait for the first and use what it made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import disk_errors
+from rankwell.core.manifest import digest, file_digest
+from rankwell.corpus.datasets import FILE_NAMES, Dataset, FolderDataset, open_dataset
+from rankwell.corpus.formats import read_run, read_types, write_run, write_types
+from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.retrieve.index import INDEX_VERSION, Index
+from rankwell.training.recipe import DEV_NAMES, FirstStageOptions, Recipe
+
+if TYPE_CHECKING:
+    from rankwell.inputs.stored import TokenSource
+    from rankwell.inputs.tokenizer import Tokenizer
+
+
+UNREAD = (".md", ".bin", ".onnx", ".h5", ".msgpack", ".lock")
+"""Files of a checkpoint folder that are not looked at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """A data set with its index; ``digest`` names the documents."""
+
+    dataset: Dataset
+    index: Index
+    digest: str
+
+    @property
+    def store(self) -> DocumentStore:
+        """The documents' texts."""
+        return self.index.segments[0].store
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Judged queries with their first-stage candidates; ``digest`` names all of it."""
+
+    name: str
+    queries: tuple[Query, ...]
+    qrels: Qrels
+    run: Run
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The data of a recipe."""
+
+    collection: Collection
+    train: Split
+    dev: Split
+
+    @property
+    def index(self) -> Index:
+        """The first stage's index, which has the texts too."""
+        return self.collection.index
+
+    def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource:
+        """The collection as token ids, tokenised once and kept; ``stems`` for markers."""
+        from rankwell.inputs.stored import StoredTokens
+
+        return StoredTokens.open(self.collection.store, tokenizer, stems=stems)
+
+
+def prepare(recipe: Recipe, pool: Path) -> Prepared:
+    """The data of ``recipe``, made where ``pool`` does not have it yet; whatever is wrong with it is an error now."""
+    given = recipe.data
+    collection = open_collection(given.folder, pool)
+    dev_name = given.dev or _dev_name(collection.dataset)
+    first = recipe.first_stage
+    train = open_split(recipe, collection, given.train, pool, run=first.train_run, limit=given.train_queries)
+    dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=given.dev_queries)
+    if not any(grade >= given.relevance for grades in train.qrels.values() for grade in grades.values()):
+        problem = f"no judgment of the split {train.name!r} has a grade of {given.relevance} or more"
+        raise InputError(given.folder, None, f"{problem}, so there is nothing to learn from")
+    return Prepared(collection, train, dev)
+
+
+def open_collection(source: str, pool: Path) -> Collection:
+    """A data set by folder or id, indexed."""
+    dataset = open_dataset(source)
+    path = dataset.collection_path
+    name = digest({"version": INDEX_VERSION, "documents": file_digest(path) if path else dataset.name})
+    folder = pool / "data" / f"index-{name}"
+    with locked(pool / "data"):
+        if not (folder / "index.json").exists():
+            Index.build(dataset.documents(), folder)
+    return Collection(dataset, Index.open(folder), name)
+
+
+def open_split(
+    recipe: Recipe, collection: Collection, name: str, pool: Path, *, run: str | None = None, limit: int | None = None
+) -> Split:
+    """A split's judged queries (the first ``limit``) with types where the template has a place, and candidates."""
+    dataset = collection.dataset
+    dataset.split(name)
+    queries, qrels = _judged(dataset, name, limit)
+    judgments = f"{dataset.name}: the judgments of the split {name!r} name"
+    _refuse_unknown_documents(judgments, qrels.items(), collection.index)
+    if _takes_types(recipe):
+        types = find_types(recipe.data.types, dataset, name, queries, pool)
+        queries = tuple(replace(query, type=types.get(query.qid)) for query in queries)
+    texts = [(query.qid, query.text) for query in queries]
+    if run is None:
+        key = digest({"index": collection.digest, "queries": texts, **_bm25(recipe.first_stage)})
+        found = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key)
+    else:
+        key = digest({"file": file_digest(run), "depth": recipe.first_stage.depth})
+        found = _given(Path(run), queries, collection.index, recipe.first_stage.depth)
+    content = {
+        "queries": [(*text, query.type) for text, query in zip(texts, queries, strict=True)],
+        "qrels": {qid: dict(grades) for qid, grades in qrels.items()},
+        "relevance": recipe.data.relevance,
+        "run": key,
+    }
+    return Split(name, queries, qrels, found, digest(content))
+
+
+def _dev_name(dataset: Dataset) -> str:
+    for name in DEV_NAMES:
+        if name in dataset.splits:
+            return name
+    splits = ", ".join(dataset.splits)
+    raise RankwellError(f"{dataset.name} has no split {' or '.join(DEV_NAMES)}; set data.dev to one of: {splits}")
+
+
+def _judged(dataset: Dataset, name: str, limit: int | None) -> tuple[tuple[Query, ...], Qrels]:
+    judged, queries = dataset.qrels(name), dataset.queries(name)
+    known = {query.qid for query in queries}
+    kept = tuple(query for query in queries if query.qid in judged)
+    if not kept:
+        raise RankwellError(f"{dataset.name}: no query of the split {name!r} is judged")
+    if silent := [qid for qid in judged if qid not in known]:
+        # They would count 0 for ever and teach nothing.
+        problem = f"{len(silent):,} of {len(judged):,} judged queries of the split {name!r} have no text"
+        warnings.warn(f"{dataset.name}: {problem} and are left out (the first is {silent[0]!r})", stacklevel=2)
+    kept = kept[:limit]
+    return kept, Qrels({query.qid: judged[query.qid] for query in kept})
+
+
+def _refuse_unknown_documents(what: str, documents: Iterable[tuple[str, Iterable[str]]], index: Index) -> None:
+    """``documents``: the ids of each query."""
+    asked: dict[str, str] = {}
+    for qid, docids in documents:
+        for docid in docids:
+            asked.setdefault(docid, qid)
+    unknown = [docid for docid in asked if docid not in index]
+    if unknown:
+        first = f"{unknown[0]!r} (query {asked[unknown[0]]!r})"
+        raise RankwellError(f"{what} {len(unknown):,} documents that are not in the collection; the first is {first}")
+
+
+# First stage
+
+
+def _bm25(options: FirstStageOptions) -> dict[str, float]:
+    return {"k1": options.k1, "b": options.b, "depth": options.depth}
+
+
+def _search(
+    options: FirstStageOptions, index: Index, name: str, queries: Sequence[Query], folder: Path, key: str
+) -> Run:
+    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.gz"
+    with locked(folder):
+        if not path.exists():
+            found = index.search(queries, k=options.depth, k1=options.k1, b=options.b)
+            if not found:
+                raise RankwellError(f"BM25 finds no document for any query of the split {name!r}")
+            write_run(found, path)
+    return read_run(path, name="first-stage")
+
+
+def _given(path: Path, queries: Sequence[Query], index: Index, depth: int) -> Run:
+    run = read_run(path, name="first-stage").head(depth)
+    kept = Run({query.qid: run[query.qid] for query in queries if query.qid in run}, name="first-stage")
+    if not kept:
+        problem = f"has no query of the split (it has {next(iter(run))!r}, the split {queries[0].qid!r})"
+        raise InputError(path, None, problem)
+    _refuse_unknown_documents(f"{path} names", ((qid, ranking.docids) for qid, ranking in kept.items()), index)
+    return kept
+
+
+# Types
+
+
+def _takes_types(recipe: Recipe) -> bool:
+    from rankwell.inputs.templates import TEMPLATES
+
+    return any(field.name == "type" for field in TEMPLATES[recipe.model.template](recipe.model.max_query))
+
+
+def find_types(source: str, dataset: Dataset, split: str, queries: Sequence[Query], pool: Path) -> dict[str, str]:
+    """The queries' types: the data set's own labels win, then rules; or what ``source`` names."""
+    if source == "none":
+        return {}
+    if source == "auto" and _has_types(dataset, split):
+        return _some(dataset.types(split), queries, dataset.name)
+    if source in ("auto", "rules"):
+        from rankwell.corpus.query_types import rule_types
+
+        labels = zip(queries, rule_types(query.text for query in queries), strict=True)
+        return {query.qid: label for query, label in labels if label is not None}
+    path = Path(source.replace("{split}", split))
+    return classified(path, queries, pool) if path.is_dir() else _some(read_types(path), queries, str(path))
+
+
+def _has_types(dataset: Dataset, split: str) -> bool:
+    """Whether a label file is there for the split; one that is there but broken must be an error."""
+    if not isinstance(dataset, FolderDataset):
+        return False
+    matches = (FILE_NAMES["types"][0].fullmatch(path.name) for path in dataset.folder.iterdir())
+    return any(match["part"] in (None, split) for match in matches if match)
+
+
+def _some(types: dict[str, str], queries: Sequence[Query], where: str) -> dict[str, str]:
+    found = {query.qid: types[query.qid] for query in queries if query.qid in types}
+    if not found:
+        raise RankwellError(f"{where}: the types are of other queries (none of them is {queries[0].qid!r})")
+    return found
+
+
+def classified(model: Path, queries: Sequence[Query], pool: Path) -> dict[str, str]:
+    """The types a classifier gives, computed once."""
+    texts = [(query.qid, query.text) for query in queries]
+    path = pool / "data" / f"types-{digest({'model': folder_digest(model), 'queries': texts})}.tsv"
+    with locked(pool / "data"):
+        if not path.exists():
+            from rankwell.rank.classify import Classifier
+
+            labels, _ = Classifier.from_pretrained(model).predict([query.text for query in queries])
+            write_types({query.qid: label for query, label in zip(queries, labels, strict=True)}, path)
+    return read_types(path)
+
+
+# What all of it needs
+
+
+def folder_digest(folder: Path) -> str:
+    """A hash of the files of a checkpoint, or of a folder of labelled texts."""
+    if not folder.is_dir():
+        raise InputError(folder, None, "no such folder")
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in UNREAD)
+    return digest({path.name: file_digest(path) for path in files})
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, waiting for whoever has it."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,201 @@
+"""The figures of a trained recipe: what each stage added, whether that is more than chance, and the model to keep."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rankwell.core.files import atomic_folder, atomic_text, temporary_name
+from rankwell.core.manifest import digest
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Run
+from rankwell.evaluation.compare import Comparison, Contrast, contrast
+from rankwell.evaluation.evaluate import Evaluation, evaluate
+from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.evaluation.significance import TESTS, holm
+from rankwell.evaluation.tables import TEST_NAMES, Cell, Table, figure_cell, name_cell
+from rankwell.training.prepare import Split
+from rankwell.training.recipe import Recipe
+from rankwell.training.stage import Produced, StageKind, Work
+from rankwell.training.stage_store import POLL_SECONDS, process_number
+
+LEVEL = 0.05
+FIRST_STAGE = "first stage"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A line of the table: the first stage, or a stage. ``evaluation`` is None where it ranks nothing."""
+
+    name: str
+    evaluation: Evaluation | None
+    seconds: float | None = None
+    figures: Mapping[str, Any] | None = None
+
+
+def rerank_dev(work: Work, produced: Produced) -> Run:
+    """The dev candidates in the order of the stage's model: the ``measure`` of most stage kinds."""
+    from rankwell.rank.ranker import Ranker
+
+    assert produced.model is not None
+    engine = {} if work.device is None else {"device": work.device}
+    ranker = Ranker.from_pretrained(produced.model, engine=engine)
+    dev, depth = work.data.dev, work.recipe.evaluate.depth
+    return ranker.rerank(dev.run, dev.queries, work.data.index, depth=depth)
+
+
+def measured_run(work: Work, kind: StageKind, produced: Produced, folder: Path) -> Run | None:
+    """The dev run by what a stage made, computed once and kept in its folder."""
+    if kind.measure is None:
+        return None
+    dev = work.data.dev
+    key = digest({"queries": dev.digest, "depth": work.recipe.evaluate.depth})
+    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', dev.name)}-{key}.run.gz"
+    if process_number() > 0:
+        while not path.exists():
+            time.sleep(POLL_SECONDS)
+    elif not path.exists():
+        write_run(kind.measure(work, produced), path)
+    return read_run(path, name=folder.name)
+
+
+def measures_of(recipe: Recipe, measures: Sequence[str] | None = None) -> tuple[Measure, ...]:
+    """The measures to report, at the recipe's relevance level."""
+    level = recipe.data.relevance
+    return parse_measures(list(measures or recipe.evaluate.measures), rel=level if level != 1 else None)
+
+
+def evaluate_split(split: Split, run: Run, measures: Sequence[Measure], depth: int) -> Evaluation:
+    """A run's figures on a split."""
+    return evaluate(split.qrels, run.head(depth), list(measures))
+
+
+def compare_evaluations(
+    evaluations: Mapping[str, Evaluation], baseline: str, *, test: str = "t", level: float = LEVEL
+) -> Comparison:
+    """:func:`~rankwell.evaluation.compare.compare` for figures that are there already (means over seeds, say)."""
+    p_value, theirs = TESTS[test], evaluations[baseline]
+    measures = [str(measure) for measure in theirs.measures]
+    pairs = [(name, measure) for name in evaluations if name != baseline for measure in measures]
+    raw = [p_value(evaluations[name].per_query[measure], theirs.per_query[measure]) for name, measure in pairs]
+    contrasts = [
+        contrast(evaluations[name], theirs, name, measure, p, corrected)
+        for (name, measure), p, corrected in zip(pairs, raw, holm(raw), strict=True)
+    ]
+    return Comparison(baseline, test, level, evaluations, tuple(contrasts))
+
+
+def step_contrasts(rows: Sequence[Row], test: str = "t") -> dict[tuple[str, str], Contrast]:
+    """Each measured row against the measured row before it, by row and measure; Holm-corrected over the whole table."""
+    measured = [row for row in rows if row.evaluation is not None]
+    found: list[Contrast] = []
+    for before, row in pairwise(measured):
+        assert before.evaluation is not None
+        assert row.evaluation is not None
+        pair = {before.name: before.evaluation, row.name: row.evaluation}
+        found += compare_evaluations(pair, before.name, test=test).contrasts
+    corrected = holm([one.p for one in found])
+    return {(one.run, one.measure): replace(one, corrected=p) for one, p in zip(found, corrected, strict=True)}
+
+
+def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Table:
+    """The figures after each stage; marks where a stage differs from the one before it."""
+    measures = measures_of(recipe) if split else ()
+    contrasts = step_contrasts(rows)
+    best = {str(m): max(row.evaluation.mean[str(m)] for row in rows if row.evaluation is not None) for m in measures}
+    lines = [(name_cell(row.name), *_cells(row, measures, contrasts, best), _seconds(row.seconds)) for row in rows]
+    data = {
+        "recipe": recipe.name,
+        "seed": recipe.seed,
+        "split": split.name if split else None,
+        "queries": len(split.qrels) if split else 0,
+        "rows": [_row_data(row, measures, contrasts) for row in rows],
+    }
+    notes: tuple[str, ...] = ()
+    if split:
+        notes = (
+            f"* differs from the row before it at p < {LEVEL:g}: {TEST_NAMES['t']}, two-sided, Holm-corrected over "
+            f"{len(contrasts)} comparisons; {len(split.qrels)} queries of {split.name}, seed {recipe.seed}",
+        )
+    return Table(("stage", *map(str, measures), "seconds"), tuple(lines), notes=notes, data=data)
+
+
+def _cells(
+    row: Row, measures: Sequence[Measure], contrasts: Mapping[tuple[str, str], Contrast], best: Mapping[str, float]
+) -> list[Cell]:
+    if row.evaluation is None:
+        return [Cell(None, "") for _ in measures]
+    cells = []
+    for measure in measures:
+        value, one = row.evaluation.mean[str(measure)], contrasts.get((row.name, str(measure)))
+        mark = "*" if one is not None and one.corrected < LEVEL else ""
+        cells.append(figure_cell(measure, value, mark, value == best[str(measure)]))
+    return cells
+
+
+def _seconds(seconds: float | None) -> Cell:
+    return Cell(None, "") if seconds is None else Cell(seconds, f"{seconds:,.0f}")
+
+
+def _row_data(row: Row, measures: Sequence[Measure], contrasts: Mapping[tuple[str, str], Contrast]) -> dict[str, Any]:
+    data: dict[str, Any] = {"stage": row.name, "seconds": row.seconds, "figures": dict(row.figures or {})}
+    if row.evaluation is not None:
+        data["mean"] = dict(row.evaluation.mean)
+        data["against_the_row_before"] = {
+            str(m): {"difference": one.difference, "p": one.p, "corrected": one.corrected, "interval": one.interval}
+            for m in measures
+            if (one := contrasts.get((row.name, str(m)))) is not None
+        }
+    return data
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON, whole or not at all."""
+    with atomic_text(path) as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
+
+
+def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], figures: Mapping[str, Any]) -> None:
+    """Put a checkpoint at ``target`` with the whole history in its record; files are linked, where the disk can."""
+    from rankwell.models.card import model_card
+    from rankwell.models.config import read_encoder_config, read_ranker_config
+
+    fresh = temporary_name(target)
+    with atomic_folder(fresh) as folder:
+        for file in sorted(path for path in model.iterdir() if path.is_file()):
+            _link(file, folder / file.name)
+        own = read_ranker_config(model)
+        if own is not None:
+            ranker = own.model_copy(update={"history": list(history), "figures": {**own.figures, **figures}})
+            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
+            _replace(folder / "README.md", model_card(ranker, read_encoder_config(model)))
+    if target.exists():
+        # A folder cannot replace another in one step. Whoever is killed in between finds the model in its stage.
+        old = temporary_name(target)
+        target.rename(old)
+        fresh.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        fresh.rename(target)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, target)
+
+
+def _replace(path: Path, text: str) -> None:
+    # Unlinked first: writing into a linked file would change the stage's own.
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,53 @@
+"""How good a ranker is while it trains: one measure on the dev queries' candidates, as a user would get it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import Measure
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.config import RankerConfig
+from rankwell.models.encoder import CrossEncoder
+from rankwell.rank.duo import DuoOptions, rerank_duo
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import Texts
+from rankwell.rank.torch_engine import TorchEngine
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """What ``train`` calls to validate: re-ranks ``run`` and evaluates it; with ``duo``, by comparing two by two."""
+
+    run: Run
+    queries: Sequence[Query]
+    qrels: Qrels
+    texts: Texts
+    tokenizer: Tokenizer
+    config: RankerConfig
+    measure: Measure
+    depth: int = 100
+    duo: DuoOptions | None = None
+
+    def __call__(self, model: nn.Module) -> Mapping[str, float]:
+        """The measure's figure, by its notation."""
+        assert isinstance(model, CrossEncoder)
+        device = next(model.parameters()).device
+        # A copy: an engine turns its model to 16 bits on a GPU, and these weights are still to be trained.
+        engine = TorchEngine(copy.deepcopy(model), self.config.attention, device=str(device))
+        segments = model.encoder.config.type_vocab_size
+        ranker = Ranker(engine, self.tokenizer, self.config.template.build(), segments=segments)
+        if self.duo is None:
+            found = ranker.rerank(self.run, self.queries, self.texts, depth=self.depth)
+        else:
+            found = rerank_duo(ranker, self.run, self.queries, self.texts, self.duo)
+        if device.type == "cuda":
+            del engine, ranker
+            torch.cuda.empty_cache()
+        return dict(evaluate(self.qrels, found, [self.measure]).mean)

@@ -1,0 +1,72 @@
+"""``rankwell experiment`` as a user meets it; the stages are toys."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner, Result
+
+from rankwell.cli.experiment import experiment
+from rankwell.core.errors import RankwellError
+
+toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "training" / "toys.py")))
+VARIANTS = {"half": {"stages.fit.share": 0.5}, "whole": {"stages.fit.share": 1.0}}
+
+
+class User:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.toys = toys.Toys()
+        self.app = typer.Typer()
+        self.app.command()(experiment)
+
+    def experiment(self, variants: dict[str, object], *arguments: str) -> Result:
+        suite = {"base": "recipe.yaml", "variants": variants}
+        (self.folder / "suite.yaml").write_text(yaml.safe_dump(suite, sort_keys=False))
+        return CliRunner().invoke(self.app, ["suite.yaml", "--out", "out", *arguments])
+
+
+@pytest.fixture
+def user(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> User:
+    monkeypatch.chdir(tmp_path)
+    user = User(tmp_path)
+    stages: Any = ModuleType("rankwell.training.stages")
+    stages.STAGES = user.toys.kinds
+    monkeypatch.setitem(sys.modules, "rankwell.training.stages", stages)
+    start = toys.write_start(tmp_path / "start", tiny_tokenizer)
+    tree = toys.recipe_tree(Path("unknown"), start)
+    del tree["data"]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    toys.write_data(tmp_path / "data")
+    return user
+
+
+def test_an_experiment_prints_its_table(user: User) -> None:
+    done = user.experiment(VARIANTS, "--set", "data=data", "--set", "evaluate.measures=[P@1]")
+    assert done.exit_code == 0
+    assert "half, seed 1\n" in done.output
+    lines = [line.split() for line in done.output.splitlines()]
+    assert ["half", "1", "0.5000"] in lines
+    assert ["whole", "1", "1.0000*"] in lines
+
+
+def test_a_failure_is_told_and_the_exit_code_says_so(user: User) -> None:
+    broken = {**VARIANTS, "broken": {"stages.fit.behaviour": "is refused"}}
+    done = user.experiment(broken, "--set", "data=data")
+    assert done.exit_code == 1
+    assert "failed: broken, seed 1: the toy cannot be fitted to this" in done.output
+    assert (user.folder / "out" / "table.md").is_file()
+
+
+def test_a_mistake_is_found_before_anything_runs(user: User) -> None:
+    done = user.experiment({**VARIANTS, "x": {"stages.fit.sahre": 1}}, "--set", "data=data")
+    assert isinstance(done.exception, RankwellError)
+    assert "suite.yaml: variants.x: stages.fit.sahre: no such key; did you mean share?" in str(done.exception)
+    assert user.toys.calls == []

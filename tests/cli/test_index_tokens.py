@@ -1,0 +1,56 @@
+"""``rankwell index --tokens`` prepares the documents for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from rankwell import sample
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints import add_markers, load_checkpoint, save_checkpoint
+from rankwell.rank.texts import find_tokens
+from rankwell.retrieve.index import Index
+
+COLLECTION = sample.FOLDER / "collection.tsv"
+Call = Callable[..., Any]
+
+
+def test_tokens_are_made_with_the_index(rankwell: Call, tiny_checkpoint: Path) -> None:
+    done = rankwell("index", COLLECTION, "--out", "index", "--tokens", tiny_checkpoint)
+    assert (done.code, done.err) == (0, "")
+    index, tokenizer = Index.open("index"), Tokenizer.open(tiny_checkpoint)
+    source = find_tokens(index, tokenizer)
+    assert source is not None
+    docid = index.docids(range(7, 8))[0]  # type: ignore[arg-type]
+    assert source.at(source.numbers([docid])).ids.tolist() == tokenizer.encode([index.text(docid)]).ids.tolist()
+
+
+def test_a_model_with_markers_has_stems_too(rankwell: Call, tiny_checkpoint: Path) -> None:
+    model, tokenizer, config = load_checkpoint(tiny_checkpoint)
+    add_markers(model, tokenizer)
+    save_checkpoint(Path("marked"), model, tokenizer, config.changed({"template": {"markers": True}}))
+    assert rankwell("index", COLLECTION, "--out", "index", "--tokens", "marked").code == 0
+    assert find_tokens(Index.open("index"), tokenizer, stems=True) is not None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--tokens", "nowhere"], "nowhere: no tokenizer here"),
+        (["--tokens", "MODEL", "--no-store"], "--tokens needs the texts: leave --no-store out"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_built(
+    rankwell: Call, tiny_checkpoint: Path, arguments: list[str], problem: str
+) -> None:
+    given = [str(tiny_checkpoint) if part == "MODEL" else part for part in arguments]
+    done = rankwell("index", COLLECTION, "--out", "index", *given)
+    assert (done.code, done.out) == (2, "")
+    assert problem in done.err
+    assert done.err.count("\n") == 1
+    assert not Path("index").exists()

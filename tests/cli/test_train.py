@@ -1,0 +1,98 @@
+"""``rankwell train`` as a user meets it; the stages are toys."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner, Result
+
+from rankwell.cli.train import train
+from rankwell.core.errors import RankwellError
+
+toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "training" / "toys.py")))
+
+
+class User:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.toys = toys.Toys()
+        self.app = typer.Typer()
+        self.app.command()(train)
+
+    def train(self, *arguments: str) -> Result:
+        return CliRunner().invoke(self.app, ["recipe.yaml", "--out", "out", *arguments])
+
+
+@pytest.fixture
+def user(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> User:
+    monkeypatch.chdir(tmp_path)
+    user = User(tmp_path)
+    stages: Any = ModuleType("rankwell.training.stages")
+    stages.STAGES = user.toys.kinds
+    monkeypatch.setitem(sys.modules, "rankwell.training.stages", stages)
+    start = toys.write_start(tmp_path / "start", tiny_tokenizer)
+    tree = toys.recipe_tree(Path("unknown"), start)
+    del tree["data"]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    toys.write_data(tmp_path / "data")
+    return user
+
+
+def test_training_prints_stages_table_and_model(user: User) -> None:
+    done = user.train("--set", "data=data")
+    assert done.exit_code == 0
+    assert "stage 1 of 2, warm: running\nstage 2 of 2, fit: running\n" in done.output
+    assert "first stage" in done.output
+    assert "0.7500" in done.output
+    assert done.output.endswith("model: out/model\n")
+    again = user.train("--set", "data=data", "--resume")
+    assert "stage 2 of 2, fit: done before" in again.output
+    assert user.toys.calls == ["01-warm", "02-fit"]
+
+
+def test_settings_change_the_recipe(user: User) -> None:
+    done = user.train("--set", "data=data", "--set", "stages.warm=off", "--set", "stages.fit.share=0.25")
+    assert "stage 1 of 1, fit" in done.output
+    resolved = yaml.safe_load((user.folder / "out" / "recipe.yaml").read_text())
+    assert resolved["stages"] == {
+        "fit": {"kind": "fit", "share": 0.25, "behaviour": "works", "budget": None, "extra": {}}
+    }
+    assert resolved["data"]["folder"] == str(user.folder / "data")
+
+
+def test_check_trains_nothing(user: User) -> None:
+    done = user.train("--set", "data=data", "--check")
+    assert [line.split("-")[1] for line in done.output.splitlines()] == ["warm", "fit"]
+    assert done.output.count(": to do\n") == 2
+    assert user.toys.calls == []
+    user.train("--set", "data=data")
+    assert user.train("--set", "data=data", "--check").output.count(": done\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "recipe.yaml: data.folder: is not set; name the folder"),
+        (["--set", "data=nowhere"], "nowhere: no such folder"),
+        (["--set", "data=data", "--set", "stages.fit.shaer=1"], "--set stages.fit.shaer: no such key; did you mean"),
+    ],
+)
+def test_mistakes_are_one_line(user: User, arguments: list[str], expected: str) -> None:
+    done = user.train(*arguments)
+    assert isinstance(done.exception, RankwellError)
+    assert expected in str(done.exception)
+    assert user.toys.calls == []
+
+
+def test_help_has_examples() -> None:
+    app = typer.Typer(rich_markup_mode=None)
+    app.command()(train)
+    text = CliRunner().invoke(app, ["--help"]).output
+    assert "rankwell train recipes/drbert.yaml --set data=my-data --out my-model" in " ".join(text.split())

@@ -1,0 +1,158 @@
+"""Windows of what fits: nothing is cut, nothing that fits is touched, and what was cut or windowed is counted."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankwell.inputs.fitting import Fitting, fit_windows, window_fields
+from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.windows import Windows
+
+
+def windows_of(
+    tokenizer: Any, template: Template, query: str, documents: list[str], types: list[str] | None = None
+) -> list[list[str]]:
+    """The document's tokens of each window, for each document."""
+    texts = {"query": [query] * len(documents), "document": documents} | ({"type": types} if types else {})
+    fields = {name: tokenizer.encode(rows, stems=template.markers) for name, rows in texts.items()}
+    found, pair_of = window_fields(template, tokenizer.special, fields, Fitting())
+    out: list[list[str]] = [[] for _ in documents]
+    rows = found["document"]
+    for begin, end, pair in zip(rows.begins, rows.ends, pair_of, strict=True):
+        out[pair].append(" ".join(tokenizer.token_names(rows.ids[begin:end])))
+    return out
+
+
+def test_they_are_as_large_as_the_room_and_overlap_by_half(tokenizer: Any) -> None:
+    # 12 places, of which [CLS], two [SEP] and a query of three leave six.
+    template = Template(max_length=12, max_query=4)
+    found = windows_of(tokenizer, template, "bank tea milk", ["a b c d e f g h i j", "a b c d e f", ""])
+    assert found == [["a b c d e f", "d e f g h i", "e f g h i j"], ["a b c d e f"], [""]]
+
+
+def test_room_is_what_the_querys_own_length_and_type_leave(tokenizer: Any) -> None:
+    template = Template("typed", max_length=26, max_query=4)
+    letters = "a b c d e f g h i j k l m n o p q r s t u v w x y z"
+    found = windows_of(tokenizer, template, "bank tea", [letters, letters], ["", "numeric"])
+    assert [len(part.split()) for part in found[0]] == [21, 21]
+    assert [len(part.split()) for part in found[1]] == [18, 18]  # nu ##meric [SEP]
+
+
+def test_words_are_not_split(tokenizer: Any) -> None:
+    template = Template(max_length=15, max_query=4)
+    found = windows_of(tokenizer, template, "tea", ["bogue bank " * 8])
+    for part in found[0]:
+        assert not part.startswith("##")
+        assert part.split()[-1] in ("bank", "##ue")
+
+
+def test_a_word_longer_than_the_room_is_split_rather_than_lost(tokenizer: Any) -> None:
+    template = Template(max_length=9, max_query=2)
+    whole = tokenizer.token_names(tokenizer.encode(["zyxwvutsrqponmlkji"]).ids)
+    (parts,) = windows_of(tokenizer, template, "tea", ["zyxwvutsrqponmlkji"])
+    assert len(parts) > 1
+    assert {piece for part in parts for piece in part.split()} == set(whole)
+
+
+WORDS = st.sampled_from(["bank", "bogue", "insouciantly", ".", "3,100", "the", "teas", "zyxwvut"])
+TEXTS = st.lists(WORDS, max_size=40).map(" ".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    pairs=st.lists(st.tuples(TEXTS, TEXTS, st.sampled_from(["", "numeric"])), min_size=1, max_size=4),
+    max_query=st.integers(1, 12),
+    room=st.integers(4, 30),
+    markers=st.booleans(),
+    typed=st.booleans(),
+)
+def test_nothing_of_a_document_is_cut_or_left_out(
+    marked_tokenizer: Any, pairs: Any, max_query: int, room: int, markers: bool, typed: bool
+) -> None:
+    name, extra = ("typed", 19) if typed else ("mono", 3)
+    template = Template(name, max_query + room + extra, max_query, markers=markers)
+    special = marked_tokenizer.special
+    queries, documents, types = zip(*pairs, strict=True)
+    texts = {"query": queries, "document": documents, "type": types}
+    fields = {name: marked_tokenizer.encode(rows, stems=markers) for name, rows in texts.items()}
+    found, pair_of = window_fields(template, special, fields, Fitting())
+    report, plain = TruncationReport(), TruncationReport()
+    lay_out_pairs(template, special, found, report.of_windows(pair_of))
+    lay_out_pairs(template, special, fields, plain)
+    assert report.pieces_cut["document"] == 0
+    assert report.pieces_cut["query"] == plain.pieces_cut["query"] or markers
+    assert report.pairs == len(pairs)
+    # Those that fit stay one, the others become several.
+    whole = fields["document"]
+    alone = [TruncationReport() for _ in pairs]
+    for row, own in enumerate(alone):
+        lay_out_pairs(template, special, {key: rows.take([row]) for key, rows in fields.items()}, own)
+        windows = np.flatnonzero(pair_of == row)
+        assert (len(windows) > 1) == (own.pieces_cut["document"] > 0)
+        # Windows follow one another without a gap, from the first piece to the last.
+        parts = [found["document"].take([window]).ids.tolist() for window in windows]
+        text = whole.take([row]).ids.tolist()
+        reached = 0
+        for part in parts:
+            place = max(at for at in range(reached + 1) if text[at : at + len(part)] == part)
+            reached = max(reached, place + len(part))
+        assert reached == len(text)
+
+
+def test_costs_decide_where_marked_words_are(tokenizer: Any) -> None:
+    document = tokenizer.encode(["a b c d"])
+    begins, ends, owners = fit_windows(document, np.array([1, 3, 1, 1]), np.array([4]))
+    assert list(zip(begins.tolist(), ends.tolist(), strict=True)) == [(0, 2), (2, 4)]
+    assert owners.tolist() == [0, 0]
+
+
+def test_explicit_windows_and_none_are_as_they_are(tokenizer: Any) -> None:
+    fields = {"query": tokenizer.encode(["tea"] * 2), "document": tokenizer.encode(["a b c", "d"])}
+    found, pair_of = window_fields(Template(), tokenizer.special, fields, Windows(2, 1))
+    assert pair_of.tolist() == [0, 0, 1]
+    assert tokenizer.token_names(found["document"].ids) == ["a", "b", "b", "c", "d"]
+    assert len(found["query"]) == 3
+    found, pair_of = window_fields(Template(), tokenizer.special, fields, None)
+    assert (pair_of.tolist(), found) == ([0, 1], fields)
+
+
+class TestReport:
+    def test_a_query_and_a_type_that_are_cut_are_reported(self, tokenizer: Any) -> None:
+        template = Template("typed", max_length=40, max_query=3)
+        texts = {"type": ["a " * 20], "query": ["tea " * 5], "document": ["bank " * 30]}
+        fields = {name: tokenizer.encode(rows) for name, rows in texts.items()}
+        found, pair_of = window_fields(template, tokenizer.special, fields, Fitting())
+        report = TruncationReport()
+        lay_out_pairs(template, tokenizer.special, found, report.of_windows(pair_of))
+        # Cut from each of the windows, but from one pair: 4 of the type, 2 of the query.
+        assert report.pieces_cut == {"type": 4, "query": 2, "document": 0}
+        assert (report.pairs, report.pairs_cut, report.pairs_windowed, report.windows) == (1, 1, 1, len(pair_of))
+        assert str(report) == "1 of 1 pairs cut (100.0%): pieces 4 of type, 2 of query, 1 read in 3 windows"
+
+    def test_windows_that_are_too_long_are_cut_and_counted(self, tokenizer: Any) -> None:
+        template = Template(max_length=8, max_query=2)
+        fields = {"query": tokenizer.encode(["tea"]), "document": tokenizer.encode(["a b c d e f g h"])}
+        found, pair_of = window_fields(template, tokenizer.special, fields, Windows(6, 2))
+        report = TruncationReport()
+        lay_out_pairs(template, tokenizer.special, found, report.of_windows(pair_of))
+        # Room for four of the six words of each of two windows.
+        assert str(report) == "1 of 1 pairs cut (100.0%): pieces 4 of document, 1 read in 2 windows"
+
+    def test_threads_lose_no_count(self) -> None:
+        report = TruncationReport()
+        fields = Template().fields
+        cut = np.ones((3, 2), np.int64)
+
+        def count(_: int) -> None:
+            for _ in range(200):
+                report.count(fields, cut)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(count, range(4)))
+        assert (report.pairs, report.pairs_cut) == (2400, 2400)
+        assert report.pieces_cut == {"query": 2400, "document": 2400}

@@ -1,0 +1,159 @@
+"""Tokens of a run's documents: found where they are kept, and the same as of their texts wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints import add_markers, load_checkpoint, save_checkpoint
+from rankwell.rank.cache import ScoreCache
+from rankwell.rank.duo import rerank_duo
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import IndexTokens, KeptTexts, Texts, find_tokens, make_tokens
+from rankwell.retrieve.index import Index
+
+TEXTS = {
+    "a": "the banks of bogue",
+    "b": "tea and coffee",
+    "c": "",
+    "d": "bees keep the hive warm " * 30,
+    "e": "money in the bank",
+    "f": "insouciantly",
+}
+QUERIES = [Query("1", "how do bees keep warm"), Query("2", "what is a bank")]
+RUN = Run.from_scores({"1": {"a": 3.0, "d": 2.0, "f": 1.0, "c": 0.5}, "2": {"e": 3.0, "a": 2.0, "b": 1.0}})
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """Three segments of two documents each."""
+    folder = tmp_path_factory.mktemp("texts") / "index"
+    documents = [Document(*item) for item in TEXTS.items()]
+    for begin in (0, 2, 4):
+        Index.build(documents[begin : begin + 2], folder, append=begin > 0)
+    return Index.open(folder)
+
+
+@pytest.fixture(scope="module")
+def marked(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model, tokenizer, config = load_checkpoint(tiny_checkpoint)
+    add_markers(model, tokenizer)
+    folder = tmp_path_factory.mktemp("marked") / "model"
+    save_checkpoint(folder, model, tokenizer, config.changed({"template": {"markers": True}}))
+    return folder
+
+
+@pytest.mark.parametrize("stems", [False, True])
+@pytest.mark.parametrize("wanted", [["f", "a", "d", "a", "c"], ["c"], [], ["e", "f"], list(TEXTS)])
+def test_an_indexs_tokens_are_its_segments(index: Index, tiny_tokenizer: Path, stems: bool, wanted: list[str]) -> None:
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    source = IndexTokens(index, tokenizer, stems)
+    numbers = source.numbers(wanted)
+    expected = tokenizer.encode([TEXTS[docid] for docid in wanted], stems=stems)
+    found = source.at(numbers)
+    for name in ("ids", "continues", "ends", "stems", "opens"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name)), name
+    assert source.lengths(numbers).tolist() == expected.lengths().tolist()
+    assert index.docids(numbers) == wanted
+
+
+def test_a_document_that_is_in_no_segment_is_named(index: Index, tiny_tokenizer: Path) -> None:
+    with pytest.raises(RankwellError, match="document 'x' is not in the index"):
+        IndexTokens(index, Tokenizer.open(tiny_tokenizer)).numbers(["a", "x"])
+
+
+def test_tokens_are_found_when_all_segments_have_them(tmp_path: Path, tiny_tokenizer: Path) -> None:
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    documents = [Document(*item) for item in TEXTS.items()]
+    index = Index.build(documents[:3], tmp_path / "index")
+    assert find_tokens(index, tokenizer) is None
+    make_tokens(index, tokenizer)
+    assert find_tokens(index, tokenizer) is not None
+    assert find_tokens(index, tokenizer, stems=True) is None
+    grown = Index.build(documents[3:], tmp_path / "index", append=True)
+    assert find_tokens(grown, tokenizer) is None
+    make_tokens(grown, tokenizer)
+    assert find_tokens(Index.open(tmp_path / "index"), tokenizer) is not None
+
+
+def test_nothing_is_made_where_nothing_can_be_kept(
+    tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    store = DocumentStore.build([Document("a", "tea")], tmp_path / "store")
+    monkeypatch.setattr("os.access", lambda *_: False)
+    monkeypatch.setattr(tokenizer, "encode", None)
+    make_tokens(store, tokenizer)
+    make_tokens(KeptTexts({"a": "tea"}), tokenizer)
+    assert find_tokens(store, tokenizer) is None
+
+
+class Unreadable(Index):
+    """An index whose texts must not be read."""
+
+    def texts(self, docids: Sequence[str]) -> list[str]:
+        raise AssertionError("the texts were read")
+
+
+class Mapped(dict[str, str]):
+    """Texts of a kind that keeps no tokens."""
+
+    def texts(self, docids: Sequence[str]) -> list[str]:
+        return [self[docid] for docid in docids]
+
+
+@pytest.mark.parametrize("attention", ["full", "strm"])
+def test_a_run_is_scored_alike_from_texts_and_from_tokens(marked: Path, index: Index, attention: str) -> None:
+    ranker = Ranker.from_pretrained(marked, attention=attention)
+    assert ranker.template.markers
+    make_tokens(index, ranker.tokenizer, stems=True)
+    sources: list[Texts] = [Unreadable.open(index.folder), KeptTexts(TEXTS), Mapped(TEXTS)]
+    runs = [ranker.rerank(RUN, QUERIES, source) for source in sources]
+    for qid, ranking in runs[0].items():
+        query = next(query.text for query in QUERIES if query.qid == qid)
+        expected = ranker.predict([(query, TEXTS[docid]) for docid in ranking.docids])
+        assert ranking.scores == pytest.approx(expected, abs=1e-5)
+        for other in runs[1:]:
+            assert other[qid].docids == ranking.docids
+            assert np.allclose(other[qid].scores, ranking.scores, atol=1e-5)
+
+
+def test_duo_compares_from_tokens_too(tiny_checkpoint: Path, index: Index) -> None:
+    ranker = Ranker.from_pretrained(tiny_checkpoint)
+    make_tokens(index, ranker.tokenizer)
+    found = rerank_duo(ranker, RUN, QUERIES, Unreadable.open(index.folder))
+    expected = rerank_duo(ranker, RUN, QUERIES, Mapped(TEXTS))
+    for qid in RUN:
+        assert found[qid].docids == expected[qid].docids
+        assert np.allclose(found[qid].scores, expected[qid].scores, atol=1e-5)
+
+
+def test_a_cache_is_filled_and_used_with_kept_tokens(tiny_checkpoint: Path, index: Index, tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path / "scores.db")
+    ranker = Ranker.from_pretrained(tiny_checkpoint, cache=cache)
+    make_tokens(index, ranker.tokenizer)
+    first = ranker.rerank(RUN, QUERIES, index)
+    assert (cache.hits, cache.misses) == (0, 7)
+    # The same texts from elsewhere: the same keys.
+    assert dict(ranker.rerank(RUN, QUERIES, Mapped(TEXTS))) == dict(first)
+    assert (cache.hits, cache.misses) == (7, 7)
+    plain = Ranker.from_pretrained(tiny_checkpoint).rerank(RUN, QUERIES, index)
+    for qid in RUN:
+        assert np.allclose(plain[qid].scores, first[qid].scores, atol=1e-5)
+
+
+def test_texts_in_memory_are_tokenised_once(tiny_checkpoint: Path) -> None:
+    ranker = Ranker.from_pretrained(tiny_checkpoint)
+    texts = KeptTexts(TEXTS)
+    assert texts.tokens(ranker.tokenizer) is texts.tokens(ranker.tokenizer)
+    assert texts.tokens(ranker.tokenizer) is find_tokens(texts, ranker.tokenizer)
+    assert texts.tokens(ranker.tokenizer, stems=True) is not texts.tokens(ranker.tokenizer)

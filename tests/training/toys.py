@@ -1,0 +1,123 @@
+"""Data and stage kinds that take no time, for tests of what stands around real ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats import write_run
+from rankwell.corpus.records import Run
+from rankwell.models.config import RankerConfig, TemplateConfig
+from rankwell.training.options import Options
+from rankwell.training.stage import Produced, StageKind, Work
+from rankwell.training.stage_store import process_number
+
+WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
+
+
+def write_data(folder: Path, queries: int = 24) -> Path:
+    """Twelve documents of two words, and queries with one relevant document that BM25 finds among others."""
+    folder.mkdir(parents=True)
+    n = len(WORDS)
+    documents = [f"d{i}\t{WORDS[i]} {WORDS[(i + 1) % n]} market" for i in range(n)]
+    (folder / "collection.tsv").write_text("\n".join(documents) + "\n")
+    for split in ("train", "dev", "test"):
+        asked = [f"{split}{i}\t{WORDS[i % n]} market" for i in range(queries)]
+        judged = [f"{split}{i} 0 d{i % n} 1" for i in range(queries)]
+        (folder / f"queries.{split}.tsv").write_text("\n".join(asked) + "\n")
+        (folder / f"qrels.{split}.txt").write_text("\n".join(judged) + "\n")
+    return folder
+
+
+def write_start(folder: Path, tokenizer: Path) -> Path:
+    """A checkpoint folder that has everything but weights, which nobody here reads."""
+    folder.mkdir(parents=True)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    config = {"model_type": "bert", "vocab_size": 600, "max_position_embeddings": 512, **shape}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    for file in tokenizer.iterdir():
+        shutil.copy(file, folder)
+    ranker = RankerConfig(template=TemplateConfig(max_length=80), history=[{"stage": "of old"}])
+    (folder / "rankwell.json").write_text(ranker.model_dump_json())
+    return folder
+
+
+class FitOptions(Options):
+    share: float = Field(default=0.5, description="Share of the dev queries that the model answers.")
+    behaviour: Literal["works", "is killed", "is refused", "breaks"] = "works"
+    budget: int | None = None
+    extra: dict[str, float] = Field(default_factory=dict)
+
+
+class FilterOptions(Options):
+    keep: int = 2
+
+
+class Toys:
+    """Stage kinds ``warm``, ``fit`` and ``filter`` that record what they did in ``calls``."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        reads = frozenset({"collection", "start", "seed"})
+        self.kinds = {
+            "warm": StageKind(FitOptions, self.fit, reads=reads),
+            "fit": StageKind(FitOptions, self.fit, self.check, self.measure),
+            "filter": StageKind(FilterOptions, self.filter),
+        }
+        self.options = {name: kind.options for name, kind in self.kinds.items()}
+
+    def check(self, work: Work, options: FitOptions) -> None:
+        if options.behaviour == "is refused":
+            raise RankwellError("the toy cannot be fitted to this")
+
+    def fit(self, work: Work, options: FitOptions, folder: Path) -> Produced:
+        self.calls.append(folder.name.rsplit("-", 1)[0])
+        if process_number() > 0:  # as in real stages, the first process writes
+            return Produced(folder / "model")
+        half = folder / "half-way.json"
+        if options.behaviour == "is killed" and not half.exists():
+            half.write_text("{}")
+            raise KeyboardInterrupt
+        if options.behaviour == "breaks":
+            raise ZeroDivisionError("the toy broke")
+        model = folder / "model"
+        shutil.rmtree(model, ignore_errors=True)  # what a killed attempt left
+        shutil.copytree(work.model, model)
+        (model / "share.json").write_text(json.dumps({"share": options.share, "seed": work.seed}))
+        return Produced(model, figures={"resumed": half.exists(), "before": len(work.done)})
+
+    def filter(self, work: Work, options: FilterOptions, folder: Path) -> Produced:
+        self.calls.append(folder.name.rsplit("-", 1)[0])
+        path = folder / "candidates.run.gz"
+        write_run(work.data.train.run.head(options.keep), path)
+        return Produced(candidates=path)
+
+    def measure(self, work: Work, produced: Produced) -> Run:
+        """The relevant document comes first for the model's share of the queries, last for the others."""
+        assert produced.model is not None
+        model = json.loads((produced.model / "share.json").read_text())
+        dev, scores = work.data.dev, {}
+        for number, query in enumerate(dev.queries):
+            good = number + model["seed"] - 1 < model["share"] * len(dev.queries)
+            own = next(iter(dev.qrels[query.qid]))
+            scores[query.qid] = {
+                docid: (100.0 if good else -100.0) if docid == own else score for docid, score in dev.run[query.qid]
+            }
+        return Run.from_scores(scores)
+
+
+def recipe_tree(data: Path, start: Path, **stages: object) -> dict[str, object]:
+    return {
+        "name": "toy",
+        "data": {"folder": str(data)},
+        "first_stage": {"depth": 12},
+        "model": {"start": str(start), "max_length": 80},
+        "evaluate": {"measures": ["RR@10", "P@1"]},
+        "stages": stages or {"warm": None, "fit": {"share": 0.75}},
+    }
