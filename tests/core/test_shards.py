@@ -123,7 +123,8 @@ def test_a_shard_that_another_process_works_on_is_left_to_it(tmp_path: Path) -> 
         stdout=subprocess.PIPE,
     )
     try:
-        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
         map_shards(shards, lambda items, file: None, wait=False)
         assert shards.pending() == [1]
     finally:

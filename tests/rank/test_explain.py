@@ -163,7 +163,8 @@ def test_markers_carry_the_number_of_the_querys_term(marked: Ranker) -> None:
 
 
 def test_what_does_not_fit_is_reported(ranker: Ranker) -> None:
-    short = Ranker(ranker.engine, ranker.tokenizer, replace(ranker.template, max_length=12, max_query=4))
+    template = replace(ranker.template, max_length=12, max_query=4)
+    short = Ranker(ranker.engine, ranker.tokenizer, template, windows=None)
     explanation = explain(short, "what fish is bogue", "fish of the sea are the best bogue")
     assert {cut.field: (cut.pieces, cut.text) for cut in explanation.cut} == {
         "query": (1, "##ue"),

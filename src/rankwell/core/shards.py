@@ -34,7 +34,7 @@ ShardWork = Callable[[range, IO[bytes]], None]
 
 @dataclass(frozen=True)
 class Shards:
-    """``count`` items in ranges of ``size``, each a file of ``folder``; ``config`` is all that their bytes depend on."""
+    """``count`` items in ranges of ``size``, each a file of ``folder``; ``config`` is all their bytes depend on."""
 
     folder: Path
     count: int

@@ -173,6 +173,30 @@ class ClassifyOptions(TrainingOptions):
     max_length: int = Field(default=64, ge=8, description="Most tokens of a text.")
 
 
+class DeepctOptions(TrainingOptions):
+    """`deepct`: learns how much each word of a passage matters, and indexes the collection by it (DeepCT)."""
+
+    # The paper: 3 epochs, 16 passages a step, 2e-5 for BERT-base.
+    epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
+    batch: int = Field(default=16, ge=1, description="Passages of one optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="The highest learning rate. In the paper: 2e-5.")
+    best: Literal["last"] = Field(default="last", description="The last checkpoint is kept.")
+    max_length: int = Field(default=128, ge=8, description="Most tokens of a window; longer passages have several.")
+    scaling: Literal["linear", "root"] = Field(
+        default="linear", description="A term's frequency is `scale` times its weight, or times the weight's root."
+    )
+    scale: float = Field(default=100, gt=0, description="The term frequency of the weight 1.")
+    tune_queries: int = Field(
+        default=500, ge=1, description="Training queries set aside to tune BM25 with, a fifth of all at most."
+    )
+    measure: str = Field(default="RR@10", description="What tuning maximises.")
+    k1: str = Field(
+        default="0.9,2,4,6,8,10,14,20,30,50,80", description="Values of k1 to try: FIRST:LAST:STEP, or with commas."
+    )
+    b: str = Field(default="0.1:0.9:0.2", description="Values of b to try.")
+    shard: int = Field(default=4096, ge=1, description="Passages that are weighed, and written, at a time.")
+
+
 WITHOUT_EFFECT = frozenset({"budget", "max_pairs_in_memory", "save_every"})
 """Options that change what a stage needs, not what it makes: it goes on with others than it began with."""
 
@@ -183,5 +207,6 @@ STAGE_OPTIONS: dict[str, type[Options]] = {
     "listwise": ListwiseOptions,
     "duo": DuoOptions,
     "classify": ClassifyOptions,
+    "deepct": DeepctOptions,
 }
 """The options of each stage kind."""

@@ -6,14 +6,17 @@ denoise     which negatives are none?                             candidates, an
 listwise    which of these documents is the relevant one?         a ranker of one score
 duo         which of two documents is better?                     a second ranker, for the best of the first
 classify    what kind of answer does a question ask for?          a classifier of questions
+deepct      which words of a passage matter?                      an index of weighted terms, and candidates from it
 """
 
 from __future__ import annotations
 
 from rankwell.training import ranking_stages as ranking
 from rankwell.training import text_stages as texts
+from rankwell.training import weight_stages as weights
 from rankwell.training.options import (
     ClassifyOptions,
+    DeepctOptions,
     DenoiseOptions,
     DuoOptions,
     ListwiseOptions,
@@ -33,5 +36,12 @@ STAGES: dict[str, StageKind] = {
     "duo": StageKind(DuoOptions, ranking.duo, check=ranking.check_lists, measure=ranking.measure_duo),
     "classify": StageKind(
         ClassifyOptions, texts.classify, reads=frozenset({"collection", "start", "seed"}), ranks=False
+    ),
+    "deepct": StageKind(
+        DeepctOptions,
+        weights.deepct,
+        check=weights.check_deepct,
+        measure=weights.measure_deepct,
+        reads=frozenset({"collection", "train", "start", "seed"}),
     ),
 }

@@ -1,0 +1,72 @@
+"""Expansions: jsonl of ``{"docid": docid, "queries": [query, …]}``, the queries a model wrote for each document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.formats.lines import (
+    FilePath,
+    json_kind,
+    json_line,
+    open_lines,
+    parse_object,
+    take,
+    take_id,
+    writable_id,
+    write_lines,
+)
+from rankwell.corpus.formats.texts import DOCUMENT_ID_KEYS
+from rankwell.corpus.records import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Queries that a document probably answers."""
+
+    docid: str
+    queries: tuple[str, ...]
+
+
+def read_expansions(path: FilePath) -> Iterator[Expansion]:
+    """Stream documents' expansions."""
+    _, lines = open_lines(path, "expansions")
+    for number, line in lines:
+        if not line.strip():
+            continue
+        record = parse_object(path, number, line)
+        docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
+        queries = take(path, number, record, ("queries",))
+        if not isinstance(queries, list):
+            raise InputError(path, number, f"key 'queries': expected a list of strings, found {json_kind(queries)}")
+        wrong = [query for query in queries if not isinstance(query, str)]
+        if wrong:
+            raise InputError(path, number, f"key 'queries': expected a list of strings, it holds {json_kind(wrong[0])}")
+        yield Expansion(docid, tuple(queries))
+
+
+def expansion_line(path: FilePath, expansion: Expansion) -> str:
+    """One line of a file of expansions."""
+    record = {"docid": writable_id(path, "document id", expansion.docid), "queries": list(expansion.queries)}
+    return json_line(path, record)
+
+
+def write_expansions(expansions: Iterable[Expansion], path: FilePath) -> None:
+    """Write one object a document."""
+    write_lines(path, "expansions", (expansion_line(path, one) for one in expansions))
+
+
+def align_expansions(documents: Iterable[Document], expansions: Iterable[Expansion]) -> Iterator[str]:
+    """What is to be added to each document's text: its queries, end to end. They come in the collection's order."""
+    found = iter(expansions)
+    for document in documents:
+        one = next(found, None)
+        if one is None:
+            raise RankwellError(f"the expansions end before document {document.docid!r}")
+        if one.docid != document.docid:
+            problem = f"expansions of {one.docid!r} where {document.docid!r} comes"
+            raise RankwellError(f"{problem}; they must be in the collection's order")
+        yield " ".join(one.queries)
+    if (extra := next(found, None)) is not None:
+        raise RankwellError(f"the expansions go on after the last document, with {extra.docid!r}")

@@ -1,0 +1,148 @@
+"""Weighing a whole collection, shard by shard, into files of term weights.
+
+The files hold words, not stems: an index stems what it is given, and a stem stemmed again may be another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.arrays import pack_strings
+from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest, file_digest
+from rankwell.core.shards import Shards, map_shards
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.formats import read_weights
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.records import TermWeights
+from rankwell.corpus.store import DocumentStore
+from rankwell.enrich.term_weights import STEM_BITS, TermFrequencies, TermWeigher, WeightOptions, term_frequencies
+from rankwell.inputs.stored import StoredTokens
+from rankwell.inputs.tokenizer import Tokenizer
+
+SHARD_SIZE = 4096
+
+
+class StemWords:
+    """The words of texts by stem. A word's stem is looked up once, however many texts have it."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._analyzer = Analyzer.english()
+        self._forms = Lexicon(fold_case=True)
+        self._stems = np.empty(0, np.int64)
+
+    def words_of(self, texts: Sequence[str], terms: TermFrequencies) -> list[str]:
+        """For each term the first word of its text that has its stem, lower-cased."""
+        forms = self._match(texts, terms)
+        used, inverse = np.unique(forms, return_inverse=True)
+        return list(np.array(self._forms.strings(used), object)[inverse])
+
+    def lines(self, docids: Sequence[str], texts: Sequence[str], terms: TermFrequencies) -> Iterator[str]:
+        """The documents' terms as lines of a file of weights (:mod:`rankwell.corpus.formats.weights`)."""
+        used, inverse = np.unique(self._match(texts, terms), return_inverse=True)
+        names = [f"{json.dumps(word, ensure_ascii=False)}: " for word in self._forms.strings(used)]
+        numbers, tf_of = np.unique(terms.frequencies, return_inverse=True)
+        # Strings are made for what is distinct alone; for each term there is one addition of two of them.
+        members = np.array([*names, ""], object)[inverse] + np.array([*map(str, numbers.tolist()), ""], object)[tf_of]
+        members = members.tolist()
+        ends = np.searchsorted(terms.rows, np.arange(len(docids)), side="right").tolist()
+        begin = 0
+        for docid, end in zip(docids, ends, strict=True):
+            yield f'{{"id": {json.dumps(docid, ensure_ascii=False)}, "vector": {{{", ".join(members[begin:end])}}}}}\n'
+            begin = end
+
+    def _match(self, texts: Sequence[str], terms: TermFrequencies) -> NDArray[np.int64]:
+        """The number of the form each term stands in its text as, the first of them."""
+        packed, ends = pack_strings(list(texts))
+        spans, counts = self._analyzer.spans(packed, ends)
+        forms = self._forms.intern(packed, spans).astype(np.int64)
+        self._stem_new_forms()
+        rows = np.repeat(np.arange(len(texts)), np.diff(counts, prepend=0))
+        stems = self._stems[forms]
+        known = stems >= 0
+        keys, first = np.unique((rows[known] << STEM_BITS) | stems[known], return_index=True)
+        wanted = (terms.rows << STEM_BITS) | terms.stems
+        places = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
+        if len(wanted) and not (len(keys) and (keys[places] == wanted).all()):
+            raise RankwellError("the stored tokens are not those of the texts; remove them to have them made anew")
+        return forms[known][first[places]] if len(wanted) else np.empty(0, np.int64)
+
+    def _stem_new_forms(self) -> None:
+        known = len(self._stems)
+        if known == len(self._forms):
+            return
+        pieces = self._tokenizer.encode(self._forms.strings(range(known, len(self._forms))), stems=True)
+        stems = np.full(len(pieces), -1, np.int64)
+        rows = np.repeat(np.arange(len(pieces)), pieces.lengths())
+        stems[rows[pieces.opens][::-1]] = pieces.stems[pieces.opens][::-1]  # of several, the first stays
+        self._stems = np.concatenate([self._stems, stems])
+
+
+def weigh_texts(weigher: TermWeigher, texts: Sequence[str], options: WeightOptions) -> list[dict[str, int]]:
+    """The words of a few texts with their term frequencies."""
+    terms = weigher.frequencies(weigher.tokenizer.encode(texts, stems=True), options)
+    words = StemWords(weigher.tokenizer).words_of(texts, terms)
+    vectors: list[dict[str, int]] = [{} for _ in texts]
+    for row, word, frequency in zip(terms.rows.tolist(), words, terms.frequencies.tolist(), strict=True):
+        vectors[row][word] = frequency
+    return vectors
+
+
+def weigh_collection(
+    store: DocumentStore,
+    weigher: TermWeigher,
+    options: WeightOptions,
+    folder: Path,
+    *,
+    model: str,
+    shard_size: int = SHARD_SIZE,
+) -> Shards:
+    """The term weights of all documents, as shards in ``folder``; what is there already is not made again.
+
+    ``model`` names the weights (:func:`model_digest`). Several processes may weigh into one folder at once.
+    """
+    tokens = StoredTokens.open(store, weigher.tokenizer, stems=True)
+    words = StemWords(weigher.tokenizer)
+    config: dict[str, Any] = {"model": model, "tokens": weigher.tokenizer.digest, "max_length": weigher.max_length}
+    config |= {"scaling": options.scaling, "scale": options.scale}
+    shards = Shards(folder, len(store), shard_size, config)
+
+    def work(items: range, file: IO[bytes]) -> None:
+        numbers = np.asarray(items, np.int64)
+        passages = weigher.lay_out(tokens.at(numbers))
+        weights = weigher.submit(passages)
+        docids, texts = store.docids.strings(items), store.texts_at(numbers)  # a GPU computes in the meantime
+        terms = term_frequencies(passages, weights(), options)
+        file.writelines(line.encode("utf-8", "surrogatepass") for line in words.lines(docids, texts, terms))
+
+    map_shards(shards, work, description="weighing terms")
+    return shards
+
+
+def read_shards(shards: Shards) -> Iterator[TermWeights]:
+    """The weights of all documents, in order."""
+    for path in shards.paths():
+        yield from read_weights(path)
+
+
+def model_digest(folder: Path) -> str:
+    """A name for a checkpoint's weights."""
+    return digest({path.name: file_digest(path) for path in sorted(folder.glob("*.safetensors"))})
+
+
+def tf_counts(shards: Shards) -> NDArray[np.int64]:
+    """How many terms have each term frequency, from 0 on."""
+    counts = np.zeros(1, np.int64)
+    for path in shards.paths():
+        found = np.fromiter((tf for document in read_weights(path) for tf in document.weights.values()), np.int64)
+        here = np.bincount(found, minlength=len(counts))
+        here[: len(counts)] += counts
+        counts = here
+    return counts

@@ -1,0 +1,92 @@
+"""From a collection and a model to an index of weighted terms, in one go that may be killed, resumed and shared.
+
+While it is made, ``OUT.weights`` beside the index holds the texts, their tokens and the weights of the shards that are
+done. The same command, given again, goes on with them; given several times at once, the processes share the shards and
+the last to finish makes the index. Then the folder goes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.files import disk_errors
+from rankwell.core.manifest import digest, file_digest
+from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.records import Document
+from rankwell.corpus.store import DocumentStore
+from rankwell.enrich.term_weights import TermWeigher, WeightOptions
+from rankwell.enrich.weighing import model_digest, read_shards, weigh_collection
+from rankwell.retrieve.index import Index
+
+
+def collection_digest(source: str) -> str:
+    """A name for the documents of a file, a folder or an id."""
+    path = Path(source)
+    if path.is_dir():
+        path = open_dataset(source).collection_path or path
+    return file_digest(path) if path.is_file() else digest({"collection": source})
+
+
+def build_weighted_index(
+    documents: Iterable[Document],
+    out: Path,
+    model: Path,
+    weigher: TermWeigher,
+    options: WeightOptions,
+    *,
+    source: str,
+    store: bool = True,
+    overwrite: bool = False,
+    weights_out: Path | None = None,
+) -> Index:
+    """Weigh ``documents``, whose digest is ``source``, with a checkpoint and index them by their weights.
+
+    ``weights_out`` keeps the weights as a file of their own.
+    """
+    if (out / "index.json").exists() and not overwrite:
+        raise RankwellError(f"{out} holds an index already; replace it with --overwrite")
+    folder = out.with_name(f"{out.name}.weights")
+    with _shared(folder) as lock:
+        texts = folder / f"documents-{source}"
+        if not texts.exists():
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not texts.exists():  # another process may just have made them
+                DocumentStore.build(documents, texts)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        kept = DocumentStore.open(texts)
+        name = model_digest(model)
+        key = digest({"documents": source, "model": name, "options": vars(options), "length": weigher.max_length})
+        shards = weigh_collection(kept, weigher, options, folder / f"weights-{key}", model=name)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # once nobody weighs any more
+        if not texts.exists():  # another process has made the index
+            return Index.open(out)
+        if weights_out is not None:
+            shards.join(weights_out)
+        index = Index.build(iter(kept), out, weights=read_shards(shards), store=store, overwrite=overwrite)
+        shutil.rmtree(folder, ignore_errors=True)
+        return index
+
+
+@contextmanager
+def _shared(folder: Path) -> Iterator[IO[bytes]]:
+    """The open lock of a folder that others may use, but nobody deletes, while it is held."""
+    while True:
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (folder / "users").open("ab")
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            try:
+                same = os.fstat(lock.fileno()).st_ino == (folder / "users").stat().st_ino
+            except FileNotFoundError:  # deleted while we waited: begin anew
+                continue
+            if same:
+                yield lock
+                return
