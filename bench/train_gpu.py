@@ -24,14 +24,14 @@ from typing import Any
 
 import torch
 
+from rankwell.models import placing
 from rerank_gpu_models import SHAPES, random_model
 from rerank_gpu_steps import Bench, environment, matrix_rate
+from train_gpu_correct import correct, dropout, graph_correct
 from train_gpu_peer import peer
 from train_gpu_steps import (
     LISTS,
     attention_blocks,
-    correct,
-    dropout,
     make_data,
     memory,
     placer,
@@ -66,12 +66,14 @@ def summary(bench: Bench, names: list[str]) -> dict[str, Any]:
     least = {"minilm-l6": 4, "bert-base": 2}
     for name in names:
         own: dict[str, Any] = {}
-        label = f"{name}: train", f"full, {LISTS} lists"
+        label = f"{name}: train", f"full, {LISTS} lists, graphs"
         speed = get(*label, "pairs_per_s")
+        eager = get(label[0], f"full, {LISTS} lists, eager", "pairs_per_s")
         for kind in ("default", "best", "without_tokenising"):
             theirs = get(f"{name}: peer", kind)
             target = f" >= {least[name]}" if name in least and kind != "without_tokenising" else ""
             own[f"times CrossEncoderTrainer, {kind}{target}"] = round(speed / theirs, 2) if speed and theirs else None
+        own["times eager"] = round(speed / eager, 2) if speed and eager else None
         own["share" + (" >= 0.4" if name == "bert-large" else "")] = get(*label, "share")
         held = get(f"{name}: memory")
         if isinstance(held, dict):
@@ -94,6 +96,8 @@ def main() -> None:
     bench.packed = bench.gpu or os.environ.get("TRITON_INTERPRET") == "1"
     names = ["smoke"] if options.smoke else options.models.split(",")
     chosen = [word for word in options.steps.split(",") if word]
+    if options.smoke:
+        placing.LEAST = 32
     data = make_data(bench)
 
     def step(name: str, work: Callable[[], Any]) -> None:
@@ -107,6 +111,7 @@ def main() -> None:
     step("correct", lambda: correct(bench, SHAPES[names[0]]))
     if bench.packed:
         step("dropout", lambda: dropout(bench, SHAPES[names[0]]))
+        step("graph-correct", lambda: graph_correct(bench, SHAPES[names[0]], data))
         for size, heads in {SHAPES[name].head_size: SHAPES[name].num_attention_heads for name in names}.items():
             step(f"blocks, heads of {size}", lambda h=heads, s=size: attention_blocks(bench, h, s, "strm"))  # type: ignore[misc]
     steps: dict[str, Callable[[str], Any]] = {

@@ -20,7 +20,8 @@ from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template
 from rankwell.models.attention import Blocks, attend
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.placing import Placer, packed_blocks
+from rankwell.models.graphs import GraphedEncoder
+from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
 from rankwell.training.lists import Lists, TrainingSet
 from rankwell.training.losses import make_loss
@@ -124,27 +125,60 @@ def computing(bench: Bench) -> Callable[[], AbstractContextManager[object]]:
 
 def placer(bench: Bench, model: CrossEncoder, rule: AttentionRule, *, packed: bool = True) -> Placer:
     blocks = packed_blocks(model.encoder, rule) if packed and bench.packed else None
-    return Placer(torch.device(bench.device), rule, blocks)
+    return Placer(torch.device(bench.device), rule, blocks, seeded=True)
 
 
 class Training:
     """The loop's step without its log, its checkpoints and its validation."""
 
-    def __init__(self, bench: Bench, model: CrossEncoder, task: RankingTask, rule: AttentionRule, budget: int):
-        self.model, self.task, self.budget = model.train(), task, budget
+    def __init__(
+        self, bench: Bench, model: CrossEncoder, task: RankingTask, rule: AttentionRule, *, graphs: bool = False
+    ):
+        self.model, self.task, self.budget = model.train(), task, 1 << 18
         self.place, self.computing = placer(bench, model, rule), computing(bench)
+        self.graphed: GraphedEncoder | None = None
+        if graphs:
+            assert self.place.blocks is not None
+            self.graphed = GraphedEncoder(model, rule, self.place.blocks)
+            self.place = BlockPlacer(self.place.device, rule, self.place.blocks)
         self.optimiser = make_optimiser(model, OptimiserOptions(), torch.device(bench.device))
         self.parameters = list(model.parameters())
         self.number = 0
 
-    def step(self, items: NDArray[np.int64]) -> Tensor:
-        self.optimiser.zero_grad(set_to_none=True)
-        self.number += 1
+    def backward(self, items: NDArray[np.int64]) -> Tensor:
+        """Leaves the gradient; returns the loss."""
+        if self.graphed is None:
+            self.optimiser.zero_grad(set_to_none=True)
+        else:
+            self.graphed.clear_gradients()
         step = Step(self.place, self.budget, self.number, self.computing, lambda loss: loss)
-        found = self.task.backward(self.model, items, slice(0, len(items)), step)
-        nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        return self.task.backward(self.graphed or self.model, items, slice(0, len(items)), step)["loss"]
+
+    def step(self, items: NDArray[np.int64]) -> Tensor:
+        self.number += 1
+        loss = self.backward(items)
+        if self.graphed is None:
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        else:
+            self.graphed.gradients.clip(1.0)
         self.optimiser.step()
-        return found["loss"]
+        return loss
+
+    def record(self, rounds: list[NDArray[np.int64]]) -> dict[str, Any]:
+        """Go over the batches until there is a graph for the form of each."""
+        if self.graphed is None:
+            return {}
+        begin, passes = time.perf_counter(), 0
+        while passes < 4:
+            before, passes = self.graphed.recorded, passes + 1
+            for items in rounds:
+                self.step(items)
+            if passes > 2 and self.graphed.recorded == before:
+                break
+            if not self.graphed.active:
+                break
+        seconds = round(time.perf_counter() - begin, 2)
+        return {"graphs": self.graphed.recorded, "active": self.graphed.active, "seconds_before": seconds}
 
 
 def batches(count: int, lists: int) -> Iterator[NDArray[np.int64]]:
@@ -152,11 +186,16 @@ def batches(count: int, lists: int) -> Iterator[NDArray[np.int64]]:
         yield np.arange(begin, begin + lists)
 
 
-def timed(bench: Bench, training: Training, lists: int, steps: int, warm: int) -> tuple[float, NDArray[np.int64]]:
-    """Seconds of ``steps`` steps after ``warm`` others, and the lengths of the pairs in them."""
+def timed(
+    bench: Bench, training: Training, lists: int, steps: int, warm: int
+) -> tuple[float, NDArray[np.int64], dict[str, Any]]:
+    """Seconds of ``steps`` steps after ``warm`` others, the lengths of the pairs in them, and how many graphs there are
+    where there are graphs: they are recorded before, as in a run of many steps nearly all are.
+    """
     chunks = list(batches((warm + steps) * lists, lists))
     for items in chunks[:warm]:
         training.step(items)
+    recorded = training.record(chunks[warm:])
     bench.wait()
     begin = time.perf_counter()
     for items in chunks[warm:]:
@@ -165,7 +204,7 @@ def timed(bench: Bench, training: Training, lists: int, steps: int, warm: int) -
     seconds = time.perf_counter() - begin
     if not bool(torch.isfinite(loss)):
         raise RuntimeError(f"the loss is {float(loss)}")
-    return seconds, training.task.lay_out(np.concatenate(chunks[warm:])).lengths()
+    return seconds, training.task.lay_out(np.concatenate(chunks[warm:])).lengths(), recorded
 
 
 def rates(bench: Bench, config: EncoderConfig, lengths: NDArray[np.int64], seconds: float) -> dict[str, float]:
@@ -180,25 +219,46 @@ def rates(bench: Bench, config: EncoderConfig, lengths: NDArray[np.int64], secon
 
 
 def train_speed(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
-    """Lists of 1 + 5, 16 a step as the peer has them; more a step for what the hardware can do."""
+    """Lists of 1 + 5, 16 a step as the peer has them; more a step for what the hardware can do. Each as CUDA graphs and
+    without.
+    """
     steps, warm = (1, 0) if bench.smoke else ({24: 12, 12: 30}.get(config.num_hidden_layers, 80), 4)
     found: dict[str, Any] = {}
     wanted: list[tuple[AttentionRule, int]] = [("full", LISTS), ("strm", LISTS), ("strm", 4 * LISTS)]
     if bench.smoke:
         wanted = [("strm", 1)]
-    for rule, lists in wanted:
-        own = max(4, steps * LISTS // lists) if not bench.smoke else steps
-        task = make_task(data, make_lists(data, (own + warm) * lists, negatives_of(bench)))
-        model = random_model(config, bench.device)
-        training = Training(bench, model, task, rule, budget=1 << 18)
-        if bench.gpu:
-            torch.cuda.reset_peak_memory_stats()
-        seconds, lengths = timed(bench, training, lists, own, warm)
-        label = f"{rule}, {lists} lists"
-        found[label] = {**rates(bench, config, lengths, seconds), "ms_a_step": round(seconds / own * 1e3, 2)}
-        if bench.gpu:
-            found[label]["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
+    for graphs in (True, False) if bench.packed else (False,):
+        for rule, lists in wanted:
+            own = max(4, steps * LISTS // lists) if not bench.smoke else steps
+            label = f"{rule}, {lists} lists, {'graphs' if graphs else 'eager'}"
+            try:
+                found[label] = _speed(bench, config, data, rule, lists, (own, warm), graphs)
+            except Exception as error:
+                found[label] = f"{type(error).__name__}: {error}"[:500]
     return found
+
+
+def _speed(
+    bench: Bench,
+    config: EncoderConfig,
+    data: Data,
+    rule: AttentionRule,
+    lists: int,
+    steps_warm: tuple[int, int],
+    graphs: bool,
+) -> dict[str, Any]:
+    steps, warm = steps_warm
+    task = make_task(data, make_lists(data, (steps + warm) * lists, negatives_of(bench)))
+    training = Training(bench, random_model(config, bench.device), task, rule, graphs=graphs)
+    if bench.gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    seconds, lengths, recorded = timed(bench, training, lists, steps, warm)
+    found: dict[str, Any] = rates(bench, config, lengths, seconds)
+    found["ms_a_step"] = round(seconds / steps * 1e3, 2)
+    if bench.gpu:
+        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
+    return {**found, **recorded}
 
 
 def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
@@ -209,12 +269,12 @@ def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
     for negatives, pairs in [*plan, *([] if bench.smoke else [(15, None)])]:
         steps, warm = (1, 0) if bench.smoke else (3, 2)
         task = make_task(data, make_lists(data, (steps + warm) * lists, negatives), pairs)
-        training = Training(bench, random_model(config, bench.device), task, "strm", budget=1 << 18)
+        training = Training(bench, random_model(config, bench.device), task, "strm", graphs=bench.packed)
         if bench.gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        seconds, lengths = timed(bench, training, lists, steps, warm)
-        own: dict[str, Any] = rates(bench, config, lengths, seconds)
+        seconds, lengths, recorded = timed(bench, training, lists, steps, warm)
+        own: dict[str, Any] = {**rates(bench, config, lengths, seconds), **recorded}
         if bench.gpu:
             own["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
         found[f"{negatives} negatives, {pairs or 'all'} pairs in memory"] = own
@@ -237,7 +297,7 @@ def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -
             blocks = Blocks(rows, columns, warps, kernels.BLOCKS[size, rule != "full"].stages)
             triton_training.STAGES[size] = stages
             try:
-                layout = Placer(torch.device(bench.device), rule, blocks)(pairs).layout
+                layout = Placer(torch.device(bench.device), rule, blocks, seeded=True)(pairs).layout
                 many = 1 if bench.smoke else 10
 
                 def both(layout: Any = layout, many: int = many) -> None:
@@ -266,96 +326,23 @@ def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -
     return found
 
 
-def gradients(
-    model: CrossEncoder, place: Placer, sequences: Sequences, size: int, context: AbstractContextManager[object]
-) -> dict[str, Tensor]:
-    """The gradient of a listwise loss over lists of ``size``."""
-    model.zero_grad(set_to_none=True)
-    with context:
-        scores = model(*place(sequences))[:, 0].float().view(-1, size)
-    (torch.logsumexp(scores, 1) - scores[:, 0]).mean().backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
-
-
-def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Any]:
-    total = sum(float(gradient.double().square().sum()) for gradient in expected.values())
-    errors = {name: float((found[name].double() - expected[name].double()).square().sum()) for name in expected}
-    own = {name: (errors[name] / max(1e-30, float(expected[name].double().square().sum()))) ** 0.5 for name in errors}
-    # Some gradients are 0 but for rounding (the head's bias in a listwise loss), and their relative errors say nothing.
-    told = [name for name in own if float(expected[name].double().square().sum()) > 1e-10 * total]
-    worst = max(told, key=lambda name: own[name])
-    return {
-        "relative": float(f"{(sum(errors.values()) / total) ** 0.5:.3g}"),
-        "worst": [worst, float(f"{own[worst]:.3g}")],
-    }
-
-
-def correct(bench: Bench, config: EncoderConfig) -> dict[str, Any]:
-    """Gradients without dropout: packed against the grid in fp32, with the grid in bf16 as the measure of rounding."""
-    pairs = some_pairs(bench, 96, seed=11)
-    size = 1 + negatives_of(bench)
-    model = random_model(config, bench.device).eval()
-    short = computing(bench)
-    found: dict[str, Any] = {}
-    for rule in RULES[-1:] if bench.smoke else RULES:
-        packed, grid = placer(bench, model, rule), placer(bench, model, rule, packed=False)
-        exact = gradients(model, grid, pairs, size, nullcontext())
-        found[f"{rule}, packed bf16"] = difference(gradients(model, packed, pairs, size, short()), exact)
-        found[f"{rule}, grid bf16"] = difference(gradients(model, grid, pairs, size, short()), exact)
-        found[f"{rule}, packed fp32"] = difference(gradients(model, packed, pairs, size, nullcontext()), exact)
-    return found
-
-
-def dropout(bench: Bench, config: EncoderConfig) -> dict[str, Any]:
-    """With dropout, packed, fp32: the slope along the gradient against the gradient's length, which agree only if both
-    ways drop the same; the same seed twice; and how much the scores of two seeds differ.
-    """
-    pairs = some_pairs(bench, 48, seed=12)
-    size = 1 + negatives_of(bench)
-    model = random_model(config, bench.device).train()
-    place = placer(bench, model, "strm")
-
-    def loss(seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        scores = model(*place(pairs))[:, 0].view(-1, size)
-        value: Tensor = (torch.logsumexp(scores, 1) - scores[:, 0]).mean()
-        return value
-
-    parameters = list(model.parameters())
-    slopes = torch.autograd.grad(loss(1), parameters)
-    again = torch.autograd.grad(loss(1), parameters)
-    length = float(torch.stack([slope.double().square().sum() for slope in slopes]).sum().sqrt())
-    values = []
-    for side in (1, -1):
-        reach = side * 2e-3 / length
-        with torch.no_grad():
-            for parameter, slope in zip(parameters, slopes, strict=True):
-                parameter.add_(slope, alpha=reach)
-            values.append(float(loss(1).double()))
-            for parameter, slope in zip(parameters, slopes, strict=True):
-                parameter.sub_(slope, alpha=reach)
-    measured = (values[0] - values[1]) / 4e-3
-    same = max(float((a - b).abs().max() / (a.abs().max() + 1e-30)) for a, b in zip(slopes, again, strict=True))
-    with torch.no_grad():
-        losses = [float(loss(seed)) for seed in (1, 1, 2)]
-    return {
-        "slope_over_gradient": round(measured / length, 5),
-        "largest_difference_of_a_replay": float(f"{same:.3g}"),
-        "losses_of_seeds_1_1_2": [round(value, 5) for value in losses],
-    }
-
-
 def profile(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
     """Where a step's time goes, as shares of the wall time; what is left is an idle GPU."""
+    found = {"eager": _profile(bench, config, data, graphs=False)}
+    return {"graphs": _profile(bench, config, data, graphs=True), **found} if bench.packed else found
+
+
+def _profile(bench: Bench, config: EncoderConfig, data: Data, *, graphs: bool) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiled
 
     steps, lists = (1, 1) if bench.smoke else (3, LISTS)
     task = make_task(data, make_lists(data, 3 * steps * lists, negatives_of(bench)))
-    training = Training(bench, random_model(config, bench.device), task, "strm", budget=1 << 18)
+    training = Training(bench, random_model(config, bench.device), task, "strm", graphs=graphs)
     rounds = list(batches(3 * steps * lists, lists))
     for items in rounds[:steps]:
         training.step(items)
+    training.record(rounds)
     bench.wait()
     begin = time.perf_counter()
     for items in rounds[steps : 2 * steps]:

@@ -53,7 +53,7 @@ def test_the_kernel_compiles_to_the_matrix_instructions_of_a_gpu(rule: int) -> N
 
     constants = {"HEADS": 4, "SIZE": 32, "RULE": rule, "ROWS": 64, "COLUMNS": 32, "PRECISION": "tf32", "WIDE": False}
     constants |= {"TRAINED": False, "DROPPED": 0}
-    types = {"qkv": "*bf16", "out": "*bf16", "sums": "*bf16", "scale": "fp32", "seed": "i32"}
+    types = {"qkv": "*bf16", "out": "*bf16", "sums": "*bf16", "scale": "fp32", "site": "i32"}
     source = ASTSource(
         kernel,
         {name: "constexpr" if name in constants else types.get(name, "*i32") for name in kernel.arg_names},

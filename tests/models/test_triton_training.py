@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_the_kernels_compile_to_the_matrix_instructions_of_a_gpu(name: str) -> N
     kernel = getattr(triton_training, name)
     constants = {"HEADS": 4, "SIZE": 64, "RULE": 1, "ROWS": 64, "COLUMNS": 32, "PRECISION": "tf32", "WIDE": False}
     constants["DROPPED"] = 1000
-    types = {"sums": "*fp32", "deltas": "*fp32", "scale": "fp32", "seed": "i32"}
+    types = {"sums": "*fp32", "deltas": "*fp32", "scale": "fp32", "site": "i32"}
     types |= dict.fromkeys(("qkv", "out", "grad_out", "grad_qkv"), "*bf16")
     source = ASTSource(
         kernel,
@@ -78,6 +79,10 @@ def layouts(lengths: list[int], rule: AttentionRule, blocks: Blocks = SMALL, see
     tiles, sequences = (torch.from_numpy(table).to(DEVICE) for table in make_tiles(ends, blocks.rows))
     on_grid = make_layout(words, last, torch.from_numpy(ends), rule)
     return pack(words, last, tiles, sequences, rule, blocks), on_grid
+
+
+def seeds(number: int) -> Tensor:
+    return torch.tensor([number], dtype=torch.int32, device=DEVICE)
 
 
 def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -148,17 +153,17 @@ def test_a_row_that_sees_no_key_of_a_block_has_no_nan() -> None:
     assert relative(found, expected) < 2e-6
 
 
-def kept_weights(layout: Packed, length: int, heads: int, dropout: float, seed: int) -> Tensor:
+def kept_weights(layout: Packed, length: int, heads: int, dropout: float, seed: int, site: int = 0) -> Tensor:
     """Which weights (heads, L, L) of one sequence stay: with equal weights and the unit vectors as values, attention
     gives back the mask, as many columns at a time as a head is wide.
     """
+    layout = replace(layout, seeds=seeds(seed))
     found = torch.zeros(heads, length, length, device=DEVICE)
     for begin in range(0, length, SIZE):
         width = min(SIZE, length - begin)
         qkv = torch.zeros(length, 3, heads, SIZE, device=DEVICE)
         qkv[begin : begin + width, 2, :, :width] = torch.eye(width, device=DEVICE)[:, None]
-        torch.manual_seed(seed)
-        mixed = attend(qkv.view(length, -1), layout, heads, dropout)
+        mixed = attend(qkv.view(length, -1), layout, heads, dropout, site)
         found[:, :, begin : begin + width] = mixed.view(length, heads, SIZE).transpose(0, 1)[:, :, :width]
     return (found > 0).float()
 
@@ -168,10 +173,9 @@ def test_both_ways_of_attention_drop_the_same_weights() -> None:
     length, heads, dropout = 18, 2, 0.3
     layout, on_grid = layouts([length], "strm")
     everyone, _ = layouts([length], "full")
-    stays = kept_weights(everyone, length, heads, dropout, seed=5)
+    stays = kept_weights(everyone, length, heads, dropout, seed=5, site=3)
     qkv, grad = random(length, 3 * heads * SIZE), random(length, heads * SIZE, seed=1)
-    torch.manual_seed(5)
-    found = attend(qkv, layout, heads, dropout)
+    found = attend(qkv, replace(layout, seeds=seeds(5)), heads, dropout, site=3)
     query, key, value = qkv.view(length, 3, heads, SIZE).permute(1, 2, 0, 3)
     assert on_grid.mask is not None
     scores = (query @ key.transpose(1, 2) / SIZE**0.5).masked_fill(~on_grid.mask[0], -torch.inf)
@@ -185,14 +189,12 @@ def test_both_ways_of_attention_drop_the_same_weights() -> None:
 @kernels_run
 def test_the_first_tokens_dropout_is_the_same_both_ways() -> None:
     length, dropout = SIZE, 0.4
-    layout, _ = layouts([length], "full")
+    layout = replace(layouts([length], "full")[0], seeds=seeds(3))
     nothing = torch.zeros(1, SIZE, device=DEVICE)
-    torch.manual_seed(3)
     unit = torch.cat([torch.zeros(length, SIZE), torch.eye(SIZE)], dim=1).to(DEVICE)
     stays = (attend_first(nothing, unit, layout, 1, dropout) > 0).float()
     assert 2 < stays.sum() < length
     query, keys_values, grad = random(1, SIZE), random(length, 2 * SIZE, seed=1), random(1, SIZE, seed=2)
-    torch.manual_seed(3)
     found = attend_first(query, keys_values, layout, 1, dropout)
     key, value = keys_values.split(SIZE, dim=1)
     expected = (torch.softmax(query @ key.T / SIZE**0.5, dim=-1) * stays / (1 - dropout)) @ value
@@ -218,6 +220,7 @@ def test_as_many_weights_are_dropped_as_asked_for_and_no_two_alike() -> None:
         centred[:, 1:] * centred[:, :-1],  # rows side by side
         centred[:, :, 1:] * centred[:, :, :-1],  # columns side by side
         centred * (kept_weights(layout, length, heads, dropout, seed=2) - (1 - dropout)) / spread,  # two seeds
+        centred * (kept_weights(layout, length, heads, dropout, seed=1, site=1) - (1 - dropout)) / spread,  # two sites
     ]
     for product in alike:
         assert abs(float(product.mean())) < 4 / product.numel() ** 0.5
@@ -236,8 +239,7 @@ def test_dropout_residual_and_norm_are_those_of_torch(
     nn.init.normal_(norm.weight)
     x, y, grad = (random(19, width, seed=seed) for seed in range(3))
     inputs = (x, y, norm.weight, norm.bias)
-    torch.manual_seed(0)
-    found = triton_training_layers.add_norm_trained(x, y, norm, dropout)
+    found = triton_training_layers.add_norm_trained(x, y, norm, dropout, seeds(0), site=2)
     ours = torch.autograd.grad((found * grad).sum(), inputs)
     stays = (ours[1] != 0).float()  # a dropped element has no gradient
     assert (stays.mean() == 1) if dropout == 0 else (0.6 < stays.mean() < 0.9)
@@ -261,8 +263,7 @@ def test_embeddings_are_those_of_torch() -> None:
     )
     inputs = (*tables, norm.weight, norm.bias)
     grad = random(13, 32, seed=3)
-    torch.manual_seed(0)
-    found = embed_norm_trained(ids, tables, norm, 0.25)  # type: ignore[arg-type]
+    found = embed_norm_trained(ids, tables, norm, 0.25, seeds(0), 0)  # type: ignore[arg-type]
     stays = (found != 0).float()
     assert 0.6 < stays.mean() < 0.9
     summed = tables[0][ids[0].long()] + tables[1][ids[1].long()] + tables[2][ids[2].long()]
@@ -314,20 +315,40 @@ def test_a_models_gradients_are_those_of_the_grid(rule: AttentionRule) -> None:
 
 
 @kernels_run
-def test_a_seed_replays_a_models_dropout_with_and_without_a_graph() -> None:
+def test_a_batchs_seed_replays_a_models_dropout_with_and_without_a_graph() -> None:
     model = tiny_model(dropout=0.2)
     packed, _ = layouts(LENGTHS, "strm")
     ids = token_ids(torch.int8)
 
     def logits(seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        found: Tensor = model(*ids, packed)
+        found: Tensor = model(*ids, replace(packed, seeds=seeds(seed)))
         return found
 
     with torch.no_grad():
         first = logits(1)
+    torch.manual_seed(5)  # no other generator has a say
     assert torch.equal(first, logits(1).detach())
     assert not torch.equal(first, logits(2).detach())
+
+
+@kernels_run
+def test_dropout_without_a_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a seed"):
+        tiny_model(dropout=0.2)(*token_ids(torch.int8), layouts(LENGTHS, "strm")[0])
+
+
+@kernels_run
+def test_the_heads_dropout_is_the_same_both_ways() -> None:
+    from rankwell.models.triton_training_layers import dropout_trained
+
+    x, grad = random(9, 24), random(9, 24, seed=1)
+    found = dropout_trained(x, 0.25, seeds(4), site=7)
+    stays = (found != 0).float()
+    assert 0.65 < stays.mean() < 0.85
+    torch.testing.assert_close(found, x * stays / 0.75)
+    (slope,) = torch.autograd.grad((found * grad).sum(), (x,))
+    torch.testing.assert_close(slope, (grad * stays / 0.75).detach())
+    assert not torch.equal(stays, (dropout_trained(x, 0.25, seeds(4), site=8) != 0).float())
 
 
 @kernels_run

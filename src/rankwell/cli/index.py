@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,21 @@ def index(
     weights: Annotated[
         Path | None,
         typer.Option(
-            "--weights", help='Term frequencies to use instead of counting: jsonl of {"id", "vector": {word: weight}}.'
+            "--weights",
+            metavar="FILE|MODEL",
+            help='Term frequencies to use instead of counting: jsonl of {"id", "vector": {word: weight}}, or a model '
+            "(DeepCT) that weighs the words now.",
         ),
+    ] = None,
+    scaling: Annotated[
+        str, typer.Option("--scaling", help="Of a model's weights: linear, or root, which raises small ones.")
+    ] = "linear",
+    weights_out: Annotated[
+        Path | None, typer.Option("--weights-out", metavar="FILE", help="Keep the weights a model gave as jsonl.")
+    ] = None,
+    show: Annotated[
+        Path | None,
+        typer.Option("--show", metavar="PAGE.html", help="The first passages, their words shaded by weight."),
     ] = None,
     tokens: Annotated[
         Path | None,
@@ -50,8 +64,12 @@ def index(
         rankwell index irds:beir/scifact --out scifact --no-store
 
         rankwell index collection.tsv --out my-index --tokens model
+
+        rankwell index collection.tsv --out weighted --weights deepct/model
+
+    Weighing goes on where it was killed; the same command given several times at once shares the work.
     """
-    from rankwell.core.errors import RankwellError
+    from rankwell.core.errors import MissingExtraError, RankwellError
     from rankwell.corpus.analyser import analyzer_from_options
     from rankwell.corpus.datasets import resolve_documents
     from rankwell.corpus.formats import read_weights
@@ -66,15 +84,30 @@ def index(
         if not store:
             raise RankwellError("--tokens needs the texts: leave --no-store out")
         tokenizer, config = Tokenizer.open(tokens), read_ranker_config(tokens)
-    made = Index.build(
-        resolve_documents(collection),
-        out,
-        analyzer=analyzer_from_options(stemmer, stop_words),
-        weights=read_weights(weights) if weights else None,
-        store=store,
-        append=append,
-        overwrite=overwrite,
-    )
+    by_model = weights is not None and weights.is_dir()
+    if not by_model and (weights_out is not None or show is not None or scaling != "linear"):
+        raise RankwellError("--weights-out, --show and --scaling are for --weights MODEL, the folder of a model")
+    if by_model:
+        if append or (stemmer, stop_words) != ("porter", "lucene"):
+            raise RankwellError("--weights MODEL goes with the default analyser, and not with --append")
+        if find_spec("torch") is None:
+            raise MissingExtraError("torch", "models", "weighing terms with a model")
+        from rankwell.enrich.weighted_index import weigh_and_index
+
+        assert weights is not None
+        made = weigh_and_index(
+            collection, out, weights, scaling, store=store, overwrite=overwrite, weights_out=weights_out, show=show
+        )
+    else:
+        made = Index.build(
+            resolve_documents(collection),
+            out,
+            analyzer=analyzer_from_options(stemmer, stop_words),
+            weights=read_weights(weights) if weights else None,
+            store=store,
+            append=append,
+            overwrite=overwrite,
+        )
     if tokens is not None:
         make_tokens(made, tokenizer, stems=config is not None and config.template.markers)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ STEM_BITS = 31
 """Stems are numbers of so many bits, so that a row and a stem are one number."""
 
 Rows = NDArray[np.int64]
-Scaling = Literal["linear", "root"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +106,7 @@ class TermFrequencies:
 class WeightOptions:
     """How weights become term frequencies: round(scale·y), or round(scale·√y) with ``root``; below 1 is dropped."""
 
-    scaling: Scaling = "linear"
+    scaling: str = "linear"
     scale: float = 100.0
 
     def __post_init__(self) -> None:
@@ -137,7 +136,8 @@ def term_frequencies(passages: Passages, weights: NDArray[np.float32], options: 
 class TermWeigher:
     """A trained model that weighs the words of passages, on one device.
 
-    ``max_length`` is that of its windows; the device, its precision and ``budget`` are chosen as for re-ranking.
+    ``max_length`` is that of its windows; the other options are those of re-ranking's
+    ``rankwell.rank.torch_engine.TorchEngine``.
     """
 
     def __init__(
@@ -149,6 +149,7 @@ class TermWeigher:
         device: str | None = None,
         dtype: torch.dtype | None = None,
         budget: int | None = None,
+        packed: bool | None = None,
     ):
         config = model.encoder.config
         limit = config.max_position_embeddings
@@ -163,7 +164,7 @@ class TermWeigher:
         self.budget = budget or (GPU_BUDGET if on_gpu else CPU_BUDGET)
         self._segments = config.type_vocab_size
         short = dtype in (torch.bfloat16, torch.float16)
-        blocks = packed_blocks(model.encoder, "full") if on_gpu and short else None
+        blocks = packed_blocks(model.encoder, "full") if packed or (packed is None and on_gpu and short) else None
         self._place = Placer(self.device, "full", blocks)
         self._halved = False
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,8 +30,24 @@ from rankwell.inputs.tokenizer import Tokenizer
 SHARD_SIZE = 4096
 
 
+@dataclass(frozen=True, eq=False)
+class WordsOfTexts:
+    """The stems of texts, each with the first word that has it: text and stem as one number, ascending, and forms."""
+
+    keys: NDArray[np.int64]
+    forms: NDArray[np.int64]
+
+    def of(self, terms: TermFrequencies) -> NDArray[np.int64]:
+        """The form of each term."""
+        wanted = (terms.rows << STEM_BITS) | terms.stems
+        places = np.minimum(np.searchsorted(self.keys, wanted), max(0, len(self.keys) - 1))
+        if len(wanted) and not (len(self.keys) and (self.keys[places] == wanted).all()):
+            raise RankwellError("the stored tokens are not those of the texts; remove them to have them made anew")
+        return self.forms[places] if len(wanted) else np.empty(0, np.int64)
+
+
 class StemWords:
-    """The words of texts by stem. A word's stem is looked up once, however many texts have it."""
+    """Finds the words of texts by stem. A word's stem is looked up once, however many texts have it."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
@@ -38,15 +55,26 @@ class StemWords:
         self._forms = Lexicon(fold_case=True)
         self._stems = np.empty(0, np.int64)
 
-    def words_of(self, texts: Sequence[str], terms: TermFrequencies) -> list[str]:
-        """For each term the first word of its text that has its stem, lower-cased."""
-        forms = self._match(texts, terms)
-        used, inverse = np.unique(forms, return_inverse=True)
-        return list(np.array(self._forms.strings(used), object)[inverse])
+    def read(self, texts: Sequence[str]) -> WordsOfTexts:
+        """The words of texts, lower-cased."""
+        packed, ends = pack_strings(list(texts))
+        spans, counts = self._analyzer.spans(packed, ends)
+        forms = self._forms.intern(packed, spans).astype(np.int64)
+        self._stem_new_forms()
+        rows = np.repeat(np.arange(len(texts)), np.diff(counts, prepend=0))
+        stems = self._stems[forms]
+        known = stems >= 0
+        keys, first = np.unique((rows[known] << STEM_BITS) | stems[known], return_index=True)
+        return WordsOfTexts(keys, forms[known][first])
 
-    def lines(self, docids: Sequence[str], texts: Sequence[str], terms: TermFrequencies) -> Iterator[str]:
+    def strings(self, words: WordsOfTexts, terms: TermFrequencies) -> list[str]:
+        """The word of each term."""
+        used, inverse = np.unique(words.of(terms), return_inverse=True)
+        return [] if not len(used) else list(np.array(self._forms.strings(used), object)[inverse])
+
+    def lines(self, docids: Sequence[str], words: WordsOfTexts, terms: TermFrequencies) -> Iterator[str]:
         """The documents' terms as lines of a file of weights (:mod:`rankwell.corpus.formats.weights`)."""
-        used, inverse = np.unique(self._match(texts, terms), return_inverse=True)
+        used, inverse = np.unique(words.of(terms), return_inverse=True)
         names = [f"{json.dumps(word, ensure_ascii=False)}: " for word in self._forms.strings(used)]
         numbers, tf_of = np.unique(terms.frequencies, return_inverse=True)
         # Strings are made for what is distinct alone; for each term there is one addition of two of them.
@@ -57,22 +85,6 @@ class StemWords:
         for docid, end in zip(docids, ends, strict=True):
             yield f'{{"id": {json.dumps(docid, ensure_ascii=False)}, "vector": {{{", ".join(members[begin:end])}}}}}\n'
             begin = end
-
-    def _match(self, texts: Sequence[str], terms: TermFrequencies) -> NDArray[np.int64]:
-        """The number of the form each term stands in its text as, the first of them."""
-        packed, ends = pack_strings(list(texts))
-        spans, counts = self._analyzer.spans(packed, ends)
-        forms = self._forms.intern(packed, spans).astype(np.int64)
-        self._stem_new_forms()
-        rows = np.repeat(np.arange(len(texts)), np.diff(counts, prepend=0))
-        stems = self._stems[forms]
-        known = stems >= 0
-        keys, first = np.unique((rows[known] << STEM_BITS) | stems[known], return_index=True)
-        wanted = (terms.rows << STEM_BITS) | terms.stems
-        places = np.minimum(np.searchsorted(keys, wanted), max(0, len(keys) - 1))
-        if len(wanted) and not (len(keys) and (keys[places] == wanted).all()):
-            raise RankwellError("the stored tokens are not those of the texts; remove them to have them made anew")
-        return forms[known][first[places]] if len(wanted) else np.empty(0, np.int64)
 
     def _stem_new_forms(self) -> None:
         known = len(self._stems)
@@ -88,7 +100,8 @@ class StemWords:
 def weigh_texts(weigher: TermWeigher, texts: Sequence[str], options: WeightOptions) -> list[dict[str, int]]:
     """The words of a few texts with their term frequencies."""
     terms = weigher.frequencies(weigher.tokenizer.encode(texts, stems=True), options)
-    words = StemWords(weigher.tokenizer).words_of(texts, terms)
+    found = StemWords(weigher.tokenizer)
+    words = found.strings(found.read(texts), terms)
     vectors: list[dict[str, int]] = [{} for _ in texts]
     for row, word, frequency in zip(terms.rows.tolist(), words, terms.frequencies.tolist(), strict=True):
         vectors[row][word] = frequency
@@ -109,7 +122,7 @@ def weigh_collection(
     ``model`` names the weights (:func:`model_digest`). Several processes may weigh into one folder at once.
     """
     tokens = StoredTokens.open(store, weigher.tokenizer, stems=True)
-    words = StemWords(weigher.tokenizer)
+    found = StemWords(weigher.tokenizer)
     config: dict[str, Any] = {"model": model, "tokens": weigher.tokenizer.digest, "max_length": weigher.max_length}
     config |= {"scaling": options.scaling, "scale": options.scale}
     shards = Shards(folder, len(store), shard_size, config)
@@ -118,9 +131,9 @@ def weigh_collection(
         numbers = np.asarray(items, np.int64)
         passages = weigher.lay_out(tokens.at(numbers))
         weights = weigher.submit(passages)
-        docids, texts = store.docids.strings(items), store.texts_at(numbers)  # a GPU computes in the meantime
+        docids, words = store.docids.strings(items), found.read(store.texts_at(numbers))  # while a GPU computes
         terms = term_frequencies(passages, weights(), options)
-        file.writelines(line.encode("utf-8", "surrogatepass") for line in words.lines(docids, texts, terms))
+        file.writelines(line.encode("utf-8", "surrogatepass") for line in found.lines(docids, words, terms))
 
     map_shards(shards, work, description="weighing terms")
     return shards

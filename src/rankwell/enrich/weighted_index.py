@@ -12,18 +12,54 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import disk_errors
 from rankwell.core.manifest import digest, file_digest
-from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.datasets import open_dataset, resolve_documents
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
-from rankwell.enrich.weighing import model_digest, read_shards, weigh_collection
+from rankwell.enrich.weighing import SHARD_SIZE, model_digest, read_shards, weigh_collection, weigh_texts
+from rankwell.evaluation.term_plots import WeighedText, write_terms_page
 from rankwell.retrieve.index import Index
+
+SHOWN = 20
+
+
+def weigh_and_index(
+    collection: str,
+    out: Path,
+    model: Path,
+    scaling: str = "linear",
+    *,
+    store: bool = True,
+    overwrite: bool = False,
+    weights_out: Path | None = None,
+    show: Path | None = None,
+) -> Index:
+    """``rankwell index COLLECTION --weights MODEL``; ``show`` is a page of the first passages."""
+    options = WeightOptions(scaling)
+    weigher = TermWeigher.from_pretrained(model)
+    if show is not None:
+        chosen = list(islice(resolve_documents(collection), SHOWN))
+        vectors = weigh_texts(weigher, [document.contents for document in chosen], options)
+        passages = [WeighedText(d.docid, d.contents, weights) for d, weights in zip(chosen, vectors, strict=True)]
+        write_terms_page(passages, show, title=f"Term weights of {collection}")
+    return build_weighted_index(
+        resolve_documents(collection),
+        out,
+        model,
+        weigher,
+        options,
+        source=collection_digest(collection),
+        store=store,
+        overwrite=overwrite,
+        weights_out=weights_out,
+    )
 
 
 def collection_digest(source: str) -> str:
@@ -45,6 +81,7 @@ def build_weighted_index(
     store: bool = True,
     overwrite: bool = False,
     weights_out: Path | None = None,
+    shard_size: int = SHARD_SIZE,
 ) -> Index:
     """Weigh ``documents``, whose digest is ``source``, with a checkpoint and index them by their weights.
 
@@ -63,7 +100,7 @@ def build_weighted_index(
         kept = DocumentStore.open(texts)
         name = model_digest(model)
         key = digest({"documents": source, "model": name, "options": vars(options), "length": weigher.max_length})
-        shards = weigh_collection(kept, weigher, options, folder / f"weights-{key}", model=name)
+        shards = weigh_collection(kept, weigher, options, folder / f"weights-{key}", model=name, shard_size=shard_size)
         fcntl.flock(lock, fcntl.LOCK_EX)  # once nobody weighs any more
         if not texts.exists():  # another process has made the index
             return Index.open(out)

@@ -15,12 +15,14 @@ class CrossValidation:
     """What :func:`cross_validate` found.
 
     ``best`` is the setting to use from now on (best on all queries), ``chosen[f]`` the one chosen without fold ``f``,
-    ``values`` each query's figure under the setting chosen without it: their mean is the honest estimate.
+    ``values`` each query's figure under the setting chosen without it: their mean is the honest estimate. ``settings``
+    holds that setting's number for each query.
     """
 
     best: int
     chosen: tuple[int, ...]
     values: NDArray[np.float64]
+    settings: NDArray[np.int64]
 
     @property
     def mean(self) -> float:
@@ -42,5 +44,6 @@ def cross_validate(values: NDArray[np.float64], *, folds: int = 5, seed: int = 0
         raise RankwellError(f"{folds} folds for {queries} queries: there must be at least 2, and a query for each")
     fold_of = np.random.default_rng(seed).permutation(queries) % folds
     chosen = tuple(int(values[:, fold_of != fold].mean(axis=1).argmax()) for fold in range(folds))
-    held_out = values[np.array(chosen)[fold_of], np.arange(queries)]
-    return CrossValidation(int(values.mean(axis=1).argmax()), chosen, held_out)
+    setting_of = np.array(chosen, np.int64)[fold_of]
+    held_out = values[setting_of, np.arange(queries)]
+    return CrossValidation(int(values.mean(axis=1).argmax()), chosen, held_out, setting_of)

@@ -5,6 +5,7 @@
     duo     [CLS] Q [SEP] Di [SEP] Dj [SEP]     duoBERT
     single  [CLS] Q [SEP]                       a classifier of texts
     pair    [CLS] Q [SEP] D [SEP]               a classifier of pairs, which share the room fairly
+    nli     [CLS] D [SEP] Q [SEP]               a judge of entailment: what D says is the premise, Q the hypothesis
 
 A template is data: its fields, each with a segment id and a cap. Exact-match markers combine with each of them.
 The query keeps up to ``max_query`` pieces whatever the document needs; what is left is the document's.
@@ -108,6 +109,11 @@ def _single(max_query: int) -> tuple[Field, ...]:
 @TEMPLATES.register("pair")
 def _pair(max_query: int) -> tuple[Field, ...]:
     return Field("query", 0), Field("document", 1)
+
+
+@TEMPLATES.register("nli")
+def _nli(max_query: int) -> tuple[Field, ...]:
+    return Field("document", 0), Field("query", 1, max_query)
 
 
 @dataclass

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.pieces import Pieces
 
+MOST_WINDOWS = 1000
+"""The largest N of ``topN``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
@@ -49,18 +52,40 @@ def cut_windows(documents: Pieces, windows: Windows) -> tuple[Pieces, NDArray[np
     return documents.cut(begins, ends - begins), owners
 
 
-def parse_aggregate(name: str) -> tuple[str, int]:
-    """``first``, ``max``, ``mean`` or ``topN`` as a name and a number."""
-    if name.startswith("top") and name[3:].isdigit() and int(name[3:]) > 0:
-        return "top", int(name[3:])
+def parse_aggregate(name: str) -> tuple[str, tuple[float, ...]]:
+    """``first``, ``max``, ``mean`` or ``topN`` as a name, and the weights of the N best windows.
+
+    >>> parse_aggregate("top2"), parse_aggregate("top3:0.5,0.3,0.2")
+    (('top', (1.0, 1.0)), ('top', (0.5, 0.3, 0.2)))
+    """
+    head, colon, rest = name.partition(":")
+    if head.startswith("top") and head[3:].isdigit() and 0 < int(head[3:]) <= MOST_WINDOWS:
+        n = int(head[3:])
+        return "top", _parse_weights(name, rest, n) if colon else (1.0,) * n
     if name not in ("first", "max", "mean"):
-        raise RankwellError(f"no aggregation is called {name!r} (known: first, max, mean, top1, top2, top3, …)")
-    return name, 1
+        raise RankwellError(
+            f"no aggregation is called {name!r} (known: first, max, mean, top1, top2, top3, …, top3:0.5,0.3,0.2)"
+        )
+    return name, (1.0,)
+
+
+def _parse_weights(name: str, text: str, n: int) -> tuple[float, ...]:
+    try:
+        weights = tuple(map(float, text.split(",")))
+    except ValueError:
+        weights = ()
+    # The first counts in a document of one window, too: at 0, that document had no score.
+    if len(weights) != n or not all(0 <= weight < np.inf for weight in weights) or weights[0] == 0:
+        raise RankwellError(f"{name!r}: expected {n} weights with commas, none negative and the first above 0")
+    return weights
 
 
 def aggregate_windows(scores: NDArray[np.float32], owners: NDArray[np.int64], how: str) -> NDArray[np.float32]:
-    """One score for each document from those of its windows, which lie together; ``topN`` is the mean of the N best."""
-    kind, n = parse_aggregate(how)
+    """One score for each document from those of its windows, which lie together.
+
+    ``topN`` is the mean of the N best, weighted where there are weights; of a document of fewer windows, of those.
+    """
+    kind, weights = parse_aggregate(how)
     first = np.flatnonzero(np.diff(owners, prepend=-1))
     if kind == "first":
         return scores[first]
@@ -70,5 +95,7 @@ def aggregate_windows(scores: NDArray[np.float32], owners: NDArray[np.int64], ho
     if kind == "top":
         order = np.lexsort((-scores, owners))
         rank = np.arange(len(owners)) - np.repeat(first, counts)
-        scores, counts = np.where(rank < n, scores[order], np.float32(0)), np.minimum(counts, n)
+        weight_of = np.array([*weights, 0.0], np.float32)
+        scores = np.where(rank < len(weights), scores[order] * weight_of[np.minimum(rank, len(weights))], np.float32(0))
+        counts = np.cumsum(weight_of)[np.minimum(counts, len(weights)) - 1]
     return (np.add.reduceat(scores, first) / counts).astype(np.float32) if len(first) else scores

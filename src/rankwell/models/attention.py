@@ -61,7 +61,10 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Where the tokens of a batch lie for :mod:`rankwell.models.triton_attention`, which says what the tables hold."""
+    """Where the tokens of a batch lie for :mod:`rankwell.models.triton_attention`, which says what the tables hold.
+
+    ``seeds`` (1,) is what the batch's dropout is made of (:mod:`rankwell.models.triton_dropout`).
+    """
 
     rule: AttentionRule
     blocks: Blocks
@@ -69,6 +72,7 @@ class Packed:
     sequences: Tensor
     row_codes: Tensor
     column_codes: Tensor
+    seeds: Tensor | None = None
 
     @property
     def first(self) -> Tensor:
@@ -114,13 +118,13 @@ def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: Attention
     return allowed[:, None]
 
 
-def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0) -> Tensor:
-    """Attention over packed rows: ``qkv`` (T, 3H) → (T, H)."""
+def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0, site: int = 0) -> Tensor:
+    """Attention over packed rows: ``qkv`` (T, 3H) → (T, H). ``site`` tells the dropout of one place from another's."""
     if isinstance(layout, Packed):
         if dropout or torch.is_grad_enabled():
             from rankwell.models.triton_training import attend_trained
 
-            return attend_trained(qkv, layout, heads, dropout)
+            return attend_trained(qkv, layout, heads, dropout, site)
         from rankwell.models.triton_attention import attend_packed
 
         return attend_packed(qkv, layout, heads)
@@ -133,14 +137,14 @@ def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.
 
 
 def attend_first(
-    query: Tensor, keys_values: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0
+    query: Tensor, keys_values: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0, site: int = 0
 ) -> Tensor:
     """:func:`attend` for the first token of each sequence alone: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H)."""
     if isinstance(layout, Packed):
         if dropout or torch.is_grad_enabled():
             from rankwell.models.triton_training import attend_first_trained
 
-            return attend_first_trained(query, keys_values, layout, heads, dropout)
+            return attend_first_trained(query, keys_values, layout, heads, dropout, site)
         from rankwell.models.triton_attention import attend_first_packed
 
         return attend_first_packed(query, keys_values, layout, heads)

@@ -34,7 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Layer(nn.Module):
     """One transformer block, post-norm as in BERT: (T, H) → (T, H)."""
 
-    def __init__(self, config: EncoderConfig):
+    def __init__(self, config: EncoderConfig, number: int = 0):
         super().__init__()
         hidden, inner = config.hidden_size, config.intermediate_size
         self.heads = config.num_attention_heads
@@ -47,13 +47,15 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.attention_dropout = config.attention_probs_dropout_prob
+        # Of the places where a packed batch has dropout a layer has three; the embeddings are place 0.
+        self.site = 1 + 3 * number
         # Whether inference on a GPU takes the gelu of the matrix product's own kernel, which is the one with tanh.
         self.joined_gelu = False
 
     def forward(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """All tokens."""
-        mixed = attend(self.qkv(x), layout, self.heads, self.attention_dropout if self.training else 0.0)
-        return self._finish_packed(x, mixed) if isinstance(layout, Packed) else self.finish(x, mixed)
+        mixed = attend(self.qkv(x), layout, self.heads, self.attention_dropout if self.training else 0.0, self.site)
+        return self._finish_packed(x, mixed, layout) if isinstance(layout, Packed) else self.finish(x, mixed)
 
     def forward_first(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """The first token of each sequence alone: (T, H) → (B, H)."""
@@ -64,8 +66,8 @@ class Layer(nn.Module):
         query = functional.linear(first, weight[:hidden], bias[:hidden])
         keys_values = functional.linear(x, weight[hidden:], bias[hidden:])
         dropout = self.attention_dropout if self.training else 0.0
-        mixed = attend_first(query, keys_values, layout, self.heads, dropout)
-        return self._finish_packed(first, mixed) if isinstance(layout, Packed) else self.finish(first, mixed)
+        mixed = attend_first(query, keys_values, layout, self.heads, dropout, self.site)
+        return self._finish_packed(first, mixed, layout) if isinstance(layout, Packed) else self.finish(first, mixed)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """What follows attention: ``x`` is what went into the block, ``mixed`` what attention made of it."""
@@ -73,13 +75,14 @@ class Layer(nn.Module):
         out: Tensor = self.outer_norm(x + self.dropout(self.outer(self.activation(self.inner(x)))))
         return out
 
-    def _finish_packed(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def _finish_packed(self, x: Tensor, mixed: Tensor, layout: Packed) -> Tensor:
         if self.training or torch.is_grad_enabled():
             from rankwell.models.triton_training_layers import add_norm_trained
 
             dropout = self.dropout.p if self.training else 0.0
-            x = add_norm_trained(x, self.mix(mixed), self.mix_norm, dropout)
-            return add_norm_trained(x, self.outer(self.activation(self.inner(x))), self.outer_norm, dropout)
+            x = add_norm_trained(x, self.mix(mixed), self.mix_norm, dropout, layout.seeds, self.site + 1)
+            outer = self.outer(self.activation(self.inner(x)))
+            return add_norm_trained(x, outer, self.outer_norm, dropout, layout.seeds, self.site + 2)
         from rankwell.models.triton_layers import add_norm
 
         x = add_norm(x, self.mix(mixed), self.mix_norm)
@@ -103,7 +106,7 @@ class Encoder(nn.Module):
         self.segments = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.layers = nn.ModuleList([Layer(config) for _ in range(config.num_hidden_layers)])
+        self.layers = nn.ModuleList([Layer(config, number) for number in range(config.num_hidden_layers)])
 
     def embed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
         """(T,) ids → (T, H)."""
@@ -111,12 +114,14 @@ class Encoder(nn.Module):
         embedded: Tensor = self.dropout(self.norm(summed))
         return embedded
 
-    def _embed_packed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
+    def _embed_packed(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Packed) -> Tensor:
         ids, tables = (tokens, segments, positions), (self.tokens.weight, self.segments.weight, self.positions.weight)
         if self.training or torch.is_grad_enabled():
             from rankwell.models.triton_training_layers import embed_norm_trained
 
-            return embed_norm_trained(ids, tables, self.norm, self.dropout.p if self.training else 0.0)
+            return embed_norm_trained(
+                ids, tables, self.norm, self.dropout.p if self.training else 0.0, layout.seeds, site=0
+            )
         from rankwell.models.triton_layers import embed_norm
 
         return embed_norm(ids, tables, self.norm)
@@ -125,8 +130,10 @@ class Encoder(nn.Module):
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, *, first_only: bool = True
     ) -> Tensor:
         """The last hidden states: of ``[CLS]`` (B, H) or, with ``first_only=False``, of all tokens (T, H)."""
-        embed = self._embed_packed if isinstance(layout, Packed) else self.embed
-        x = embed(tokens, segments, positions)
+        if isinstance(layout, Packed):
+            x = self._embed_packed(tokens, segments, positions, layout)
+        else:
+            x = self.embed(tokens, segments, positions)
         for layer in self.layers[:-1]:
             x = layer(x, layout)
         final = self.layers[-1]
@@ -159,7 +166,16 @@ class CrossEncoder(nn.Module):
         # In 16 bits a score has two or three digits and candidates would tie, so the head is computed in 32.
         with torch.autocast(first.device.type, enabled=False):
             weight, bias = self.head.weight.float(), self.head.bias.float()
-            return functional.linear(self.dropout(first.float()), weight, bias)
+            return functional.linear(self._drop(first.float(), layout), weight, bias)
+
+    def _drop(self, first: Tensor, layout: Layout | Packed) -> Tensor:
+        if not (self.training and isinstance(layout, Packed)):
+            dropped: Tensor = self.dropout(first)
+            return dropped
+        from rankwell.models.triton_training_layers import dropout_trained
+
+        layers = self.encoder.config.num_hidden_layers
+        return dropout_trained(first, self.dropout.p, layout.seeds, site=1 + 3 * layers)
 
 
 def relevance(logits: Tensor) -> Tensor:

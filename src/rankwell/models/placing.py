@@ -3,10 +3,15 @@
 There are two ways to lay a batch out. On the *grid*, attention pads sequences to the longest: the CPU, and fp32.
 *Packed*, nothing is padded, so no token is moved on the host: a batch is a slice, copied as one block on a stream of
 its own while the batch before it is computed.
+
+A recorded computation (:mod:`rankwell.models.graphs`) is one for certain sizes. For it a packed batch is filled up to
+a :class:`Form` of which there are few, with sequences that no one asked for, and stays one :class:`Block`.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -31,6 +36,52 @@ class Batch(NamedTuple):
     layout: Layout | Packed
 
 
+LEAST = 256  # tokens by which two forms differ at the least
+SPARE = 8  # sequences that fill a batch up to its form; several, since attention costs a length's square
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How much of everything a packed batch has, and so where everything lies in its block."""
+
+    tokens: int
+    sequences: int
+    tiles: int
+    masked: bool
+
+    @classmethod
+    def around(cls, tokens: int, sequences: int, rows: int, *, masked: bool) -> Form:
+        """The form of a batch that is filled up: some 2 % more tokens, and tiles enough for any lengths."""
+        width = LEAST
+        while width * 32 <= tokens:
+            width *= 2
+        tokens = -(-(tokens + SPARE) // width) * width
+        sequences += SPARE
+        return cls(tokens, sequences, tokens // rows + sequences, masked)
+
+    def parts(self) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
+        """Type and shape of: tokens, positions, words, tiles, sequences, segments, last pieces, seed."""
+        known = self.tokens if self.masked else 0
+        long, short = torch.int32, torch.int8
+        return (
+            (long, (self.tokens,)),
+            (long, (self.tokens,)),
+            (long, (known,)),
+            (long, (self.tiles, 3)),
+            (long, (self.sequences, 3)),
+            (short, (self.tokens,)),
+            (short, (known,)),
+            (long, (1,)),
+        )
+
+
+class Block(NamedTuple):
+    """A filled-up batch as one piece of memory; only a :class:`~rankwell.models.graphs.GraphedEncoder` takes it."""
+
+    data: Tensor
+    form: Form
+
+
 def packed_blocks(encoder: nn.Module, rule: AttentionRule) -> Blocks | None:
     """How the kernels for packed batches cut this encoder's work; ``None`` where they cannot compute it."""
     if find_spec("triton") is None or not isinstance(encoder, Encoder):
@@ -41,19 +92,28 @@ def packed_blocks(encoder: nn.Module, rule: AttentionRule) -> Blocks | None:
 
 
 class Placer:
-    """Puts sequences on a device, packed where it is given ``blocks`` (see :func:`packed_blocks`), else on the grid."""
+    """Puts sequences on a device, packed where it is given ``blocks`` (see :func:`packed_blocks`), else on the grid.
 
-    def __init__(self, device: torch.device, rule: AttentionRule, blocks: Blocks | None = None):
+    With ``seeded`` a packed batch brings a seed for its dropout, drawn from torch's generator on the CPU.
+    """
+
+    def __init__(
+        self, device: torch.device, rule: AttentionRule, blocks: Blocks | None = None, *, seeded: bool = False
+    ):
         self.device = device
         self.rule = rule
         self.blocks = blocks
+        self._seeded = seeded
         on_gpu = device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call,unused-ignore]
 
     def __call__(self, sequences: Sequences) -> Batch:
         """The batch."""
         sequences = under_rule(sequences, self.rule)
-        return self._on_grid(sequences) if self.blocks is None else self._packed(sequences, self.blocks)
+        if self.blocks is None:
+            return self._on_grid(sequences)
+        data, form = self._move(sequences, self.blocks)
+        return open_block(data, form, self.rule, self.blocks, seeded=self._seeded)
 
     def _on_grid(self, sequences: Sequences) -> Batch:
         def move(values: NDArray[Any], dtype: torch.dtype) -> Tensor:
@@ -64,40 +124,74 @@ class Placer:
         tokens, segments = move(sequences.tokens, torch.int64), move(sequences.segments, torch.int64)
         return Batch(tokens, segments, move(sequences.positions, torch.int64), layout)
 
-    def _packed(self, sequences: Sequences, blocks: Blocks) -> Batch:
-        from rankwell.models.triton_attention import WORDS, make_tiles, pack
+    def _move(self, sequences: Sequences, blocks: Blocks, *, fill: bool = False) -> Block:
+        """A packed batch on the device: one copy from pinned memory, on a stream beside the one that computes."""
+        from rankwell.models.triton_attention import WORDS, make_tiles
+        from rankwell.models.triton_dropout import draw_seed
 
         masked = self.rule != "full"
         if masked and int(sequences.words.max(initial=0)) >= WORDS:
             raise RankwellError(f"a sequence of over {WORDS:,} words")
-        nothing = np.zeros(0, np.int32)
-        words, last = (sequences.words, sequences.last.view(np.int8)) if masked else (nothing, nothing.astype(np.int8))
-        tiles, table = make_tiles(sequences.ends, blocks.rows)
-        parts = (sequences.tokens, sequences.positions, words, tiles, table, sequences.segments, last)
-        moved = _move(parts, self.device, self._copies)
-        layout = pack(moved[2], moved[6], moved[3], moved[4], self.rule, blocks)
-        return Batch(moved[0], moved[5], moved[1], layout)
+        ends, count = sequences.ends, len(sequences.tokens)
+        if fill:
+            form = Form.around(count, len(ends), blocks.rows, masked=masked)
+            spare = np.linspace(count, form.tokens, SPARE + 1).astype(np.int64)[1:]
+            ends = np.concatenate([ends, spare])
+        tiles, table = make_tiles(ends, blocks.rows)
+        if not fill:
+            form = Form(count, len(ends), len(tiles), masked)
+        seed = np.array([draw_seed() if self._seeded else 0], np.int32)
+        nothing = sequences.words[:0]
+        words, last = (sequences.words, sequences.last) if masked else (nothing, nothing)
+        begins, size = _places(form)
+        block = torch.empty(size, dtype=torch.uint8, pin_memory=self._copies is not None)
+        memory = block.numpy()
+        if fill:
+            memory[:] = 0
+        parts = (sequences.tokens, sequences.positions, words, tiles, table, sequences.segments, last, seed)
+        for part, begin in zip(parts, begins, strict=True):
+            memory[begin : begin + part.nbytes].view(part.dtype)[:] = part.reshape(-1)
+        if self._copies is not None:
+            computing = torch.cuda.current_stream(self.device)
+            with torch.cuda.stream(self._copies):
+                # The pinned block may be let go of: torch keeps it until the copy is done.
+                block = block.to(self.device, non_blocking=True)
+            computing.wait_stream(self._copies)
+            # Likewise the block on the device, until what computes on it is done.
+            block.record_stream(computing)
+        return Block(block, form)
 
 
-def _move(parts: tuple[NDArray[Any], ...], device: torch.device, copies: torch.cuda.Stream | None) -> list[Tensor]:
-    """The arrays on the device: copied as one block from pinned memory, on a stream beside the one that computes."""
-    # Each part begins at a multiple of 16 bytes, which the kernels can then rely on.
-    sizes = [part.nbytes + -part.nbytes % 16 for part in parts]
-    begins = np.cumsum([0, *sizes]).tolist()
-    block = torch.empty(begins[-1], dtype=torch.uint8, pin_memory=copies is not None)
-    bytes_of_block = block.numpy()
-    for part, begin in zip(parts, begins, strict=False):
-        bytes_of_block[begin : begin + part.nbytes].view(part.dtype)[:] = part.reshape(-1)
-    if copies is not None:
-        computing = torch.cuda.current_stream(device)
-        with torch.cuda.stream(copies):
-            # The pinned block may be let go of: torch keeps it until the copy is done.
-            block = block.to(device, non_blocking=True)
-        computing.wait_stream(copies)
-        # Likewise the block on the device, until what computes on it is done.
-        block.record_stream(computing)
-    moved = []
-    for part, begin in zip(parts, begins, strict=False):
-        dtype = torch.int8 if part.dtype == np.int8 else torch.int32
-        moved.append(block[begin : begin + part.nbytes].view(dtype).view(part.shape))
-    return moved
+class BlockPlacer(Placer):
+    """Puts sequences on a device for a :class:`~rankwell.models.graphs.GraphedEncoder`: packed, filled up, seeded."""
+
+    def __init__(self, device: torch.device, rule: AttentionRule, blocks: Blocks):
+        super().__init__(device, rule, blocks, seeded=True)
+
+    def __call__(self, sequences: Sequences) -> Any:
+        """The batch, a :class:`Block`."""
+        assert self.blocks is not None
+        return self._move(under_rule(sequences, self.rule), self.blocks, fill=True)
+
+
+def open_block(data: Tensor, form: Form, rule: AttentionRule, blocks: Blocks, *, seeded: bool = True) -> Batch:
+    """What a model takes, as views of a block."""
+    from rankwell.models.triton_attention import pack
+
+    begins, _ = _places(form)
+    tokens, positions, words, tiles, sequences, segments, last, seeds = (
+        data[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
+        for (dtype, shape), begin in zip(form.parts(), begins, strict=True)
+    )
+    layout = pack(words, last, tiles, sequences, rule, blocks, seeds if seeded else None)
+    return Batch(tokens, segments, positions, layout)
+
+
+def _places(form: Form) -> tuple[list[int], int]:
+    """Where each part begins, in bytes, and where the last one ends."""
+    begins, end = [], 0
+    for dtype, shape in form.parts():
+        begins.append(end)
+        # Each part begins at a multiple of 16 bytes, which the kernels can then rely on.
+        end += -(-math.prod(shape) * dtype.itemsize // 16) * 16
+    return begins, end

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from rankwell.models.attention import Blocks, Packed
 from rankwell.models.shape import AttentionRule
-from rankwell.models.triton_dropout import kept
+from rankwell.models.triton_dropout import kept, readable, seed_at
 
 RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2, "exact_match": 1}
 WORDS = 1 << 15  # words of one sequence that have a code
@@ -69,9 +69,18 @@ def make_tiles(ends: NDArray[np.int64], rows: int) -> tuple[NDArray[np.int32], N
     return tiles, sequences
 
 
-def pack(words: Tensor, last: Tensor, tiles: Tensor, sequences: Tensor, rule: AttentionRule, blocks: Blocks) -> Packed:
+def pack(
+    words: Tensor,
+    last: Tensor,
+    tiles: Tensor,
+    sequences: Tensor,
+    rule: AttentionRule,
+    blocks: Blocks,
+    seeds: Tensor | None = None,
+) -> Packed:
     """The layout of packed sequences from the tables of :func:`make_tiles`, ``words`` (T,) int32 and ``last`` (T,) int8
-    or bool, all on the device; the rule ``full`` reads neither. A sequence has at most ``WORDS`` words.
+    or bool, all on the device; the rule ``full`` reads neither. A sequence has at most ``WORDS`` words. Further tiles
+    may follow those of the sequences: of a length of 0, they compute nothing.
     """
     masked = rule != "full"
     row_codes, column_codes = tiles.new_empty(2, len(tiles) * blocks.rows if masked else 1)
@@ -79,7 +88,7 @@ def pack(words: Tensor, last: Tensor, tiles: Tensor, sequences: Tensor, rule: At
         _codes_kernel[(len(tiles),)](
             words, last.view(torch.int8), tiles, row_codes, column_codes, STRICT=rule == "strict", ROWS=blocks.rows
         )
-    return Packed(rule, blocks, tiles, sequences, row_codes, column_codes)
+    return Packed(rule, blocks, tiles, sequences, row_codes, column_codes, seeds)
 
 
 @triton.jit
@@ -121,7 +130,7 @@ def product(a, b, c, PRECISION: tl.constexpr, WIDE: tl.constexpr):  # noqa: N803
         return tl.dot(a, b, c, input_precision=PRECISION)
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit(do_not_specialize=["site"])
 def _attend_kernel(
     qkv,
     out,
@@ -130,7 +139,8 @@ def _attend_kernel(
     column_codes,
     tiles,
     scale,
-    seed,
+    seeds,
+    site,
     HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
@@ -156,6 +166,8 @@ def _attend_kernel(
     query = tl.load(own + row[:, None] * (3 * width) + feature[None, :], mask=inside_row[:, None], other=0.0)
     if RULE > 0:
         row_code = tl.load(row_codes + codes_at + row)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
     peak = tl.full([ROWS], CLOSED, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, SIZE], tl.float32)
@@ -193,7 +205,7 @@ def _attend_kernel(
     tl.store(place, mixed.to(out.dtype.element_ty), mask=inside_row[:, None])
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit(do_not_specialize=["site"])
 def _attend_first_kernel(
     query,
     keys_values,
@@ -203,7 +215,8 @@ def _attend_first_kernel(
     column_codes,
     sequences,
     scale,
-    seed,
+    seeds,
+    site,
     HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
@@ -224,6 +237,8 @@ def _attend_first_kernel(
     own = keys_values + begin.to(tl.int64) * (2 * width) + head * SIZE
     if RULE > 0:
         row_code = tl.load(row_codes + codes_at)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
     # Numbers that change in the loop are kept as vectors of one.
     peak = tl.full([1], CLOSED, tl.float32)
     total = tl.zeros([1], tl.float32)
@@ -258,12 +273,12 @@ def _attend_first_kernel(
 
 
 def attend_packed(
-    qkv: Tensor, layout: Packed, heads: int, sums: Tensor | None = None, dropped: int = 0, seed: int = 0
+    qkv: Tensor, layout: Packed, heads: int, sums: Tensor | None = None, dropped: int = 0, site: int = 0
 ) -> Tensor:
     """Attention of packed rows: ``qkv`` (T, 3H) → (T, H).
 
     For the way back, ``sums`` (tiles, heads, rows of a tile) is filled with each row's log2 Σ 2^score. ``dropped`` and
-    ``seed`` are those of :mod:`rankwell.models.triton_dropout`.
+    ``site`` are those of :mod:`rankwell.models.triton_dropout`.
     """
     size = qkv.shape[1] // (3 * heads)
     out = qkv.new_empty(qkv.shape[0], heads * size)
@@ -275,7 +290,8 @@ def attend_packed(
         layout.column_codes,
         layout.tiles,
         score_scale(size),
-        seed,
+        readable(layout.seeds, dropped, layout.tiles),
+        site,
         HEADS=heads,
         SIZE=size,
         RULE=RULES[layout.rule],
@@ -300,7 +316,7 @@ def attend_first_packed(
     heads: int,
     sums: Tensor | None = None,
     dropped: int = 0,
-    seed: int = 0,
+    site: int = 0,
 ) -> Tensor:
     """Attention of the first row of each sequence: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H); ``sums`` is
     (B, heads), and all else as for :func:`attend_packed`.
@@ -316,7 +332,8 @@ def attend_first_packed(
         layout.column_codes,
         layout.sequences,
         score_scale(size),
-        seed,
+        readable(layout.seeds, dropped, layout.tiles),
+        site,
         HEADS=heads,
         SIZE=size,
         RULE=RULES[layout.rule],

@@ -1,8 +1,11 @@
 """Dropout inside Triton kernels: whether an element is kept is a function of a seed and of where the element stands.
 
 Nothing is stored between a forward and its backward pass but the seed, which both hash with the element's row and
-column. Philox, Triton's own generator, costs some hundred instructions an element, for attention a fifth of a training
-step; the hash here costs ten, and its bits are as good as dropout needs (the tests count).
+column. The seed is data: a batch brings one number to the device, and each place in a model makes its own of it with
+the place's number, its *site*. So a step that was recorded can be played again with other seeds.
+
+Philox, Triton's own generator, costs some hundred instructions an element, for attention a fifth of a training step;
+the hash here costs ten, and its bits are as good as dropout needs (the tests count).
 """
 
 # A kernel's arguments have no Python types, nor has Triton.
@@ -13,6 +16,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
 WHOLE = 1 << 24  # a probability is given to the kernels as so many parts of this
 GOLDEN = tl.constexpr(0x9E3779B9)
@@ -28,6 +32,12 @@ def scramble(x):
     x = x ^ (x >> 15)
     x = x * SECOND
     return x ^ (x >> 16)
+
+
+@triton.jit
+def seed_at(seeds, site):
+    """The seed of one site."""
+    return scramble(tl.load(seeds).to(tl.uint32) + site.to(tl.uint32) * GOLDEN)
 
 
 @triton.jit
@@ -49,8 +59,17 @@ def parts(probability: float) -> int:
     return round(probability * WHOLE)
 
 
-def draw_seed(dropped: int) -> int:
-    """A seed from torch's generator on the CPU, whatever the device: nothing waits for a GPU, and after the same
-    ``torch.manual_seed`` the same elements stay. Nothing is drawn where nothing is dropped.
+def draw_seed() -> int:
+    """A batch's seed, from torch's generator on the CPU whatever the device: nothing waits for a GPU, and after the
+    same ``torch.manual_seed`` the same elements stay.
     """
-    return int(torch.randint(1 << 31, ())) if dropped else 0
+    return int(torch.randint(1 << 31, ()))
+
+
+def readable(seeds: Tensor | None, dropped: int, other: Tensor) -> Tensor:
+    """What a kernel is given as ``seeds``. Where nothing is dropped it reads none, and any tensor will do."""
+    if not dropped:
+        return other
+    if seeds is None:
+        raise ValueError("dropout in a packed batch that was placed without a seed")
+    return seeds

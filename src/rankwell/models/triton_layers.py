@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from rankwell.models.triton_dropout import drop
+from rankwell.models.triton_dropout import drop, readable, seed_at
 
 ROWS = 4  # tokens of a program: one warp each
 
@@ -32,7 +32,7 @@ def _normalise(x, inside, weight, bias, feature, epsilon, WIDTH: tl.constexpr): 
     return scaled * gain[None, :] + shift[None, :]
 
 
-@triton.jit(do_not_specialize=["count", "seed"])
+@triton.jit(do_not_specialize=["count", "site"])
 def _add_norm_kernel(
     x,
     y,
@@ -41,7 +41,8 @@ def _add_norm_kernel(
     out,
     count,
     epsilon,
-    seed,
+    seeds,
+    site,
     WIDTH: tl.constexpr,  # noqa: N803  (constants of the compilation are capitals in Triton)
     BLOCK: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
@@ -54,13 +55,13 @@ def _add_norm_kernel(
     summed = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     added = tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
     if DROPPED > 0:
-        added = drop(added, seed, row, feature, DROPPED)
+        added = drop(added, seed_at(seeds, site), row, feature, DROPPED)
     summed += added
     normal = _normalise(summed, inside, weight, bias, feature, epsilon, WIDTH)
     tl.store(out + place, normal.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["count", "seed"])
+@triton.jit(do_not_specialize=["count", "site"])
 def _embed_norm_kernel(
     tokens,
     segments,
@@ -73,7 +74,8 @@ def _embed_norm_kernel(
     out,
     count,
     epsilon,
-    seed,
+    seeds,
+    site,
     WIDTH: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
@@ -91,12 +93,14 @@ def _embed_norm_kernel(
     summed += tl.load(position_table + position[:, None] * WIDTH + feature[None, :], mask=inside, other=0.0)
     normal = _normalise(summed, inside, weight, bias, feature, epsilon, WIDTH)
     if DROPPED > 0:
-        normal = drop(normal, seed, row, feature, DROPPED)
+        normal = drop(normal, seed_at(seeds, site), row, feature, DROPPED)
     tl.store(out + row[:, None] * WIDTH + feature[None, :], normal.to(out.dtype.element_ty), mask=inside)
 
 
-def add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropped: int = 0, seed: int = 0) -> Tensor:
-    """``norm(x + dropout(y))`` of (T, H); for the last two see :mod:`rankwell.models.triton_dropout`."""
+def add_norm(
+    x: Tensor, y: Tensor, norm: nn.LayerNorm, dropped: int = 0, seeds: Tensor | None = None, site: int = 0
+) -> Tensor:
+    """``norm(x + dropout(y))`` of (T, H); for the last three see :mod:`rankwell.models.triton_dropout`."""
     count, width = x.shape
     out = torch.empty_like(x)
     _add_norm_kernel[(triton.cdiv(count, ROWS),)](
@@ -107,7 +111,8 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropped: int = 0, seed: i
         out,
         count,
         norm.eps,
-        seed,
+        readable(seeds, dropped, out),
+        site,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
         ROWS=ROWS,
@@ -122,7 +127,8 @@ def embed_norm(
     tables: tuple[Tensor, Tensor, Tensor],
     norm: nn.LayerNorm,
     dropped: int = 0,
-    seed: int = 0,
+    seeds: Tensor | None = None,
+    site: int = 0,
 ) -> Tensor:
     """``dropout(norm(tokens + segments + positions))`` of three vectors of ids (T,) of any whole type → (T, H), in the
     tables' type; under autocast in its.
@@ -140,7 +146,8 @@ def embed_norm(
         out,
         count,
         norm.eps,
-        seed,
+        readable(seeds, dropped, out),
+        site,
         WIDTH=width,
         BLOCK=triton.next_power_of_2(width),
         ROWS=ROWS,

@@ -28,14 +28,14 @@ from rankwell.models.triton_attention import (
     product,
     score_scale,
 )
-from rankwell.models.triton_dropout import draw_seed, kept, parts
+from rankwell.models.triton_dropout import kept, parts, readable, seed_at
 
 # Depth of the loads' pipeline by head size: the way back holds more at a time than the way forward.
-STAGES = {16: 2, 32: 2, 64: 2, 128: 1}
+STAGES = {16: 2, 32: 3, 64: 3, 128: 1}
 LN2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit(do_not_specialize=["site"])
 def _query_gradient_kernel(
     qkv,
     out,
@@ -47,7 +47,8 @@ def _query_gradient_kernel(
     column_codes,
     tiles,
     scale,
-    seed,
+    seeds,
+    site,
     HEADS: tl.constexpr,  # noqa: N803  (constants of the compilation are capitals in Triton)
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
@@ -79,6 +80,8 @@ def _query_gradient_kernel(
     tl.store(deltas + sums_at, delta)
     if RULE > 0:
         row_code = tl.load(row_codes + codes_at + row)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
     grad_query = tl.zeros([ROWS, SIZE], tl.float32)
     for start in range(0, length, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
@@ -103,7 +106,7 @@ def _query_gradient_kernel(
     tl.store(place, (grad_query * (scale * LN2)).to(grad_qkv.dtype.element_ty), mask=inside_row)
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit(do_not_specialize=["site"])
 def _key_value_gradient_kernel(
     qkv,
     grad_out,
@@ -114,7 +117,8 @@ def _key_value_gradient_kernel(
     column_codes,
     tiles,
     scale,
-    seed,
+    seeds,
+    site,
     HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
@@ -143,6 +147,8 @@ def _key_value_gradient_kernel(
     value = tl.load(own + place + 2 * width, mask=inside_column, other=0.0)
     if RULE > 0:
         column_code = tl.load(column_codes + codes_at + column)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
     grad_key = tl.zeros([ROWS, SIZE], tl.float32)
     grad_value = tl.zeros([ROWS, SIZE], tl.float32)
     for start in range(0, length, COLUMNS):
@@ -175,7 +181,7 @@ def _key_value_gradient_kernel(
     tl.store(place + 2 * width, grad_value.to(grad_qkv.dtype.element_ty), mask=inside_column)
 
 
-@triton.jit(do_not_specialize=["seed"])
+@triton.jit(do_not_specialize=["site"])
 def _first_gradient_kernel(
     query,
     keys_values,
@@ -188,7 +194,8 @@ def _first_gradient_kernel(
     column_codes,
     sequences,
     scale,
-    seed,
+    seeds,
+    site,
     HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
@@ -211,6 +218,8 @@ def _first_gradient_kernel(
     offset = begin.to(tl.int64) * (2 * width) + head * SIZE
     if RULE > 0:
         row_code = tl.load(row_codes + codes_at)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
     grad_first = tl.zeros([SIZE], tl.float32)
     for start in range(0, length, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
@@ -242,21 +251,21 @@ def _first_gradient_kernel(
 
 class _Attend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, layout: Packed, heads: int, dropped: int) -> Tensor:
-        seed = draw_seed(dropped)
+    def forward(ctx: Any, qkv: Tensor, layout: Packed, heads: int, dropped: int, site: int) -> Tensor:
         sums = qkv.new_empty(len(layout.tiles) * heads * layout.blocks.rows, dtype=torch.float32)
-        out = attend_packed(qkv, layout, heads, sums, dropped, seed)
+        out = attend_packed(qkv, layout, heads, sums, dropped, site)
         ctx.save_for_backward(qkv, out, sums)
-        ctx.rest = layout, heads, dropped, seed
+        ctx.rest = layout, heads, dropped, site
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         qkv, out, sums = ctx.saved_tensors
-        layout, heads, dropped, seed = ctx.rest
+        layout, heads, dropped, site = ctx.rest
         size = qkv.shape[1] // (3 * heads)
         grad_out, grad_qkv, deltas = grad_out.contiguous(), torch.empty_like(qkv), torch.empty_like(sums)
-        codes = layout.row_codes, layout.column_codes, layout.tiles, score_scale(size), seed
+        seeds = readable(layout.seeds, dropped, layout.tiles)
+        codes = layout.row_codes, layout.column_codes, layout.tiles, score_scale(size), seeds, site
         constants = {
             "HEADS": heads,
             "SIZE": size,
@@ -273,23 +282,24 @@ class _Attend(torch.autograd.Function):
         # dQ comes first: it leaves the deltas for dK and dV.
         _query_gradient_kernel[grid](qkv, out, grad_out, grad_qkv, sums, deltas, *codes, **constants)
         _key_value_gradient_kernel[grid](qkv, grad_out, grad_qkv, sums, deltas, *codes, **constants)
-        return grad_qkv, None, None, None
+        return grad_qkv, None, None, None, None
 
 
 class _AttendFirst(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, keys_values: Tensor, layout: Packed, heads: int, dropped: int) -> Tensor:
-        seed = draw_seed(dropped)
+    def forward(
+        ctx: Any, query: Tensor, keys_values: Tensor, layout: Packed, heads: int, dropped: int, site: int
+    ) -> Tensor:
         sums = query.new_empty(len(query) * heads, dtype=torch.float32)
-        out = attend_first_packed(query, keys_values, layout, heads, sums, dropped, seed)
+        out = attend_first_packed(query, keys_values, layout, heads, sums, dropped, site)
         ctx.save_for_backward(query, keys_values, out, sums)
-        ctx.rest = layout, heads, dropped, seed
+        ctx.rest = layout, heads, dropped, site
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         query, keys_values, out, sums = ctx.saved_tensors
-        layout, heads, dropped, seed = ctx.rest
+        layout, heads, dropped, site = ctx.rest
         size = query.shape[1] // heads
         grad_query, grad_keys_values = torch.empty_like(query), torch.empty_like(keys_values)
         _first_gradient_kernel[(len(query) * heads,)](
@@ -304,7 +314,8 @@ class _AttendFirst(torch.autograd.Function):
             layout.column_codes,
             layout.sequences,
             score_scale(size),
-            seed,
+            readable(layout.seeds, dropped, layout.tiles),
+            site,
             HEADS=heads,
             SIZE=size,
             RULE=RULES[layout.rule],
@@ -313,16 +324,20 @@ class _AttendFirst(torch.autograd.Function):
             DROPPED=dropped,
             num_warps=2,
         )
-        return grad_query, grad_keys_values, None, None, None
+        return grad_query, grad_keys_values, None, None, None, None
 
 
-def attend_trained(qkv: Tensor, layout: Packed, heads: int, dropout: float) -> Tensor:
+def attend_trained(qkv: Tensor, layout: Packed, heads: int, dropout: float, site: int) -> Tensor:
     """:func:`~rankwell.models.triton_attention.attend_packed` with dropout and gradients."""
-    found: Tensor = _Attend.apply(qkv, layout, heads, parts(dropout))  # type: ignore[no-untyped-call]
+    found: Tensor = _Attend.apply(qkv, layout, heads, parts(dropout), site)  # type: ignore[no-untyped-call]
     return found
 
 
-def attend_first_trained(query: Tensor, keys_values: Tensor, layout: Packed, heads: int, dropout: float) -> Tensor:
+def attend_first_trained(
+    query: Tensor, keys_values: Tensor, layout: Packed, heads: int, dropout: float, site: int
+) -> Tensor:
     """:func:`~rankwell.models.triton_attention.attend_first_packed` with dropout and gradients."""
-    found: Tensor = _AttendFirst.apply(query, keys_values, layout, heads, parts(dropout))  # type: ignore[no-untyped-call]
+    found: Tensor = _AttendFirst.apply(  # type: ignore[no-untyped-call]
+        query, keys_values, layout, heads, parts(dropout), site
+    )
     return found

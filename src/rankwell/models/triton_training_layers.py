@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from rankwell.models.triton_dropout import draw_seed, drop, parts
+from rankwell.models.triton_dropout import drop, parts, readable, seed_at
 from rankwell.models.triton_layers import ROWS, add_norm, embed_norm
 
 PROGRAMS = 512  # about four to a multiprocessor
@@ -37,7 +37,7 @@ def _norm_gradient(summed, inside, grad, gain, epsilon, WIDTH: tl.constexpr):  #
     return (passed - level[:, None] - scaled * along[:, None]) * scale, scaled
 
 
-@triton.jit(do_not_specialize=["count", "seed"])
+@triton.jit(do_not_specialize=["count", "site"])
 def _add_norm_gradient_kernel(
     x,
     y,
@@ -48,7 +48,8 @@ def _add_norm_gradient_kernel(
     partial,
     count,
     epsilon,
-    seed,
+    seeds,
+    site,
     WIDTH: tl.constexpr,  # noqa: N803  (constants of the compilation are capitals in Triton)
     BLOCK: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
@@ -57,6 +58,8 @@ def _add_norm_gradient_kernel(
     feature = tl.arange(0, BLOCK)
     known = feature < WIDTH
     gain = tl.load(weight + feature, mask=known, other=0.0).to(tl.float32)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
     grad_weight = tl.zeros([ROWS, BLOCK], tl.float32)
     grad_bias = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in range(tl.program_id(0) * ROWS, count, tl.num_programs(0) * ROWS):
@@ -80,7 +83,7 @@ def _add_norm_gradient_kernel(
     tl.store(own + WIDTH, tl.sum(grad_bias, axis=0), mask=known)
 
 
-@triton.jit(do_not_specialize=["count", "seed"])
+@triton.jit(do_not_specialize=["count", "site"])
 def _embed_norm_gradient_kernel(
     tokens,
     segments,
@@ -94,7 +97,8 @@ def _embed_norm_gradient_kernel(
     partial,
     count,
     epsilon,
-    seed,
+    seeds,
+    site,
     WIDTH: tl.constexpr,  # noqa: N803
     BLOCK: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
@@ -103,6 +107,8 @@ def _embed_norm_gradient_kernel(
     feature = tl.arange(0, BLOCK)
     known = feature < WIDTH
     gain = tl.load(weight + feature, mask=known, other=0.0).to(tl.float32)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
     grad_weight = tl.zeros([ROWS, BLOCK], tl.float32)
     grad_bias = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in range(tl.program_id(0) * ROWS, count, tl.num_programs(0) * ROWS):
@@ -128,6 +134,26 @@ def _embed_norm_gradient_kernel(
     tl.store(own + WIDTH, tl.sum(grad_bias, axis=0), mask=known)
 
 
+@triton.jit(do_not_specialize=["count", "site"])
+def _drop_kernel(
+    x,
+    out,
+    count,
+    seeds,
+    site,
+    WIDTH: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    feature = tl.arange(0, BLOCK)
+    inside = (row < count)[:, None] & (feature < WIDTH)[None, :]
+    place = row.to(tl.int64)[:, None] * WIDTH + feature[None, :]
+    found = drop(tl.load(x + place, mask=inside, other=0.0), seed_at(seeds, site), row, feature, DROPPED)
+    tl.store(out + place, found, mask=inside)
+
+
 def _cut(count: int, width: int, dropped: int) -> tuple[int, dict[str, int]]:
     """How many programs go over ``count`` rows, and the constants of their kernel."""
     block = triton.next_power_of_2(width)
@@ -138,28 +164,36 @@ def _cut(count: int, width: int, dropped: int) -> tuple[int, dict[str, int]]:
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, norm: nn.LayerNorm, dropped: int
+        ctx: Any,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        norm: nn.LayerNorm,
+        dropped: int,
+        seeds: Tensor | None,
+        site: int,
     ) -> Tensor:
-        seed = draw_seed(dropped)
         ctx.save_for_backward(x, y, weight)
-        ctx.rest = norm.eps, dropped, seed
-        return add_norm(x, y, norm, dropped, seed)
+        ctx.rest = norm.eps, dropped, seeds, site
+        return add_norm(x, y, norm, dropped, seeds, site)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         x, y, weight = ctx.saved_tensors
-        epsilon, dropped, seed = ctx.rest
+        epsilon, dropped, seeds, site = ctx.rest
         count, width = x.shape
         programs, constants = _cut(count, width, dropped)
         partial = torch.empty(programs, 2, width, dtype=torch.float32, device=x.device)
         grad_x = torch.empty_like(x)
         # Without dropout the two gradients are one.
         grad_y = torch.empty_like(y) if dropped else grad_x
+        seeds = readable(seeds, dropped, partial)
         _add_norm_gradient_kernel[(programs,)](
-            x, y, weight, grad_out.contiguous(), grad_x, grad_y, partial, count, epsilon, seed, **constants
+            x, y, weight, grad_out.contiguous(), grad_x, grad_y, partial, count, epsilon, seeds, site, **constants
         )
         grad_weight, grad_bias = partial.sum(0).to(weight.dtype)
-        return grad_x, grad_y.to(y.dtype), grad_weight, grad_bias, None, None
+        return grad_x, grad_y.to(y.dtype), grad_weight, grad_bias, None, None, None, None
 
 
 class _EmbedNorm(torch.autograd.Function):
@@ -176,24 +210,26 @@ class _EmbedNorm(torch.autograd.Function):
         bias: Tensor,
         norm: nn.LayerNorm,
         dropped: int,
+        seeds: Tensor | None,
+        site: int,
     ) -> Tensor:
-        seed = draw_seed(dropped)
         ids, tables = (tokens, segments, positions), (token_table, segment_table, position_table)
         ctx.save_for_backward(*ids, *tables, weight)
-        ctx.rest = norm.eps, dropped, seed
-        return embed_norm(ids, tables, norm, dropped, seed)
+        ctx.rest = norm.eps, dropped, seeds, site
+        return embed_norm(ids, tables, norm, dropped, seeds, site)
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, weight = ctx.saved_tensors
         tokens, segments, positions, *tables = inputs
-        epsilon, dropped, seed = ctx.rest
+        epsilon, dropped, seeds, site = ctx.rest
         count, width = grad_out.shape
         programs, constants = _cut(count, width, dropped)
         partial = torch.empty(programs, 2, width, dtype=torch.float32, device=grad_out.device)
         grad_sums = torch.empty(count, width, dtype=torch.float32, device=grad_out.device)
+        seeds = readable(seeds, dropped, partial)
         _embed_norm_gradient_kernel[(programs,)](
-            *inputs, weight, grad_out.contiguous(), grad_sums, partial, count, epsilon, seed, **constants
+            *inputs, weight, grad_out.contiguous(), grad_sums, partial, count, epsilon, seeds, site, **constants
         )
         grad_tokens, grad_positions = (
             torch.zeros(table.shape, dtype=torch.float32, device=table.device).index_add_(0, ids.int(), grad_sums)
@@ -207,21 +243,61 @@ class _EmbedNorm(torch.autograd.Function):
         return (
             *(None, None, None),
             *(grad.to(table.dtype) for grad, table in zip(grad_tables, tables, strict=True)),
-            *(grad_weight, grad_bias, None, None),
+            *(grad_weight, grad_bias, None, None, None, None),
         )
 
 
-def add_norm_trained(x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float) -> Tensor:
+class _Dropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dropped: int, seeds: Tensor, site: int) -> Tensor:
+        ctx.rest = dropped, seeds, site
+        return _drop_rows(x, dropped, seeds, site)
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        return _drop_rows(grad_out, *ctx.rest), None, None, None
+
+
+def _drop_rows(x: Tensor, dropped: int, seeds: Tensor, site: int) -> Tensor:
+    x = x.contiguous()
+    count, width = x.shape
+    out = torch.empty_like(x)
+    block = triton.next_power_of_2(width)
+    _drop_kernel[(triton.cdiv(count, ROWS),)](
+        x, out, count, seeds, site, WIDTH=width, BLOCK=block, ROWS=ROWS, DROPPED=dropped, num_warps=ROWS
+    )
+    return out
+
+
+def add_norm_trained(
+    x: Tensor, y: Tensor, norm: nn.LayerNorm, dropout: float, seeds: Tensor | None, site: int
+) -> Tensor:
     """``norm(x + dropout(y))`` of (T, H), with gradients."""
-    found: Tensor = _AddNorm.apply(x, y, norm.weight, norm.bias, norm, parts(dropout))  # type: ignore[no-untyped-call]
+    found: Tensor = _AddNorm.apply(  # type: ignore[no-untyped-call]
+        x, y, norm.weight, norm.bias, norm, parts(dropout), seeds, site
+    )
     return found
 
 
 def embed_norm_trained(
-    ids: tuple[Tensor, Tensor, Tensor], tables: tuple[Tensor, Tensor, Tensor], norm: nn.LayerNorm, dropout: float
+    ids: tuple[Tensor, Tensor, Tensor],
+    tables: tuple[Tensor, Tensor, Tensor],
+    norm: nn.LayerNorm,
+    dropout: float,
+    seeds: Tensor | None,
+    site: int,
 ) -> Tensor:
     """``dropout(norm(tokens + segments + positions))`` of three vectors of ids (T,) → (T, H), with gradients."""
     found: Tensor = _EmbedNorm.apply(  # type: ignore[no-untyped-call]
-        *ids, *tables, norm.weight, norm.bias, norm, parts(dropout)
+        *ids, *tables, norm.weight, norm.bias, norm, parts(dropout), seeds, site
     )
+    return found
+
+
+def dropout_trained(x: Tensor, dropout: float, seeds: Tensor | None, site: int) -> Tensor:
+    """Dropout of (B, H) by the batch's own seed, with gradients: torch's would draw on the GPU's generator."""
+    dropped = parts(dropout)
+    if not dropped:
+        return x
+    found: Tensor = _Dropout.apply(x, dropped, readable(seeds, dropped, x), site)  # type: ignore[no-untyped-call]
     return found

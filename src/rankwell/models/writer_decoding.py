@@ -11,6 +11,7 @@ import hashlib
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -253,7 +254,9 @@ class Writer:
     @torch.inference_mode()
     def _write_batch(self, sequences: Sequences, names: Sequence[str], n: int) -> NDArray[np.int64]:
         slots, real = (torch.from_numpy(part).to(self.device) for part in passage_grid(sequences.ends))
-        passages = self.model.read(*self._place(sequences), slots, real)
+        # Triton launches on the current device, which need not be the model's.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            passages = self.model.read(*self._place(sequences), slots, real)
         options = self.options
         if options.method == "beam":
             found, _ = beam_search(self.model.decoder, passages, self._signs, options)

@@ -70,6 +70,16 @@ class Documents:
     """A source that has those of these rows, and their numbers in it."""
 
 
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Some queries of a run: the documents of each, and all of them, query by query, as pairs."""
+
+    qids: list[str]
+    docids: list[tuple[str, ...]]
+    pairs: Pairs
+    documents: Documents
+
+
 class Ranker:
     """A cross-encoder ready to score.
 
@@ -197,25 +207,30 @@ class Ranker:
         name: str = "rankwell",
     ) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, in the model's order."""
+        rankings: dict[str, Ranking] = {}
+        rest: Callable[[], dict[str, Ranking]] = dict
+        for group in self.groups(run, queries, texts, depth=depth):
+            finish = self._begin(group.pairs, group.documents, activation)
+            # Only now that this group is begun are the scores of the one before it waited for.
+            rankings |= rest()
+            rest = partial(_rank_all, group.qids, group.docids, finish)
+        return Run(rankings | rest(), name=name)
+
+    def groups(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Iterator[Group]:
+        """A run's first ``depth`` candidates of each query as pairs to score, some queries at a time."""
         if depth < 1:
             raise RankwellError(f"the depth must be at least 1, not {depth}")
         by_qid = {query.qid: query for query in queries}
         missing = next((qid for qid in run if qid not in by_qid), None)
         if missing is not None:
             raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
-        rankings: dict[str, Ranking] = {}
-        rest: Callable[[], dict[str, Ranking]] = dict
         for qids in track(_groups(run, depth), "re-ranking", unit="groups of queries"):
             chosen = [run[qid].docids[:depth] for qid in qids]
             asked = [by_qid[qid] for qid in qids]
             query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in chosen])
             questions, labels = [query.text for query in asked], [(query.type or "").lower() for query in asked]
             documents, document_of = self.documents(list(chain.from_iterable(chosen)), texts)
-            finish = self._begin(Pairs(questions, query_of, labels, query_of, document_of), documents, activation)
-            # Only now that this group is begun are the scores of the one before it waited for.
-            rankings |= rest()
-            rest = partial(_rank_all, qids, chosen, finish)
-        return Run(rankings | rest(), name=name)
+            yield Group(qids, chosen, Pairs(questions, query_of, labels, query_of, document_of), documents)
 
     def documents(self, docids: list[str], texts: Texts) -> tuple[Documents, Rows]:
         """The distinct ones of these documents, and which of them each one is: as kept tokens where there are any."""
@@ -255,15 +270,22 @@ class Ranker:
 
     def _compute(self, pairs: Pairs, documents: Documents, rows: Rows, activation: Activation) -> Callable[[], Scores]:
         """Begin to score some of the pairs."""
+        finish = self.begin_windows(pairs, documents, rows, activation)
+        how = "first" if self.windows is None else self.windows.aggregate
+        return lambda: aggregate_windows(*finish(), how)
+
+    def begin_windows(
+        self, pairs: Pairs, documents: Documents, rows: Rows, activation: Activation = None
+    ) -> Callable[[], tuple[Scores, Rows]]:
+        """Begin to score the windows of some of the pairs; what is returned gives their scores and whose each is."""
         owners: list[Rows] = []
         finish = submit_all(self.engine, self._lay_out(pairs, documents, rows, owners))
 
-        def scores() -> Scores:
+        def scores() -> tuple[Scores, Rows]:
             if (logits := finish()) is None:
-                return np.zeros(0, np.float32)
+                return np.zeros(0, np.float32), np.zeros(0, np.int64)
             found = probability(logits) if activation == "probability" else relevance(logits)
-            how = "first" if self.windows is None else self.windows.aggregate
-            return aggregate_windows(found, np.concatenate(owners), how)
+            return found, np.concatenate(owners)
 
         return scores
 

@@ -35,7 +35,10 @@ def load(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -
     """A checkpoint folder on a torch device; ``options`` are those of :class:`TorchEngine`."""
     from rankwell.models.checkpoints import load_checkpoint
     from rankwell.rank.engine import Loaded
+    from rankwell.rank.entailment import is_entailment, load_entailment
 
+    if is_entailment(folder):
+        return load_entailment(folder, changes, options)
     model, tokenizer, config = load_checkpoint(folder, **changes)
     engine = TorchEngine(model, config.attention, **options)
     return Loaded(engine, tokenizer, config, model.encoder.config.type_vocab_size)

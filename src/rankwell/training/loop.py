@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.progress import track
-from rankwell.models.placing import Placer, packed_blocks
+from rankwell.models.graphs import GraphedEncoder
+from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.log import TrainingLog
@@ -62,6 +63,8 @@ class LoopOptions:
     """Stop after so many validations without a better one."""
     keep: Literal["best", "last"] = "best"
     device: str | None = None
+    graphs: Literal["auto", "off"] = "auto"
+    """``auto`` plays a cross-encoder's steps on a GPU from CUDA graphs, where it can."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,14 @@ class _Run:
         self.precision = options.precision if options.precision != "auto" else ("bf16" if on_gpu else "fp32")
         encoder = getattr(model, "encoder", model)
         blocks = packed_blocks(encoder, rule) if on_gpu and self.precision in _SHORT else None
-        self.place = Placer(self.device, rule, blocks)
         self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)
         self.halved = False
+        self.graphed: GraphedEncoder | None = None
+        if blocks is not None and options.graphs == "auto" and GraphedEncoder.can_take(model):
+            self.graphed = GraphedEncoder(model, rule, blocks, most=self.budget // 2)  # type: ignore[arg-type]
+            self.place: Placer = BlockPlacer(self.device, rule, blocks)
+        else:
+            self.place = Placer(self.device, rule, blocks, seeded=True)
         self.optimiser = make_optimiser(model, options.optimiser, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")  # type: ignore[attr-defined,unused-ignore]
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -199,12 +207,15 @@ class _Run:
                 raise
             self.halved, self.budget = True, self.budget // 2
             warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
+            if self.graphed is not None:
+                self.graphed.most = self.budget // 2
+                self.graphed.forget()
             torch.cuda.empty_cache()
             found = self._backward(items, part, seed)
         if count > 1:
             found = self._add_processes(found)
         self.scaler.unscale_(self.optimiser)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.options.optimiser.clip or math.inf)
+        norm = self._clip(self.options.optimiser.clip)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.progress.step = number + 1
@@ -213,9 +224,18 @@ class _Run:
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def _backward(self, items: NDArray[np.int64], part: slice, seed: int) -> dict[str, Tensor]:
-        self.optimiser.zero_grad(set_to_none=True)
         step = Step(self.place, self.budget, seed, self._computing(), self.scaler.scale)
+        if self.graphed is not None:
+            self.graphed.clear_gradients()
+            return self.task.backward(self.graphed, items, part, step)
+        self.optimiser.zero_grad(set_to_none=True)
         return self.task.backward(self.model, items, part, step)
+
+    def _clip(self, longest: float) -> Tensor:
+        """Shorten the gradient; returns the norm it had."""
+        if self.graphed is not None:
+            return self.graphed.gradients.clip(longest)
+        return nn.utils.clip_grad_norm_(self.parameters, longest or math.inf)
 
     def _computing(self) -> Callable[[], AbstractContextManager[object]]:
         if self.precision not in _SHORT:
@@ -226,8 +246,13 @@ class _Run:
         """Sum gradients and figures over the processes, all in one exchange."""
         from accelerate.utils import reduce
 
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         names = sorted(found)
+        if self.graphed is not None:
+            whole = self.graphed.gradients.flat
+            summed = reduce(torch.cat([whole, torch.stack([found[name].float() for name in names])]), "sum")
+            whole.copy_(summed[: len(whole)])
+            return dict(zip(names, summed[len(whole) :], strict=True))
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         flat = torch.cat([*(g.reshape(-1) for g in gradients), torch.stack([found[name].float() for name in names])])
         flat = reduce(flat, "sum")
         begin = 0

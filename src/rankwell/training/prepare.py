@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import disk_errors
 from rankwell.core.manifest import digest, file_digest
@@ -85,7 +87,15 @@ def prepare(recipe: Recipe, pool: Path) -> Prepared:
     collection = open_collection(given.folder, pool)
     dev_name = given.dev or _dev_name(collection.dataset)
     first = recipe.first_stage
-    train = open_split(recipe, collection, given.train, pool, run=first.train_run, limit=given.train_queries)
+    train = open_split(
+        recipe,
+        collection,
+        given.train,
+        pool,
+        run=first.train_run,
+        limit=given.train_queries,
+        share=given.train_share,
+    )
     dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=given.dev_queries)
     if not any(grade >= given.relevance for grades in train.qrels.values() for grade in grades.values()):
         problem = f"no judgment of the split {train.name!r} has a grade of {given.relevance} or more"
@@ -106,12 +116,21 @@ def open_collection(source: str, pool: Path) -> Collection:
 
 
 def open_split(
-    recipe: Recipe, collection: Collection, name: str, pool: Path, *, run: str | None = None, limit: int | None = None
+    recipe: Recipe,
+    collection: Collection,
+    name: str,
+    pool: Path,
+    *,
+    run: str | None = None,
+    limit: int | None = None,
+    share: float = 1.0,
 ) -> Split:
-    """A split's judged queries (the first ``limit``) with types where the template has a place, and candidates."""
+    """A split's judged queries (the first ``limit``, a random ``share`` of them) with types where the template has a
+    place, and candidates.
+    """
     dataset = collection.dataset
     dataset.split(name)
-    queries, qrels = _judged(dataset, name, limit)
+    queries, qrels = _judged(dataset, name, limit, share)
     judgments = f"{dataset.name}: the judgments of the split {name!r} name"
     _refuse_unknown_documents(judgments, qrels.items(), collection.index)
     if _takes_types(recipe):
@@ -141,7 +160,7 @@ def _dev_name(dataset: Dataset) -> str:
     raise RankwellError(f"{dataset.name} has no split {' or '.join(DEV_NAMES)}; set data.dev to one of: {splits}")
 
 
-def _judged(dataset: Dataset, name: str, limit: int | None) -> tuple[tuple[Query, ...], Qrels]:
+def _judged(dataset: Dataset, name: str, limit: int | None, share: float) -> tuple[tuple[Query, ...], Qrels]:
     judged, queries = dataset.qrels(name), dataset.queries(name)
     known = {query.qid for query in queries}
     kept = tuple(query for query in queries if query.qid in judged)
@@ -152,6 +171,10 @@ def _judged(dataset: Dataset, name: str, limit: int | None) -> tuple[tuple[Query
         problem = f"{len(silent):,} of {len(judged):,} judged queries of the split {name!r} have no text"
         warnings.warn(f"{dataset.name}: {problem} and are left out (the first is {silent[0]!r})", stacklevel=2)
     kept = kept[:limit]
+    if share < 1:
+        # The same order for all shares and seeds, so that a smaller share is part of a larger one.
+        drawn = np.random.default_rng(len(kept)).permutation(len(kept))[: max(1, round(share * len(kept)))]
+        kept = tuple(kept[i] for i in sorted(drawn.tolist()))
     return kept, Qrels({query.qid: judged[query.qid] for query in kept})
 
 
@@ -171,7 +194,8 @@ def _refuse_unknown_documents(what: str, documents: Iterable[tuple[str, Iterable
 
 
 def _bm25(options: FirstStageOptions) -> dict[str, float]:
-    return {"k1": options.k1, "b": options.b, "depth": options.depth}
+    found = {"k1": options.k1, "b": options.b, "depth": options.depth}
+    return found if options.k2 is None else found | {"k2": options.k2}
 
 
 def _search(
@@ -180,7 +204,7 @@ def _search(
     path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.gz"
     with locked(folder):
         if not path.exists():
-            found = index.search(queries, k=options.depth, k1=options.k1, b=options.b)
+            found = index.search(queries, k=options.depth, k1=options.k1, b=options.b, k2=options.k2)
             if not found:
                 raise RankwellError(f"BM25 finds no document for any query of the split {name!r}")
             write_run(found, path)

@@ -46,6 +46,9 @@ class DataOptions(Options):
         default=None, ge=1, description="Use the first so many training queries; none: all."
     )
     dev_queries: int | None = Field(default=None, ge=1, description="Use the first so many dev queries; none: all.")
+    train_share: float = Field(
+        default=1, gt=0, le=1, description="Use a random share of the training queries; a smaller one is part of it."
+    )
 
 
 class FirstStageOptions(Options):
@@ -53,6 +56,9 @@ class FirstStageOptions(Options):
 
     k1: float = Field(default=0.9, ge=0, description="How slowly a repeated term saturates.")
     b: float = Field(default=0.4, ge=0, le=1, description="How much long documents are discounted.")
+    k2: float | None = Field(
+        default=None, ge=0, description="How slowly a term repeated in the query saturates; none: it does not."
+    )
     depth: int = Field(default=100, ge=1, description="Candidates a query.")
     train_run: str | None = Field(default=None, description="A run of the training queries, used instead of BM25.")
     dev_run: str | None = Field(default=None, description="A run of the dev queries, used instead of BM25.")

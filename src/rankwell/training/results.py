@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankwell.core.files import atomic_folder, atomic_text, temporary_name
 from rankwell.core.manifest import digest
@@ -26,6 +26,9 @@ from rankwell.training.prepare import Split
 from rankwell.training.recipe import Recipe
 from rankwell.training.stage import Produced, StageKind, Work
 from rankwell.training.stage_store import POLL_SECONDS, process_number
+
+if TYPE_CHECKING:
+    from rankwell.models.config import RankerConfig
 
 LEVEL = 0.05
 FIRST_STAGE = "first stage"
@@ -56,15 +59,20 @@ def measured_run(work: Work, kind: StageKind, produced: Produced, folder: Path) 
     """The dev run by what a stage made, computed once and kept in its folder."""
     if kind.measure is None:
         return None
-    dev = work.data.dev
-    key = digest({"queries": dev.digest, "depth": work.recipe.evaluate.depth})
-    path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', dev.name)}-{key}.run.gz"
+    path = kept_run(work, folder)
     if process_number() > 0:
         while not path.exists():
             time.sleep(POLL_SECONDS)
     elif not path.exists():
         write_run(kind.measure(work, produced), path)
     return read_run(path, name=folder.name)
+
+
+def kept_run(work: Work, folder: Path) -> Path:
+    """Where the dev run of the stage in ``folder`` is kept."""
+    dev = work.data.dev
+    key = digest({"queries": dev.digest, "depth": work.recipe.evaluate.depth})
+    return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', dev.name)}-{key}.run.gz"
 
 
 def measures_of(recipe: Recipe, measures: Sequence[str] | None = None) -> tuple[Measure, ...]:
@@ -166,18 +174,13 @@ def write_json(path: Path, value: Any) -> None:
 
 def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], figures: Mapping[str, Any]) -> None:
     """Put a checkpoint at ``target`` with the whole history in its record; files are linked, where the disk can."""
-    from rankwell.models.card import model_card
-    from rankwell.models.config import read_encoder_config, read_ranker_config
+    from rankwell.models.config import read_ranker_config
 
     fresh = temporary_name(target)
-    with atomic_folder(fresh) as folder:
-        for file in sorted(path for path in model.iterdir() if path.is_file()):
-            _link(file, folder / file.name)
-        own = read_ranker_config(model)
-        if own is not None:
-            ranker = own.model_copy(update={"history": list(history), "figures": {**own.figures, **figures}})
-            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
-            _replace(folder / "README.md", model_card(ranker, read_encoder_config(model)))
+    own = read_ranker_config(model)
+    if own is not None:
+        own = own.model_copy(update={"history": list(history), "figures": {**own.figures, **figures}})
+    link_model(model, fresh, own)
     if target.exists():
         # A folder cannot replace another in one step. Whoever is killed in between finds the model in its stage.
         old = temporary_name(target)
@@ -186,6 +189,19 @@ def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], 
         shutil.rmtree(old, ignore_errors=True)
     else:
         fresh.rename(target)
+
+
+def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
+    """A checkpoint's files in another folder, with another record of what it reads; they are linked where they can."""
+    from rankwell.models.card import model_card
+    from rankwell.models.config import read_encoder_config
+
+    with atomic_folder(target) as folder:
+        for file in sorted(path for path in model.iterdir() if path.is_file()):
+            _link(file, folder / file.name)
+        if ranker is not None:
+            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
+            _replace(folder / "README.md", model_card(ranker, read_encoder_config(model)))
 
 
 def _link(source: Path, target: Path) -> None:

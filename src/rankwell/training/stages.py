@@ -7,6 +7,7 @@ listwise    which of these documents is the relevant one?         a ranker of on
 duo         which of two documents is better?                     a second ranker, for the best of the first
 classify    what kind of answer does a question ask for?          a classifier of questions
 deepct      which words of a passage matter?                      an index of weighted terms, and candidates from it
+doc2query   which queries does a passage answer?                  a query writer, expansions, an index with them
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from __future__ import annotations
 from rankwell.training import ranking_stages as ranking
 from rankwell.training import text_stages as texts
 from rankwell.training import weight_stages as weights
+from rankwell.training import writing_stages as writing
+from rankwell.training.first_stages import check_tuning
 from rankwell.training.options import (
     ClassifyOptions,
     DeepctOptions,
     DenoiseOptions,
+    Doc2queryOptions,
     DuoOptions,
     ListwiseOptions,
     PointwiseOptions,
@@ -40,8 +44,15 @@ STAGES: dict[str, StageKind] = {
     "deepct": StageKind(
         DeepctOptions,
         weights.deepct,
-        check=weights.check_deepct,
+        check=check_tuning,
         measure=weights.measure_deepct,
+        reads=frozenset({"collection", "train", "start", "seed"}),
+    ),
+    "doc2query": StageKind(
+        Doc2queryOptions,
+        writing.doc2query,
+        check=writing.check_doc2query,
+        measure=writing.measure_doc2query,
         reads=frozenset({"collection", "train", "start", "seed"}),
     ),
 }

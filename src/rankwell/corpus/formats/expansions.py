@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError
 from rankwell.corpus.formats.lines import (
     FilePath,
     json_kind,
@@ -18,7 +18,6 @@ from rankwell.corpus.formats.lines import (
     write_lines,
 )
 from rankwell.corpus.formats.texts import DOCUMENT_ID_KEYS
-from rankwell.corpus.records import Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +54,3 @@ def expansion_line(path: FilePath, expansion: Expansion) -> str:
 def write_expansions(expansions: Iterable[Expansion], path: FilePath) -> None:
     """Write one object a document."""
     write_lines(path, "expansions", (expansion_line(path, one) for one in expansions))
-
-
-def align_expansions(documents: Iterable[Document], expansions: Iterable[Expansion]) -> Iterator[str]:
-    """What is to be added to each document's text: its queries, end to end. They come in the collection's order."""
-    found = iter(expansions)
-    for document in documents:
-        one = next(found, None)
-        if one is None:
-            raise RankwellError(f"the expansions end before document {document.docid!r}")
-        if one.docid != document.docid:
-            problem = f"expansions of {one.docid!r} where {document.docid!r} comes"
-            raise RankwellError(f"{problem}; they must be in the collection's order")
-        yield " ".join(one.queries)
-    if (extra := next(found, None)) is not None:
-        raise RankwellError(f"the expansions go on after the last document, with {extra.docid!r}")

@@ -1,0 +1,65 @@
+"""Expansions to look at: passages with the queries that were written for them, on one page that loads nothing else."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwell.core.files import atomic_text
+from rankwell.corpus.analyser import Analyzer
+
+STYLE = """
+body { font: 16px/1.6 system-ui, sans-serif; max-width: 76em; margin: 2em auto; padding: 0 1em; color: #222;
+       background: #fff }
+h1 { font-size: 1.3em } h2 { font-size: 1em; margin: 1.6em 0 .2em; color: #555 }
+.row { display: grid; grid-template-columns: 3fr 2fr; gap: 2em } ul { margin: 0; padding-left: 1.2em }
+.q { color: #555; font-style: italic } .n { background: #ffe3a8; border-radius: .2em; padding: .05em .1em }
+"""
+
+
+@dataclass(frozen=True)
+class ExpandedText:
+    """A passage with the queries written for it; ``asked`` are real queries that it answers."""
+
+    docid: str
+    text: str
+    queries: tuple[str, ...]
+    asked: tuple[str, ...] = ()
+
+
+def mark_new_words(query: str, passage: str, analyzer: Analyzer | None = None) -> str:
+    """The query as HTML; words whose stem the passage does not have are marked.
+
+    >>> mark_new_words("do bees sleep", "Bees rest at night.")
+    '<span class=n>do</span> bees <span class=n>sleep</span>'
+    """
+    analyzer = analyzer or Analyzer.english()
+    known, parts, done = set(analyzer.terms(passage)), [], 0
+    for word in analyzer.words(query):
+        parts.append(html.escape(query[done : word.begin]))
+        text = html.escape(query[word.begin : word.end])
+        parts.append(text if word.term is None or word.term in known else f"<span class=n>{text}</span>")
+        done = word.end
+    return "".join([*parts, html.escape(query[done:])])
+
+
+def write_expansions_page(passages: Sequence[ExpandedText], path: str | Path, *, title: str = "Expansions") -> None:
+    """A page of passages, each beside what was written for it."""
+    analyzer = Analyzer.english()
+    lines = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>',
+        f"<style>{STYLE}</style></head><body>",
+        f"<h1>{html.escape(title)}</h1>",
+        "<p class=q>Marked words are not in the passage: an index without them could not find it by them.</p>",
+    ]
+    for passage in passages:
+        written = "".join(f"<li>{mark_new_words(query, passage.text, analyzer)}</li>" for query in passage.queries)
+        lines.append(f"<h2>{html.escape(passage.docid)}</h2>")
+        lines += [f"<p class=q>{html.escape(query)}</p>" for query in passage.asked]
+        lines.append(f"<div class=row><p>{html.escape(passage.text)}</p><ul>{written}</ul></div>")
+    lines.append("</body></html>")
+    with atomic_text(path) as file:
+        file.write("\n".join(lines).encode("utf-8", "replace").decode("utf-8") + "\n")

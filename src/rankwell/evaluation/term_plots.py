@@ -1,0 +1,216 @@
+"""Term weights to look at: the words of passages shaded by weight, and how term frequencies are distributed.
+
+Pages are one file each and load nothing from anywhere; pictures need matplotlib.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.files import atomic_binary, atomic_text
+from rankwell.corpus.analyser import Analyzer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".pdf")
+SHADE = (31, 119, 180)
+LINE_CHARACTERS = 96
+CHARACTER_INCHES = 0.0815  # of a fixed width at 9.5 points, and a little between words
+BINS = 20
+
+STYLE = """
+body { font: 16px/1.7 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222;
+       background: #fff }
+h1 { font-size: 1.3em } h2 { font-size: 1em; margin: 1.6em 0 .2em; color: #555 }
+p { margin: .2em 0 } .w { border-radius: .2em; padding: .05em .1em } .q { color: #555; font-style: italic }
+table { border-collapse: collapse; font-size: .85em } td { padding: 0 .6em 0 0; white-space: nowrap }
+.bar { display: inline-block; height: .8em; background: #1f77b4 }
+"""
+
+
+@dataclass(frozen=True)
+class WeighedText:
+    """A passage with its words' weights; ``notes`` (queries that ask for it, say) stand below its id."""
+
+    docid: str
+    text: str
+    weights: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+def fragments(passage: WeighedText, analyzer: Analyzer | None = None) -> list[tuple[str, float | None]]:
+    """The text in order, words with the weight of their stem (0 where it has none), what is no word with ``None``.
+
+    >>> fragments(WeighedText("d", "Bees make honey.", {"honey": 93, "bee": 40}))
+    [('Bees', 40.0), (' ', None), ('make', 0.0), (' ', None), ('honey', 93.0), ('.', None)]
+    """
+    analyzer = analyzer or Analyzer.english()
+    by_term: dict[str, float] = {}
+    terms = analyzer.stems([form.lower() for form in passage.weights])
+    for term, weight in zip(terms, passage.weights.values(), strict=True):
+        if term is not None:
+            by_term[term] = max(by_term.get(term, 0.0), float(weight))
+    parts: list[tuple[str, float | None]] = []
+    done = 0
+    for word in analyzer.words(passage.text):
+        if word.begin > done:
+            parts.append((passage.text[done : word.begin], None))
+        parts.append((passage.text[word.begin : word.end], by_term.get(word.term, 0.0) if word.term else 0.0))
+        done = word.end
+    if done < len(passage.text):
+        parts.append((passage.text[done:], None))
+    return parts
+
+
+def write_terms_page(
+    passages: Sequence[WeighedText],
+    path: str | Path,
+    *,
+    title: str = "Term weights",
+    counts: Mapping[str, NDArray[np.integer]] | None = None,
+) -> None:
+    """A page of passages whose words are the darker the more they weigh, and of ``counts`` of term frequencies."""
+    lines = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>',
+        f"<style>{STYLE}</style></head><body>",
+        f"<h1>{html.escape(title)}</h1>",
+        "<p class=q>The darker a word, the higher its term frequency in the index; point at it to read the number.</p>",
+    ]
+    for name, numbers in (counts or {}).items():
+        lines += [f"<h2>{html.escape(name)}: terms by term frequency</h2>", _bars(numbers)]
+    for passage in passages:
+        highest = max([*map(float, passage.weights.values()), 1.0])
+        lines.append(f"<h2>{html.escape(passage.docid)}</h2>")
+        lines += [f"<p class=q>{html.escape(note)}</p>" for note in passage.notes]
+        lines.append(f"<p>{''.join(_span(text, weight, highest) for text, weight in fragments(passage))}</p>")
+    lines.append("</body></html>")
+    with atomic_text(path) as file:
+        file.write("\n".join(lines).encode("utf-8", "replace").decode("utf-8") + "\n")
+
+
+def _span(text: str, weight: float | None, highest: float) -> str:
+    if not weight or weight <= 0:
+        return html.escape(text)
+    depth = min(1.0, weight / highest)
+    ink = "; color: #fff" if depth > 0.6 else ""
+    red, green, blue = SHADE
+    style = f"background: rgba({red}, {green}, {blue}, {depth:.2f}){ink}"
+    return f'<span class=w style="{style}" title="{weight:g}">{html.escape(text)}</span>'
+
+
+def _bars(counts: NDArray[np.integer]) -> str:
+    edges, heights = _binned(counts)
+    most, total = max(1, int(heights.max())), max(1, int(heights.sum()))
+    rows = [
+        f"<tr><td>{low}–{high - 1}</td><td>{height:,}</td><td>{height / total:.1%}</td>"
+        f'<td><span class=bar style="width: {20 * height / most:.2f}em"></span></td></tr>'
+        for low, high, height in zip(edges[:-1].tolist(), edges[1:].tolist(), heights.tolist(), strict=True)
+    ]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _binned(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """``counts[tf]`` in bins of equal width from 1 on: their edges, and the terms in each."""
+    highest = max(1, len(counts) - 1)
+    width = -(-highest // BINS)
+    edges = np.arange(1, highest + width + 1, width)
+    padded = np.zeros(int(edges[-1]), np.int64)
+    padded[: len(counts)] = counts[: int(edges[-1])]
+    return edges, np.add.reduceat(padded, edges[:-1])
+
+
+def draw_terms(passage: WeighedText, path: str | Path) -> None:
+    """Draw one passage, its words shaded by weight with the numbers above them."""
+    figure_of, style = _matplotlib(path)
+    highest = max([*map(float, passage.weights.values()), 1.0])
+    places = _lay_out(fragments(passage))
+    lines = max((line for _, line, _, _ in places), default=0) + 1
+    with style:
+        figure = figure_of(figsize=(LINE_CHARACTERS * CHARACTER_INCHES / 0.98, 0.42 * lines + 0.5))
+        axes = figure.add_axes((0.01, 0.0, 0.98, 1.0))
+        axes.set_xlim(0, LINE_CHARACTERS)
+        axes.set_ylim(lines + 0.2, -1)
+        axes.axis("off")
+        axes.text(0, -0.6, passage.docid, fontsize=8, color="#555555", parse_math=False)
+        for column, line, text, weight in places:
+            depth = min(1.0, (weight or 0.0) / highest)
+            box = {"facecolor": (*(part / 255 for part in SHADE), depth), "edgecolor": "none", "pad": 1.2}
+            axes.text(
+                column,
+                line,
+                text,
+                fontsize=9.5,
+                family="monospace",
+                va="center",
+                color="white" if depth > 0.6 else "#222222",
+                bbox=box if depth else None,
+                parse_math=False,
+            )
+            if depth:
+                middle = column + len(text) / 2
+                axes.text(middle, line - 0.42, f"{weight:g}", fontsize=5.5, ha="center", va="center", color="#555555")
+        _save(figure, path)
+
+
+def _lay_out(parts: Sequence[tuple[str, float | None]]) -> list[tuple[int, int, str, float | None]]:
+    """Column and line of each part in lines of fixed width; a word is not broken."""
+    places = []
+    column = line = 0
+    for text, weight in parts:
+        shown = text if weight is not None else re.sub(r"\s+", " ", text)
+        if column + len(shown) > LINE_CHARACTERS and column:
+            column, line = 0, line + 1
+            shown = shown.lstrip()
+        if shown:
+            places.append((column, line, shown, weight))
+        column += len(shown)
+    return places
+
+
+def draw_frequencies(counts: Mapping[str, NDArray[np.integer]], path: str | Path) -> None:
+    """Draw how many terms have which term frequency, a line for each of several indexes."""
+    if not counts:
+        raise RankwellError("nothing to draw: no term frequencies")
+    figure_of, style = _matplotlib(path)
+    with style:
+        figure = figure_of(figsize=(6, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for name, numbers in counts.items():
+            edges, heights = _binned(numbers)
+            axes.stairs(heights / max(1, heights.sum()), edges, label=name, linewidth=1.4)
+        axes.set_xlabel("term frequency")
+        axes.set_ylabel("share of the terms")
+        axes.spines[["top", "right"]].set_visible(False)
+        if len(counts) > 1:
+            axes.legend(frameon=False)
+        _save(figure, path)
+
+
+def _matplotlib(path: str | Path) -> tuple[Any, Any]:
+    if Path(path).suffix.lower() not in FORMATS:
+        raise RankwellError(f"{path}: a picture ends in {', '.join(FORMATS)}")
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots", "drawing term weights") from None
+    return Figure, matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "rankwell"})
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    kind = Path(path).suffix.lower()
+    # No dates: the same weights give the same file.
+    metadata: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind, {})
+    with atomic_binary(path) as file:
+        figure.savefig(file, format=kind[1:], dpi=160, metadata=metadata)

@@ -1,0 +1,175 @@
+"""Texts as words: what models need that read whole words, not pieces.
+
+A word is a run of letters and digits, or one other character; BERT's own words are the same, but for a few symbols it
+leaves joined to letters. As WordPiece splits each word by itself, the pieces of a text are those of its words, end to
+end, and each distinct word is split, lower-cased and stemmed once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.tokenizer import Tokenizer
+
+# An accent may be a character of its own, and Chinese has no spaces: there each character is a word, as in BERT.
+_ACCENTS, _CHINESE = "\u0300-\u036f", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_CHINESE}]|(?:[^\W_{_CHINESE}][{_ACCENTS}]*)+|\S")
+MAX_PIECES = 64
+"""Pieces of one word that are kept; WordPiece makes one [UNK] of words of over 100 letters anyway."""
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class WordRows:
+    """Texts as rows of words end to end: ``numbers`` (T,) in a :class:`Vocabulary`, ``ends`` (N,) of the texts."""
+
+    numbers: NDArray[np.int32]
+    ends: Rows
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def lengths(self) -> Rows:
+        """The number of words of each text."""
+        return np.diff(self.ends, prepend=0)
+
+    def take(self, rows: Rows) -> WordRows:
+        """The texts with these numbers, in this order."""
+        lengths = self.lengths()[rows]
+        ends = np.cumsum(lengths)
+        index = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(self.ends[rows] - ends, lengths)
+        return WordRows(self.numbers[index], ends)
+
+    def cut(self, room: Rows) -> WordRows:
+        """At most ``room[i]`` words of text ``i``: its first ones."""
+        lengths = self.lengths()
+        places = np.arange(len(self.numbers)) - np.repeat(self.ends - lengths, lengths)
+        kept = places < np.repeat(room, lengths)
+        return WordRows(self.numbers[kept], np.cumsum(np.minimum(lengths, room)))
+
+
+class Vocabulary:
+    """Distinct words by number, and of each its lower-cased form, its stem and its pieces; grows by what is read.
+
+    ==============  ==================  ===============================================================
+    ``lower``       (V,) int32          the number of the lower-cased form: equal where these are equal
+    ``stems``       (V,) int32          the same of the stem
+    ``pieces``      V rows              each word's pieces; words that have none are never in a text
+    ==============  ==================  ===============================================================
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.lower = np.zeros(0, np.int32)
+        self.stems = np.zeros(0, np.int32)
+        self.pieces = Pieces.plain(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.int64))
+        # Stop words are words here, and match.
+        self._analyzer = Analyzer(stop_words=frozenset())
+        self._forms, self._lower, self._stems = Lexicon(), Lexicon(), Lexicon()
+
+    def __len__(self) -> int:
+        return len(self.lower)
+
+    @property
+    def forms(self) -> Lexicon:
+        """The words as they are written."""
+        return self._forms
+
+    def add(self, forms: Sequence[str]) -> NDArray[np.int32]:
+        """The numbers of words, those not seen before added."""
+        numbers = self._forms.add(list(forms))
+        if len(self._forms) > len(self):
+            self._describe(self._forms.strings(range(len(self), len(self._forms))))
+        return numbers
+
+    def read(self, texts: Sequence[str]) -> WordRows:
+        """The words of texts; what has no pieces (control characters, say) is left out."""
+        found = [_WORD.findall(text) for text in texts]
+        numbers = self.add(list(chain.from_iterable(found)))
+        kept = self.pieces.lengths()[numbers] > 0
+        rows = np.repeat(np.arange(len(texts)), [len(words) for words in found])
+        return WordRows(numbers[kept], np.cumsum(np.bincount(rows[kept], minlength=len(texts))))
+
+    def fit(self, words: WordRows, max_words: int, max_pieces: int) -> WordRows:
+        """The texts cut to so many words, and to words of so many pieces together."""
+        words = words.cut(np.full(len(words), max_words))
+        ends = np.cumsum(self.pieces.lengths()[words.numbers])
+        before = np.concatenate([[0], ends])[np.concatenate([[0], words.ends])[:-1]]
+        fits = ends - np.repeat(before, words.lengths()) <= max_pieces
+        rows = np.repeat(np.arange(len(words)), words.lengths())
+        return words.cut(np.bincount(rows[fits], minlength=len(words)))
+
+    def _describe(self, fresh: list[str]) -> None:
+        """Lower-case, stem and split words that are new."""
+        lower = [form.lower() for form in fresh]
+        self.lower = np.concatenate([self.lower, self._lower.add(lower)])
+        stems = [stem or form for stem, form in zip(self._analyzer.stems(lower), lower, strict=True)]
+        self.stems = np.concatenate([self.stems, self._stems.add(stems)])
+        pieces = self.tokenizer.encode(fresh)
+        pieces = pieces.cut(pieces.begins, np.minimum(pieces.lengths(), MAX_PIECES))
+        old = self.pieces
+        self.pieces = Pieces.plain(
+            np.concatenate([old.ids, pieces.ids]),
+            np.concatenate([old.continues, pieces.continues]),
+            np.concatenate([old.ends, pieces.ends + len(old.ids)]),
+        )
+
+
+def lay_out_words(vocabulary: Vocabulary, words: WordRows) -> tuple[Sequences, Rows]:
+    """``[CLS] text [SEP]`` for each text, of segment 0, and the number of pieces of each of its words (T,)."""
+    pieces = vocabulary.pieces.take(words.numbers)
+    counts, special = pieces.lengths(), vocabulary.tokenizer.special
+    piece_ends = np.concatenate([[0], np.cumsum(counts)])[words.ends]
+    lengths = np.diff(piece_ends, prepend=0) + 2
+    ends = np.cumsum(lengths)
+    begins = ends - lengths
+    tokens = np.full(int(ends[-1]) if len(ends) else 0, -1, np.int32)
+    tokens[begins], tokens[ends - 1] = special.cls, special.sep
+    inner = np.flatnonzero(tokens == -1)
+    tokens[inner] = pieces.ids
+    positions = np.arange(len(tokens)) - np.repeat(begins, lengths)
+    last = np.ones(len(tokens), np.bool_)
+    last[inner] = False
+    last[inner[pieces.ends - 1]] = True
+    # A token begins a word where the token before it is the last of one.
+    starts = np.concatenate([[True], last[:-1]])[: len(tokens)]
+    number = np.cumsum(starts)
+    word_ids = number - np.repeat(number[begins], lengths)
+    segments = np.zeros(len(tokens), np.int8)
+    return Sequences(tokens, segments, positions.astype(np.int32), word_ids.astype(np.int32), last, ends), counts
+
+
+FEATURES = 4
+"""Exact match, match of the lower-cased form, match of the stem, term frequency."""
+
+
+def match_features(vocabulary: Vocabulary, queries: WordRows, documents: WordRows) -> NDArray[np.float32]:
+    """What a document's words have to do with the query's, row ``i`` with row ``i``: (T, 4) for the documents' words.
+
+    Whether the query has the very word, the word in any case, a word of its stem; and which share of the document's
+    words it is, in any case.
+
+    """
+    size = max(1, len(vocabulary))
+    document_of = np.repeat(np.arange(len(documents)), documents.lengths())
+    query_of = np.repeat(np.arange(len(queries)), queries.lengths())
+    found = np.empty((len(documents.numbers), FEATURES), np.float32)
+    everything = np.arange(len(vocabulary), dtype=np.int32)
+    for column, kind in enumerate((everything, vocabulary.lower, vocabulary.stems)):
+        wanted, here = kind[queries.numbers] + query_of * size, kind[documents.numbers] + document_of * size
+        found[:, column] = np.isin(here, wanted)
+    keys = vocabulary.lower[documents.numbers] + document_of * size
+    _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    found[:, 3] = counts[which] / documents.lengths()[document_of]
+    return found

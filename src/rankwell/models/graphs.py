@@ -1,0 +1,228 @@
+"""Training steps as CUDA graphs: what the GPU does for a batch of one form is recorded once and then only played.
+
+A small encoder's step is some 400 kernels, most of them done sooner than the host has asked for the next. Played from a
+graph they cost the host two calls, one each way. A graph computes on the memory it was recorded on, so
+
+* batches come in few forms (:class:`~rankwell.models.placing.BlockPlacer`), each copied to its graph's own block, with
+  the seeds of dropout in it;
+* the way back adds to gradients that always lie at the same place (:class:`Gradients`), in the graph itself, so that
+  the chunks of a step add up whether played or not;
+* all graphs share their memory, since only one is between its way forward and its way back at a time.
+
+A form is recorded when it comes for the third time; before that, and where recording fails, it is computed as usual.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from rankwell.core.errors import RankwellError
+from rankwell.models.attention import Blocks
+from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.placing import SPARE, Form, open_block
+from rankwell.models.shape import AttentionRule
+
+GRAPHS = 16  # kept at a time
+RECORDED_AT = 3  # of how many batches of a form the last is recorded
+_LINE = 32  # numbers: 128 bytes, where every gradient begins anew
+
+
+class Gradients:
+    """The gradients of parameters as parts of one tensor, ``flat``, whose place in memory never changes."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]):
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        begins = [0]
+        for parameter in self.parameters:
+            begins.append(begins[-1] + -(-parameter.numel() // _LINE) * _LINE)
+        self.flat = torch.zeros(begins[-1], device=self.parameters[0].device)
+        self.parts = [
+            self.flat[begin : begin + parameter.numel()].view(parameter.shape)
+            for parameter, begin in zip(self.parameters, begins, strict=False)
+        ]
+
+    def clear(self) -> None:
+        """Set all to 0, as the parameters' own gradients."""
+        self.flat.zero_()
+        for parameter, part in zip(self.parameters, self.parts, strict=True):
+            if parameter.grad is not part:
+                parameter.grad = part
+
+    def clip(self, longest: float) -> Tensor:
+        """Shorten the gradient to a norm of ``longest`` (0: leave it); returns the norm it had."""
+        norm: Tensor = torch.linalg.vector_norm(self.flat)
+        if longest:
+            self.flat.mul_((longest / (norm + 1e-6)).clamp_(max=1.0))
+        return norm
+
+
+class GraphedEncoder(nn.Module):
+    """A cross-encoder in training that takes each batch as a :class:`~rankwell.models.placing.Block`, from graphs.
+
+    Call :meth:`clear_gradients` before each step. A backward pass must come before the next call with gradients.
+    Batches of more than ``most`` tokens are computed as usual: there the GPU is the limit, and a graph holds on to the
+    memory of its activations.
+    """
+
+    def __init__(self, model: CrossEncoder, rule: AttentionRule, blocks: Blocks, *, most: int | None = None):
+        super().__init__()
+        self.model = model
+        self.rule, self.blocks, self.most = rule, blocks, most
+        self.gradients = Gradients(model.parameters())
+        device = self.gradients.flat.device
+        self.active = device.type == "cuda"
+        """Whether forms are recorded: not on a CPU, nor any more once it has failed."""
+        self.turn = 0
+        self._seen: dict[Form, int] = {}
+        self._graphs: OrderedDict[Form, _Graph] = OrderedDict()
+        self._pool: Any = None
+        self._addresses = self._where()
+        # What tells autograd that a played batch has a gradient.
+        self._anchor = torch.zeros((), device=device, requires_grad=True)
+
+    @staticmethod
+    def can_take(model: nn.Module) -> bool:
+        """Whether a model is one this is for: with one row of logits a sequence, and parameters in 32 bits."""
+        return (
+            type(model) is CrossEncoder
+            and type(model.encoder) is Encoder
+            and all(parameter.dtype == torch.float32 for parameter in model.parameters())
+        )
+
+    def forward(self, data: Tensor, form: Form) -> Tensor:
+        """The logits of the sequences that were asked for, without those that fill the batch up."""
+        graph = self._graph(data, form) if self.active and self.model.training else None
+        if graph is None:
+            return self.compute(data, form)[: form.sequences - SPARE]
+        found: Tensor = _Played.apply(self._anchor, data, graph, self)  # type: ignore[no-untyped-call]
+        return found
+
+    def compute(self, data: Tensor, form: Form) -> Tensor:
+        """The logits of all sequences of a block, computed as usual."""
+        found: Tensor = self.model(*open_block(data, form, self.rule, self.blocks))
+        return found
+
+    def clear_gradients(self) -> None:
+        """Set the gradients to 0; to be called before each step."""
+        self.gradients.clear()
+        addresses = self._where()
+        if addresses != self._addresses:  # someone has moved the parameters: the graphs know nothing of it
+            self.forget()
+            self._addresses = addresses
+
+    def forget(self) -> None:
+        """Give the graphs and their memory back; forms may be recorded again."""
+        if self.gradients.flat.is_cuda:
+            torch.cuda.synchronize(self.gradients.flat.device)
+        self._graphs.clear()
+        self._seen.clear()
+        self._pool = None
+
+    @property
+    def recorded(self) -> int:
+        """How many graphs there are."""
+        return len(self._graphs)
+
+    def _where(self) -> list[int]:
+        return [parameter.data_ptr() for parameter in self.gradients.parameters]
+
+    def _graph(self, data: Tensor, form: Form) -> _Graph | None:
+        if form in self._graphs:
+            self._graphs.move_to_end(form)
+            return self._graphs[form]
+        if self.most is not None and form.tokens > self.most:
+            return None
+        self._seen[form] = self._seen.get(form, 0) + 1
+        if self._seen[form] < RECORDED_AT:
+            return None
+        try:
+            while len(self._graphs) >= GRAPHS:
+                torch.cuda.synchronize(data.device)  # it may still be playing
+                self._graphs.popitem(last=False)
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph = _Graph(self, data, form, self._pool)
+        except Exception as error:
+            self.active = False
+            self.forget()
+            torch.cuda.empty_cache()
+            said = str(error).split("\n")[0]
+            warnings.warn(f"training goes on without CUDA graphs: {type(error).__name__}: {said}", stacklevel=2)
+            return None
+        self._seen[form] = 0  # if it has to make room, it must earn its place again
+        self._graphs[form] = graph
+        return graph
+
+
+class _Graph:
+    """Both ways of one form, recorded."""
+
+    def __init__(self, owner: GraphedEncoder, data: Tensor, form: Form, pool: Any):
+        gradients = owner.gradients
+        self.real = form.sequences - SPARE
+        self.block = data.clone()
+        device = data.device
+
+        def ahead() -> Tensor:
+            with torch.enable_grad(), _autocast_without_cache(device):
+                return owner.compute(self.block, form)
+
+        def back(logits: Tensor) -> tuple[Tensor, ...]:
+            # As in eager training, where the way back begins outside of autocast.
+            with torch.autocast(device.type, enabled=False):
+                return torch.autograd.grad(logits, gradients.parameters, self.grad)
+
+        # What happens only the first time, such as loading a kernel, must not happen in a recording.
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            logits = ahead()
+            # Rows beyond the real ones stay 0: what fills a batch up has no gradient.
+            self.grad = torch.zeros_like(logits)
+            back(logits)
+            del logits
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.way_ahead, self.way_back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.way_ahead, pool=pool):
+            logits = ahead()
+        with torch.cuda.graph(self.way_back, pool=pool):
+            torch._foreach_add_(gradients.parts, back(logits))
+        # Held, so that no other graph of the pool is recorded over it.
+        self.logits = logits.detach()
+
+
+class _Played(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, data: Tensor, graph: _Graph, owner: GraphedEncoder) -> Tensor:
+        graph.block.copy_(data)
+        graph.way_ahead.replay()
+        owner.turn += 1
+        ctx.rest = graph, owner, owner.turn
+        return graph.logits[: graph.real].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
+        graph, owner, turn = ctx.rest
+        if turn != owner.turn:
+            raise RankwellError("another batch was computed between a batch's way forward and its way back")
+        graph.grad[: graph.real].copy_(grad)
+        graph.way_back.replay()
+        return None, None, None, None
+
+
+def _autocast_without_cache(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast as it is now. Its cache would keep weights in 16 bits from one step, and a recording, to the next."""
+    return torch.autocast(
+        device.type,
+        torch.get_autocast_dtype(device.type),
+        enabled=torch.is_autocast_enabled(device.type),
+        cache_enabled=False,
+    )

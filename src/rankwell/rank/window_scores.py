@@ -1,0 +1,191 @@
+"""The scores of documents' windows, kept: scored once, they are joined and weighted in as many ways as one likes.
+
+The file has a line for each pair, and its header says how many of the best windows are kept:
+
+    query    document    windows    first    mean    best1    best2    best3
+    q1       d7          5          0.12     0.31    0.88     0.40     0.12
+    q1       d2          1          0.05     0.05    0.05
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines, wrong_columns
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.inputs.windows import aggregate_windows, parse_aggregate
+from rankwell.rank.ranker import Activation, Ranker, Rows, Scores, Texts
+
+COLUMNS = ("query", "document", "windows", "first", "mean")
+
+
+@dataclass(frozen=True, eq=False)
+class WindowScores:
+    """The pairs of a run, query by query.
+
+    ===========  =====================================================================================
+    ``docids``   the documents of each query, by its id
+    ``counts``   (P,) how many windows each pair has
+    ``first``    (P,) the score of the first
+    ``mean``     (P,) the mean of all
+    ``best``     (P, N) the N best, the highest first; NaN where there are fewer
+    ===========  =====================================================================================
+    """
+
+    docids: dict[str, tuple[str, ...]]
+    counts: Rows
+    first: Scores
+    mean: Scores
+    best: Scores
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @classmethod
+    def of_run(cls, run: Run) -> WindowScores:
+        """A run's scores, as if each document were one window."""
+        scores = np.concatenate([np.zeros(0, np.float32), *(ranking.scores for ranking in run.values())])
+        docids = {qid: ranking.docids for qid, ranking in run.items()}
+        return cls(docids, np.ones(len(scores), np.int64), scores, scores, scores[:, None])
+
+    def aggregate(self, how: str) -> Scores:
+        """One score for each pair (P,), as :func:`~rankwell.inputs.windows.aggregate_windows` gives it."""
+        kind, weights = parse_aggregate(how)
+        if kind in ("first", "mean"):
+            return self.first if kind == "first" else self.mean
+        n = len(weights)
+        if n > self.best.shape[1] and bool((self.counts > self.best.shape[1]).any()):
+            raise RankwellError(f"{how} needs the {n} best windows, but only {self.best.shape[1]} are kept")
+        best = self.best[:, :n]
+        weight_of = np.where(np.isnan(best), np.float32(0), np.array(weights[: best.shape[1]], np.float32))
+        total: Scores = (np.nan_to_num(best) * weight_of).sum(axis=1) / weight_of.sum(axis=1)
+        return total
+
+    def run(self, how: str, *, name: str = "windows") -> Run:
+        """The run by the windows alone."""
+        return Run(_rankings(self.docids, self.aggregate(how)), name=name)
+
+    def write(self, path: FilePath) -> None:
+        """Write a tsv file; ``.gz`` compresses it. What is read again is the same, bit for bit."""
+        write_lines(path, "scores of windows", self._lines(path))
+
+    def _lines(self, path: FilePath) -> Iterator[str]:
+        names = [*COLUMNS, *(f"best{i + 1}" for i in range(self.best.shape[1]))]
+        yield "\t".join(names) + "\n"
+        # The shortest decimals that read back as the same 32-bit float.
+        columns = [list(map(repr, column.astype(np.float64).tolist())) for column in (self.first, self.mean)]
+        best, counts = self.best.astype(np.float64).tolist(), self.counts.tolist()
+        row = 0
+        for qid, docids in self.docids.items():
+            writable_ids(path, qid, docids)
+            for docid in docids:
+                kept = map(repr, best[row][: counts[row]])
+                cells = (qid, docid, str(counts[row]), *(column[row] for column in columns), *kept)
+                yield "\t".join(cells) + "\n"
+                row += 1
+
+    @classmethod
+    def read(cls, path: FilePath) -> WindowScores:
+        """Read what :meth:`write` wrote."""
+        header, lines = open_lines(path, "scores of windows")
+        names = header.split("\t")
+        if tuple(names[: len(COLUMNS)]) != COLUMNS or len(names) == len(COLUMNS):
+            raise InputError(path, 1, f"expected the columns {', '.join(COLUMNS)}, best1, …")
+        next(lines)
+        docids: dict[str, list[str]] = {}
+        counts: list[int] = []
+        numbers: list[list[float]] = []
+        kept = len(names) - len(COLUMNS)
+        for number, line in lines:
+            cells = line.split("\t")
+            try:
+                count = whole_number(cells[2])
+                values = list(map(float, cells[3:]))
+            except (ValueError, IndexError):
+                raise wrong_columns(path, number, line, names, "\t") from None
+            if count < 1 or len(values) != 2 + min(count, kept) or not np.isfinite(values).all():
+                raise InputError(path, number, f"the scores of {count} windows do not fit, of which {kept} are kept")
+            if docids and cells[0] in docids and cells[0] != next(reversed(docids)):
+                raise InputError(path, number, f"query {cells[0]!r} comes again after another")
+            docids.setdefault(cells[0], []).append(cells[1])
+            counts.append(count)
+            numbers.append([*values, *[np.nan] * (kept - min(count, kept))])
+        table = np.array(numbers, np.float32).reshape(-1, 2 + kept)
+        whole = {qid: tuple(own) for qid, own in docids.items()}
+        return cls(whole, np.array(counts, np.int64), table[:, 0], table[:, 1], table[:, 2:])
+
+
+def score_windows(
+    ranker: Ranker,
+    run: Run,
+    queries: Sequence[Query],
+    texts: Texts,
+    *,
+    depth: int = 1000,
+    keep: int = 3,
+    activation: Activation = None,
+) -> WindowScores:
+    """Score the windows of a run's documents, the first ``depth`` of each query, with the ranker's own windows.
+
+    ``keep`` best ones are kept of each pair. The score cache holds scores of documents, so it is not used.
+    """
+    if keep < 1:
+        raise RankwellError(f"the {keep} best windows are to be kept; it takes at least 1")
+    docids: dict[str, tuple[str, ...]] = {}
+    parts: list[_Part] = []
+    rest: Callable[[], list[_Part]] = list
+    for group in ranker.groups(run, queries, texts, depth=depth):
+        finish = ranker.begin_windows(group.pairs, group.documents, np.arange(len(group.pairs)), activation)
+        docids |= dict(zip(group.qids, group.docids, strict=True))
+        parts += rest()
+
+        def rest(finish: Callable[[], tuple[Scores, Rows]] = finish) -> list[_Part]:
+            return [_Part.of(*finish(), keep)]
+
+    parts += rest()
+    joined = _Part.join(parts, keep)
+    return WindowScores(docids, joined.counts, joined.first, joined.mean, joined.best)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """What is kept of some pairs."""
+
+    counts: Rows
+    first: Scores
+    mean: Scores
+    best: Scores
+
+    @classmethod
+    def of(cls, scores: Scores, owners: Rows, keep: int) -> _Part:
+        begins = np.flatnonzero(np.diff(owners, prepend=-1))
+        counts = np.diff(np.append(begins, len(owners)))
+        order = np.lexsort((-scores, owners))
+        rank = np.arange(len(owners)) - np.repeat(begins, counts)
+        best = np.full((len(begins), keep), np.nan, np.float32)
+        kept = rank < keep
+        best[np.repeat(np.arange(len(begins)), counts)[kept], rank[kept]] = scores[order][kept]
+        first, mean = (aggregate_windows(scores, owners, how) for how in ("first", "mean"))
+        return cls(counts, first, mean, best)
+
+    @classmethod
+    def join(cls, parts: Sequence[_Part], keep: int) -> _Part:
+        nothing = np.zeros(0, np.float32)
+        none = cls(np.zeros(0, np.int64), nothing, nothing, np.zeros((0, keep), np.float32))
+        every = [none, *parts]
+        return cls(
+            np.concatenate([part.counts for part in every]),
+            np.concatenate([part.first for part in every]),
+            np.concatenate([part.mean for part in every]),
+            np.concatenate([part.best for part in every]),
+        )
+
+
+def _rankings(docids: dict[str, tuple[str, ...]], scores: Scores) -> dict[str, Ranking]:
+    parts: list[NDArray[np.float32]] = np.split(scores, np.cumsum([len(own) for own in docids.values()])[:-1])
+    return {qid: Ranking.of(own, part) for (qid, own), part in zip(docids.items(), parts, strict=True)}

@@ -1,0 +1,1 @@
+"""The HTTP service: request engine, API, page."""

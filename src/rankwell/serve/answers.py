@@ -1,0 +1,163 @@
+"""From what was computed to what is answered: rankings side by side, and the spans a page highlights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.corpus.analyser import Analyzer, Word
+from rankwell.corpus.query_types import rule_type
+from rankwell.corpus.records import Ranking, ranking_order
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.serve.shapes import Asked, CohereRerank, Search, TeiRerank
+from rankwell.serve.state import Model, State
+
+Answer = dict[str, Any]
+
+
+def query_type(asked: Asked, model: Model | None) -> str | None:
+    """The query's type: as given, by the rules where they are asked for or the model takes one, or none."""
+    if asked.type == "none" or (asked.type is None and (model is None or not model.typed)):
+        return None
+    return rule_type(asked.query) if asked.type in (None, "auto") else asked.type
+
+
+def rerank_answer(
+    asked: CohereRerank | TeiRerank, scores: NDArray[np.float32], about: Mapping[str, Any]
+) -> Answer | list[Answer]:
+    """Texts best first, in the shape they were asked for; ``about`` is what only Cohere's shape has room for."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    texts = asked.texts_given()
+    if isinstance(asked, TeiRerank):
+        rows = [{"index": i, "score": float(scores[i])} for i in order]
+        return [{**row, "text": texts[row["index"]]} for row in rows] if asked.return_text else rows
+    found: list[Answer] = [{"index": i, "relevance_score": float(scores[i])} for i in order[: asked.top_n]]
+    if asked.return_documents:
+        found = [{**row, "document": {"text": texts[row["index"]]}} for row in found]
+    return {"results": found, **about}
+
+
+@dataclass(frozen=True, eq=False)
+class Reranked:
+    """Candidates in the model's order, with their probabilities."""
+
+    ranking: Ranking
+    probabilities: Sequence[float]
+
+    @classmethod
+    def of(cls, docids: Sequence[str], scores: NDArray[np.float32], probabilities: NDArray[np.float32]) -> Reranked:
+        """From the candidates in any order."""
+        order = ranking_order(docids, scores)
+        ranking = Ranking(tuple(docids[i] for i in order), scores[order])
+        return cls(ranking, probabilities[order].tolist())
+
+
+def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, with_bm25: bool) -> Answer:
+    """A page of each ranking; each row says where its document stands in both."""
+    before = {docid: rank for rank, docid in enumerate(found.docids, 1)}
+    after = {docid: rank for rank, docid in enumerate(reranked.ranking.docids, 1)} if reranked else {}
+    page = slice(asked.offset, asked.offset + asked.k)
+
+    def row(rank: int, docid: str, score: float) -> Answer:
+        old, new = before[docid], after.get(docid)
+        moved = None if new is None or not with_bm25 else old - new
+        return {"rank": rank, "docid": docid, "score": score, "before": old, "after": new, "moved": moved}
+
+    def rows(ranking: Ranking) -> list[Answer]:
+        pairs = zip(ranking.docids[page], ranking.scores[page].tolist(), strict=True)
+        return [row(rank, docid, score) for rank, (docid, score) in enumerate(pairs, asked.offset + 1)]
+
+    new_rows = rows(reranked.ranking) if reranked else None
+    for entry, probability in zip(new_rows or (), reranked.probabilities[page] if reranked else (), strict=True):
+        entry["probability"] = probability
+    return {"bm25": rows(found) if with_bm25 else None, "rerank": new_rows, "candidates": len(found)}
+
+
+def documents_answer(state: State, model: Model | None, asked: Search, docids: Sequence[str]) -> Answer:
+    """The documents' texts and the query's words, with the spans to highlight in each of them."""
+    assert state.index is not None
+    texts = [printable(text) for text in state.index.texts(docids)] if state.has_texts else [None] * len(docids)
+    if not asked.highlight:
+        none: Answer = {"matches": [], "split_words": []}
+        shown = {docid: {"text": text, **none} for docid, text in zip(docids, texts, strict=True)}
+        return {"query_matches": [], "query_split_words": [], "documents": shown}
+    with state.lock:
+        words = [_words(state.index.analyzer, text or "") for text in (asked.query, *texts)]
+    numbers: dict[str, int] = {}
+    for word in words[0]:
+        if word.term is not None:
+            numbers.setdefault(word.term, len(numbers))
+    tokenizer = model.ranker.tokenizer if model else None
+    splits = _split_words(tokenizer, words, [asked.query, *(text or "" for text in texts)])
+    matches = [
+        [
+            {"begin": word.begin, "end": word.end, "term": numbers[word.term]}
+            for word in own
+            if word.term is not None and word.term in numbers
+        ]
+        for own in words
+    ]
+    shown = {
+        docid: {"text": text, "matches": found, "split_words": split}
+        for docid, text, found, split in zip(docids, texts, matches[1:], splits[1:], strict=True)
+    }
+    return {"query_matches": matches[0], "query_split_words": splits[0], "documents": shown}
+
+
+def _words(analyzer: Analyzer, text: str) -> list[Word]:
+    return analyzer.words(text)
+
+
+def _split_words(
+    tokenizer: Tokenizer | None, words: Sequence[Sequence[Word]], texts: Sequence[str]
+) -> list[list[Answer]]:
+    """Of each text the words that the tokenizer splits, with their pieces; each distinct word is tokenised once."""
+    if tokenizer is None:
+        return [[] for _ in words]
+    spelled = [
+        [text[word.begin : word.end] for word in own] for own, text in zip(words, texts, strict=True)
+    ]
+    distinct = list(dict.fromkeys(word for own in spelled for word in own))
+    pieces = tokenizer.encode(distinct)
+    split: dict[str, list[str]] = {}
+    for word, begin, end in zip(distinct, pieces.begins.tolist(), pieces.ends.tolist(), strict=True):
+        if pieces.continues[begin:end].any():
+            split[word] = tokenizer.token_names(pieces.ids[begin:end])
+    return [
+        [
+            {"begin": word.begin, "end": word.end, "pieces": split[text]}
+            for word, text in zip(own, written, strict=True)
+            if text in split
+        ]
+        for own, written in zip(words, spelled, strict=True)
+    ]
+
+
+def explain_answer(model: Model, query: str, document: str, type: str | None, asked: Any) -> Answer:
+    """A pair's explanation, with one attention map."""
+    from rankwell.rank.explain import explain
+
+    found = explain(model.ranker, query, document, type, attention=asked.attention, markers=asked.markers)
+    return {
+        **found.as_dict(asked.layer, asked.head),
+        "open": found.open.astype(int).tolist(),
+        "links": [
+            {
+                "source": link.source.text,
+                "target": link.target.text,
+                "source_positions": list(link.source.positions),
+                "target_positions": list(link.target.positions),
+                "weight": round(link.weight, 5),
+            }
+            for link in found.strongest(asked.layer, asked.head, most=asked.links)
+        ],
+    }
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for each half of a surrogate pair, which JSON in UTF-8 cannot hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")

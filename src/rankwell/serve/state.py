@@ -1,0 +1,226 @@
+"""What is served: an index and models, opened together, replaced together.
+
+A :class:`State` never changes. A request takes the current one when it begins and keeps it to its end, so what it
+returns is of one index and one model, whatever is reloaded meanwhile; the last request that has an old state closes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.inputs.fitting import Fitting, window_fields
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.templates import TruncationReport, lay_out_pairs
+from rankwell.inputs.windows import aggregate_windows
+from rankwell.models.config import RankerConfig, read_encoder_config
+from rankwell.models.names import find_model
+from rankwell.rank.engine import Logits, load, probability, relevance
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import find_tokens
+from rankwell.retrieve.index import Index
+
+NO_MODEL = "there is no re-ranker here: results are BM25's alone; serve one with --model"
+WARM_UP = "how do bees keep warm in winter"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where index and models are; ``options`` are those of the backend's engine."""
+
+    index: Path | None = None
+    models: tuple[str, ...] = ()
+    backend: str = "torch"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """A request's pairs as the engine takes them: the sequences, and the pair of each."""
+
+    sequences: Sequences
+    owners: NDArray[np.int64]
+    aggregate: str
+    cut: int
+    """The pairs of which something did not fit."""
+
+    def scores(self, logits: Logits, *, raw: bool) -> NDArray[np.float32]:
+        """One score a pair, the model's own or p(relevant)."""
+        return aggregate_windows(relevance(logits) if raw else probability(logits), self.owners, self.aggregate)
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that is served."""
+
+    name: str
+    folder: Path
+    backend: str
+    config: RankerConfig
+    ranker: Ranker
+
+    @property
+    def typed(self) -> bool:
+        """Whether its template has a place for the query's type."""
+        return any(own.name == "type" for own in self.ranker.template.fields)
+
+    @property
+    def explainable(self) -> bool:
+        """Whether its attention can be looked at."""
+        return self.backend == "torch"
+
+    def pieces(self, texts: Sequence[str]) -> Pieces:
+        """Texts as the model's tokens."""
+        return self.ranker.tokenizer.encode(texts, stems=self.ranker.template.markers)
+
+    def lay_out(self, query: str, documents: Pieces, type: str | None = None, *, truncate: bool = False) -> Laid:
+        """The pairs of a query and documents; ``truncate`` cuts long ones instead of reading them in windows."""
+        ranker, rows = self.ranker, np.zeros(len(documents), np.int64)
+        fields = {"query": self.pieces([query]).take(rows), "document": documents}
+        if type:
+            fields["type"] = self.pieces([type.lower()]).take(rows)
+        windows = None if truncate else ranker.windows
+        fields, owners = window_fields(ranker.template, ranker.tokenizer.special, fields, windows)
+        report = TruncationReport()
+        sequences = lay_out_pairs(
+            ranker.template,
+            ranker.tokenizer.special,
+            fields,
+            report.of_windows(owners),
+            segments=ranker.segments,
+        )
+        return Laid(sequences, owners, windows.aggregate if windows else "first", report.pairs_cut)
+
+    def described(self) -> dict[str, Any]:
+        """The model as ``/models`` shows it."""
+        template = self.ranker.template
+        encoder = read_encoder_config(self.folder) if (self.folder / "config.json").is_file() else None
+        return {
+            "name": self.name,
+            "backend": self.backend,
+            "device": str(getattr(self.ranker.engine, "device", "cpu")),
+            "template": template.name,
+            "max_length": template.max_length,
+            "max_query": template.max_query,
+            "attention": self.config.attention,
+            "markers": template.markers,
+            "typed": self.typed,
+            "outputs": 2 if self.config.head == "two_logits" else 1,
+            "explainable": self.explainable,
+            "layers": encoder.num_hidden_layers if encoder else None,
+            "heads": encoder.num_attention_heads if encoder else None,
+            "figures": self.config.figures,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """An index and models, ready."""
+
+    index: Index | None
+    models: Mapping[str, Model]
+    generation: int = 1
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of the index's analyser, whose stemmer two threads must not use at once."""
+
+    @property
+    def default(self) -> Model | None:
+        """The model of requests that name none."""
+        return next(iter(self.models.values()), None)
+
+    @property
+    def note(self) -> str | None:
+        """What a user should know."""
+        return None if self.models else NO_MODEL
+
+    @cached_property
+    def has_texts(self) -> bool:
+        """Whether the index keeps its documents' texts."""
+        if self.index is None:
+            return False
+        try:
+            self.index.texts(self.index.docids(np.arange(min(1, len(self.index)))))
+        except RankwellError:
+            return False
+        return True
+
+    @cached_property
+    def tokens(self) -> dict[str, TokenSource | None]:
+        """For each model, the tokens of all documents, where they are kept beside the index."""
+        return {
+            name: self.index
+            and find_tokens(self.index, model.ranker.tokenizer, stems=model.ranker.template.markers)
+            for name, model in self.models.items()
+        }
+
+    def documents(self, model: Model, docids: Sequence[str]) -> Pieces:
+        """Documents of the index as a model's tokens."""
+        assert self.index is not None
+        kept = self.tokens[model.name]
+        return kept.at(kept.numbers(docids)) if kept is not None else model.pieces(self.index.texts(docids))
+
+
+def open_state(sources: Sources, generation: int = 1) -> State:
+    """Open everything and use it once: what is broken is found now, and the first request is as fast as the next."""
+    if sources.index is None and not sources.models:
+        raise RankwellError("nothing to serve: give an index, a model, or both")
+    index = Index.open(sources.index) if sources.index is not None else None
+    models: dict[str, Model] = {}
+    for source in sources.models:
+        model = open_model(source, sources)
+        if model.name in models:
+            model = Model(source, model.folder, model.backend, model.config, model.ranker)
+        if model.name in models:
+            raise RankwellError(f"{source}: this model is given twice")
+        models[model.name] = model
+    state = State(index, models, generation)
+    if index is not None and models and not state.has_texts:
+        raise RankwellError(f"{index.folder} was built without texts, which a re-ranker needs; build it again with them")
+    if index is not None:
+        index.rank(WARM_UP, k=1)
+    state.tokens  # noqa: B018  (found now, not at the first request)
+    return state
+
+
+def open_model(source: str, sources: Sources) -> Model:
+    """A model, checked and warm."""
+    folder = find_model(source)
+    loaded = load(folder, sources.backend, sources.changes, sources.options)
+    config = loaded.config
+    template = config.template.build()
+    if {own.name for own in template.fields} - {"type"} != {"query", "document"}:
+        raise RankwellError(f"{source}: its template, {template.name}, is not that of a re-ranker of single documents")
+    windows = config.windows.build() if config.windows else Fitting()
+    ranker = Ranker(loaded.engine, loaded.tokenizer, template, windows=windows, segments=loaded.segments)
+    model = Model(folder.resolve().name or source, folder, sources.backend, config, ranker)
+    logits = ranker.engine.logits(model.lay_out(WARM_UP, model.pieces([WARM_UP])).sequences)
+    if not np.isfinite(logits).all():
+        raise RankwellError(f"{source}: its scores are not numbers")
+    return model
+
+
+class Holder:
+    """The current state, and its replacement by a new one of the same sources."""
+
+    def __init__(self, sources: Sources):
+        self.sources = sources
+        self.state = open_state(sources)
+        self._lock = threading.Lock()
+
+    def reload(self) -> State:
+        """Open the sources anew; only when that has gone well does the new state take over."""
+        with self._lock:
+            fresh = open_state(self.sources, self.state.generation + 1)
+            self.state = fresh
+        return fresh

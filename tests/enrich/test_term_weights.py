@@ -1,0 +1,286 @@
+"""Term weights: from a model's numbers to term frequencies, over texts, windows and whole collections."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.formats import read_weights, write_weights
+from rankwell.corpus.records import Document, TermWeights
+from rankwell.corpus.store import DocumentStore
+from rankwell.enrich.term_weights import (
+    Passages,
+    TermWeigher,
+    WeightOptions,
+    lay_out_passages,
+    term_frequencies,
+    weights_of,
+)
+from rankwell.enrich.weighing import StemWords, read_shards, tf_counts, weigh_collection, weigh_texts
+from rankwell.enrich.weighted_index import build_weighted_index
+from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.retrieve.index import Index
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+KERNELS_RUN = INTERPRETED or torch.cuda.is_available()
+TEXTS = [
+    "Bees make honey, and honey keeps.",
+    "",
+    "The bridge over the river: bridges, rivers and the U.S. Navy's iron.",
+    "of the and to",
+    "Müller's café — naïve coffee; coffees don't keep! " * 6,
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of random weights, which therefore gives every word another one."""
+    model, tokenizer = load_token_weights(tiny_checkpoint, seed=4)
+    with torch.no_grad():
+        model.head.weight.mul_(4)
+        model.head.bias.fill_(0.5)
+    folder = tmp_path_factory.mktemp("weights") / "model"
+    save_token_weights(folder, model, tokenizer, 24)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weigher(checkpoint: Path) -> TermWeigher:
+    return TermWeigher.from_pretrained(checkpoint, device="cpu")
+
+
+def slow_terms(weigher: TermWeigher, text: str) -> dict[str, float]:
+    """The largest weight of each term, word by word, for a text that is one window."""
+    pieces = weigher.tokenizer.encode([text], stems=True)
+    passages = weigher.lay_out(pieces)
+    assert len(passages.sequences) == 1
+    with torch.inference_mode():
+        weights = weights_of(weigher.model, weigher._place(passages.sequences)).tolist()
+    encoding = weigher.tokenizer._backend.encode(text, add_special_tokens=False)
+    begins = [begin for begin, _ in encoding.offsets]
+    found: dict[str, float] = {}
+    for word in Analyzer.english().words(text):
+        if word.term is not None:
+            weight = weights[1 + begins.index(word.begin)]
+            found[word.term] = max(weight, found.get(word.term, -np.inf))
+    return found
+
+
+@pytest.mark.parametrize("text", [TEXTS[0], TEXTS[2]])
+def test_a_term_takes_the_largest_weight_of_its_words_first_pieces(checkpoint: Path, text: str) -> None:
+    weigher = TermWeigher.from_pretrained(checkpoint, device="cpu", max_length=64)
+    (found,) = weigh_texts(weigher, [text], WeightOptions())
+    expected = {term: round(100 * y) for term, y in slow_terms(weigher, text).items() if round(100 * y) >= 1}
+    terms = Analyzer.english().stems(list(found))
+    assert dict(zip(terms, found.values(), strict=True)) == expected
+    assert len(expected) >= 3
+
+
+def test_words_are_kept_as_they_stand_and_in_order(weigher: TermWeigher) -> None:
+    found = weigh_texts(weigher, TEXTS, WeightOptions(scale=1e4))
+    assert found[1] == found[3] == {}
+    words = [word.text for word in Analyzer.english().words(TEXTS[4])]
+    assert set(found[4]) <= set(words)
+    assert sorted(found[4], key=words.index) == list(found[4])
+    assert not {"coffee", "coffees"} <= set(found[4])  # one stem is one term, as its first word
+
+
+def _passages(rows: list[int], stems: list[int]) -> Passages:
+    nothing = np.zeros(0, np.int32)
+    sequences = Sequences(nothing, nothing.astype(np.int8), nothing, nothing, nothing.astype(bool), np.zeros(0, int))
+    return Passages(sequences, np.zeros(0, np.int64), np.arange(len(rows)), np.array(rows), np.array(stems))
+
+
+def test_frequencies_by_hand() -> None:
+    passages = _passages([0, 0, 0, 0, 1, 1], [7, 3, 7, 5, 7, 9])
+    weights = np.array([0.2, -0.4, 0.904, 0.004, 0.25, 0.0049], np.float32)
+    linear = term_frequencies(passages, weights, WeightOptions())
+    assert linear.rows.tolist() == [0, 1]
+    assert linear.stems.tolist() == [7, 7]
+    assert linear.frequencies.tolist() == [90, 25]
+    root = term_frequencies(passages, weights, WeightOptions("root"))
+    assert list(zip(root.rows.tolist(), root.stems.tolist(), root.frequencies.tolist(), strict=True)) == [
+        (0, 7, 95),
+        (0, 5, 6),
+        (1, 7, 50),
+        (1, 9, 7),
+    ]
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    with pytest.raises(RankwellError, match="no scaling of term weights is called 'log'"):
+        WeightOptions("log")
+    with pytest.raises(RankwellError, match="scaled by 0"):
+        WeightOptions(scale=0)
+
+
+def test_long_passages_are_read_in_windows_and_nothing_is_cut(weigher: TermWeigher) -> None:
+    pieces = weigher.tokenizer.encode(TEXTS, stems=True)
+    passages = lay_out_passages(pieces, weigher.tokenizer.special, 24)
+    assert passages.sequences.lengths().max() <= 24
+    assert np.bincount(passages.owners).tolist()[:4] == [1, 1, 2, 1]
+    assert np.bincount(passages.owners)[4] > 3
+    # Every first piece of a word is among the windows', with its own token.
+    for row in range(len(TEXTS)):
+        own = pieces.take([row])
+        assert set(passages.stems[passages.rows == row]) == set(own.stems[own.opens].tolist())
+        ids = passages.sequences.tokens[passages.tokens[passages.rows == row]]
+        assert set(ids) == set(own.ids[own.opens].tolist())
+
+
+def test_a_windowed_term_has_the_largest_of_its_windows(weigher: TermWeigher) -> None:
+    text = " ".join(["honey bridge iron coffee bread"] * 9)
+    pieces = weigher.tokenizer.encode([text], stems=True)
+    passages = weigher.lay_out(pieces)
+    weights, largest = weigher.weigh(passages), {}
+    assert len(passages.sequences) > 2
+    for window in range(len(passages.sequences)):
+        part = passages.part(window, window + 1)
+        assert len(part.sequences) == 1
+        for stem, weight in zip(part.stems.tolist(), weigher.weigh(part).tolist(), strict=True):
+            largest[stem] = max(largest.get(stem, -9.0), weight)
+    found = term_frequencies(passages, weights, WeightOptions(scale=1e5))
+    for stem, frequency in zip(found.stems.tolist(), found.frequencies.tolist(), strict=True):
+        assert frequency == pytest.approx(1e5 * largest[stem], abs=2)
+
+
+def test_batches_do_not_change_the_weights(checkpoint: Path) -> None:
+    whole, small = (TermWeigher.from_pretrained(checkpoint, device="cpu", budget=budget) for budget in (None, 30))
+    passages = whole.lay_out(whole.tokenizer.encode(TEXTS, stems=True))
+    np.testing.assert_allclose(whole.weigh(passages), small.weigh(passages), atol=2e-6)
+
+
+@pytest.mark.skipif(not KERNELS_RUN, reason="no GPU, no interpreter of its kernels")
+def test_packed_batches_give_the_weights_of_padded_ones(checkpoint: Path) -> None:
+    device = "cpu" if INTERPRETED else "cuda"
+    grid, packed = (
+        TermWeigher.from_pretrained(checkpoint, device=device, dtype=torch.float32, packed=packed)
+        for packed in (False, True)
+    )
+    passages = grid.lay_out(grid.tokenizer.encode(TEXTS, stems=True))
+    np.testing.assert_allclose(packed.weigh(passages), grid.weigh(passages), atol=2e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_in_16_bits_gives_nearly_the_same_frequencies(checkpoint: Path, weigher: TermWeigher) -> None:
+    fast = TermWeigher.from_pretrained(checkpoint, device="cuda")
+    passages = fast.lay_out(fast.tokenizer.encode(TEXTS, stems=True))
+    np.testing.assert_allclose(fast.weigh(passages), weigher.weigh(passages), atol=0.05)
+
+
+def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
+    checkpoint: Path, weigher: TermWeigher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = TermWeigher.from_pretrained(checkpoint, device="cpu", budget=120)
+    passages = small.lay_out(small.tokenizer.encode(TEXTS, stems=True))
+    place = small._place
+
+    def full(sequences: Sequences) -> object:
+        if len(sequences.tokens) > 100:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return place(sequences)
+
+    monkeypatch.setattr(small, "_place", full)
+    with pytest.warns(UserWarning, match="out of GPU memory; going on with 60 tokens at a time"):
+        found = small.weigh(passages)
+    np.testing.assert_allclose(found, weigher.weigh(passages), atol=2e-6)
+
+
+def test_a_model_without_token_weights_is_refused(tiny_checkpoint: Path) -> None:
+    with pytest.raises(InputError, match="without a weight for each token"):
+        TermWeigher.from_pretrained(tiny_checkpoint)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DocumentStore:
+    documents = [Document(f"d{i}", f"{TEXTS[i % 5]} number{i}") for i in range(57)]
+    return DocumentStore.build([*documents, Document('quo"te\\d', 'a "quoted" word')], tmp_path / "documents")
+
+
+def test_shards_are_the_weights_file_of_the_whole_collection(
+    store: DocumentStore, weigher: TermWeigher, tmp_path: Path
+) -> None:
+    options = WeightOptions()
+    shards = weigh_collection(store, weigher, options, tmp_path / "weights", model="m", shard_size=10)
+    shards.join(tmp_path / "joined.jsonl")
+    documents = list(store)
+    vectors = weigh_texts(weigher, [document.text for document in documents], options)
+    expected = [TermWeights(d.docid, vector) for d, vector in zip(documents, vectors, strict=True)]
+    write_weights(expected, tmp_path / "expected.jsonl")
+    # Batches differ between the two, so a weight may round the other way; the words may not.
+    for ours, theirs in zip(read_weights(tmp_path / "joined.jsonl"), expected, strict=True):
+        assert ours.docid == theirs.docid
+        assert list(ours.weights) == list(theirs.weights)
+        assert np.abs(np.subtract([*ours.weights.values()], [*theirs.weights.values()])).max(initial=0) <= 1
+    line = (tmp_path / "joined.jsonl").read_text().splitlines()[0]
+    assert line == json.dumps(json.loads(line), ensure_ascii=False)  # as write_weights writes it
+    found = [tf for d in read_shards(shards) for tf in d.weights.values()]
+    assert tf_counts(shards).tolist() == np.bincount(found).tolist()
+
+
+def test_the_index_has_the_weights_as_term_frequencies(
+    store: DocumentStore, checkpoint: Path, weigher: TermWeigher, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    kept = tmp_path / "kept.jsonl.gz"
+    index = build_weighted_index(iter(store), out, checkpoint, weigher, WeightOptions(), source="s", weights_out=kept)
+    assert len(index) == len(store)
+    assert not (tmp_path / "index.weights").exists()
+    again = Index.build(iter(store), tmp_path / "again", weights=read_weights(kept))
+    for text in ("honey", "bridge iron", "coffee number7"):
+        ours, theirs = index.rank(text, k1=10, b=0.9), again.rank(text, k1=10, b=0.9)
+        assert ours.docids == theirs.docids
+        assert ours.docids
+    with pytest.raises(RankwellError, match="holds an index already"):
+        build_weighted_index(iter(store), out, checkpoint, weigher, WeightOptions(), source="s")
+
+
+def test_weighing_that_was_stopped_goes_on_where_it_stood(
+    store: DocumentStore, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weigher = TermWeigher.from_pretrained(checkpoint, device="cpu")
+    weighed: list[int] = []
+    submit = TermWeigher.submit
+
+    def stops(self: TermWeigher, passages: Passages) -> object:
+        weighed.append(int(passages.owners.max()) + 1)
+        if len(weighed) == 3:
+            raise KeyboardInterrupt
+        return submit(self, passages)
+
+    monkeypatch.setattr(TermWeigher, "submit", stops)
+    build = {"source": "s", "options": WeightOptions(), "model": checkpoint, "weigher": weigher}
+    with pytest.raises(KeyboardInterrupt):
+        build_weighted_index(iter(store), tmp_path / "a", shard_size=10, **build)  # type: ignore[arg-type]
+    assert not (tmp_path / "a").exists()
+    build_weighted_index(iter([]), tmp_path / "a", shard_size=10, **build)  # type: ignore[arg-type]
+    assert sum(weighed) == len(store) + 10  # nothing but the shard it was stopped in is done twice
+    monkeypatch.setattr(TermWeigher, "submit", submit)
+    build_weighted_index(iter(store), tmp_path / "b", shard_size=10, **build)  # type: ignore[arg-type]
+    hits = [Index.open(tmp_path / name).rank("coffee keep iron", k1=10, k=60) for name in "ab"]
+    assert hits[0].docids == hits[1].docids
+    assert hits[0].scores.tolist() == hits[1].scores.tolist()
+
+
+def test_tokens_of_other_texts_are_noticed(weigher: TermWeigher) -> None:
+    terms = weigher.frequencies(weigher.tokenizer.encode(["bees make honey"], stems=True), WeightOptions(scale=1e4))
+    with pytest.raises(RankwellError, match="stored tokens are not those of the texts"):
+        StemWords(weigher.tokenizer).read(["bread and salt"]).of(terms)
+
+
+def test_a_word_has_one_stem_whatever_stands_around_it(tiny_tokenizer: Path) -> None:
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    alone, within = (tokenizer.encode([text], stems=True) for text in ("rivers", "The rivers' banks"))
+    assert int(alone.stems[0]) in within.stems.tolist()
