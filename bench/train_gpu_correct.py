@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import traceback
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rankwell.inputs.sequences import Sequences
+from rankwell.models import graphs
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.graphs import GraphedEncoder
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
@@ -115,13 +118,34 @@ def graph_correct(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, 
     through the gradient cache.
     """
     found: dict[str, Any] = {}
+    works = {"recording": _recording, "chunks": _graphed_chunks, "training": _graphed_training}
     for rule in RULES[1:2] if bench.smoke else RULES[:2]:
-        for name, work in (("chunks", _graphed_chunks), ("training", _graphed_training)):
+        for name, work in works.items():
             try:
                 found[f"{rule}, {name}"] = work(bench, config, data, rule)
-            except Exception as error:
-                found[f"{rule}, {name}"] = f"{type(error).__name__}: {error}"[:1000]
+            except Exception:
+                found[f"{rule}, {name}"] = traceback.format_exc()[-1500:]
     return found
+
+
+def _recording(bench: Bench, config: EncoderConfig, data: Data, rule: AttentionRule) -> Any:
+    """How long it takes; where it fails, which elsewhere is a warning, why."""
+    model = random_model(config, bench.device).train()
+    blocks = packed_blocks(model.encoder, rule)
+    assert blocks is not None
+    graphed = GraphedEncoder(model, rule, blocks)
+    block, form = BlockPlacer(torch.device(bench.device), rule, blocks)(some_pairs(bench, 48, 21))
+    if not bench.gpu:
+        return "needs a GPU"
+    begin = time.perf_counter()
+    with computing(bench)():
+        made = graphs._Graph(graphed, block, form, torch.cuda.graph_pool_handle())
+    bench.wait()
+    recorded = time.perf_counter()
+    made.way_ahead.replay()
+    made.way_back.replay()
+    bench.wait()
+    return {"seconds": round(recorded - begin, 3), "ms_of_a_replay": round((time.perf_counter() - recorded) * 1e3, 2)}
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:

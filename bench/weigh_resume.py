@@ -35,8 +35,8 @@ def make_model(folder: Path, tokenizer_of: str) -> None:
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    model = TokenWeightModel(Encoder(EncoderConfig(vocab_size=len(tokenizer), max_position_embeddings=512, **shape)))
+    shape = EncoderConfig(len(tokenizer), 32, 2, 2, 64, max_position_embeddings=512)
+    model = TokenWeightModel(Encoder(shape))
     with torch.no_grad():
         model.head.weight.mul_(10)
         model.head.bias.fill_(0.3)

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.formats import read_run, read_weights
+from rankwell.corpus.formats import read_weights
 from rankwell.corpus.records import Query
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stages import check_tuning, hold_out, with_first_stage
@@ -47,7 +47,7 @@ def trained(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_it_leaves_model_weights_index_tuning_and_candidates(trained: tuple[Trained, Path]) -> None:
     done, folder = trained
     names = {path.name for path in folder.iterdir()}
-    assert {"model", "weights", "index", "bm25.json", "candidates.run.gz", "terms.html", "stage.json"} <= names
+    assert {"model", "weights", "index", "bm25.json", "terms.html", "stage.json"} <= names
     figures = json.loads((folder / "stage.json").read_text())["produced"]["figures"]
     best = json.loads((folder / "bm25.json").read_text())["best"]
     assert (figures["k1"], figures["b"]) == (best["k1"], best["b"])
@@ -59,8 +59,7 @@ def test_it_leaves_model_weights_index_tuning_and_candidates(trained: tuple[Trai
     ]
     assert weighed == [f"d{i}" for i in range(12)]
     expected = index.search(data.train.queries, k=12, k1=best["k1"], b=best["b"])
-    found = read_run(folder / "candidates.run.gz")
-    assert {qid: ranking.docids for qid, ranking in found.items()} == {q: r.docids for q, r in expected.items()}
+    assert {q: r.docids for q, r in data.train.run.items()} == {q: r.docids for q, r in expected.items()}
 
 
 def test_the_dev_queries_are_measured_on_the_weighted_index(trained: tuple[Trained, Path]) -> None:
@@ -75,7 +74,7 @@ def test_later_stages_can_take_their_candidates_from_it(trained: tuple[Trained, 
     done, folder = trained
     data = done.work.data
     changed = with_first_stage(data, folder, 3)
-    assert changed.train.run["train0"].docids == read_run(folder / "candidates.run.gz").head(3)["train0"].docids
+    assert changed.train.run["train0"].docids == data.train.run.head(3)["train0"].docids
     assert changed.dev.queries == data.dev.queries
     assert changed.dev.digest != data.dev.digest
     assert max(len(ranking) for ranking in changed.dev.run.values()) <= 3

@@ -40,6 +40,12 @@ def index(
         Path | None,
         typer.Option("--show", metavar="PAGE.html", help="The first passages, their words shaded by weight."),
     ] = None,
+    expansions: Annotated[
+        Path | None,
+        typer.Option(
+            "--expansions", metavar="FILE", help="Queries to index with each passage, as `rankwell expand` writes them."
+        ),
+    ] = None,
     tokens: Annotated[
         Path | None,
         typer.Option(
@@ -67,12 +73,16 @@ def index(
 
         rankwell index collection.tsv --out weighted --weights deepct/model
 
+        rankwell index collection.tsv --out expanded --expansions expansions.jsonl.gz
+
     Weighing goes on where it was killed; the same command given several times at once shares the work.
     """
     from rankwell.core.errors import MissingExtraError, RankwellError
     from rankwell.corpus.analyser import analyzer_from_options
     from rankwell.corpus.datasets import resolve_documents
     from rankwell.corpus.formats import read_weights
+    from rankwell.corpus.formats.expansions import read_expansions
+    from rankwell.enrich.expansion import combine_weights
     from rankwell.retrieve.index import Index
 
     begin = time.monotonic()
@@ -87,6 +97,8 @@ def index(
     by_model = weights is not None and weights.is_dir()
     if not by_model and (weights_out is not None or show is not None or scaling != "linear"):
         raise RankwellError("--weights-out, --show and --scaling are for --weights MODEL, the folder of a model")
+    if by_model and expansions is not None:
+        raise RankwellError("--expansions goes with a file of weights, which --weights MODEL --weights-out FILE makes")
     if by_model:
         if append or (stemmer, stop_words) != ("porter", "lucene"):
             raise RankwellError("--weights MODEL goes with the default analyser, and not with --append")
@@ -99,11 +111,17 @@ def index(
             collection, out, weights, scaling, store=store, overwrite=overwrite, weights_out=weights_out, show=show
         )
     else:
+        analyzer = analyzer_from_options(stemmer, stop_words)
+        queries = read_expansions(expansions) if expansions else None
+        vectors = read_weights(weights) if weights else None
+        if vectors is not None and queries is not None:
+            vectors, queries = combine_weights(vectors, queries, analyzer=analyzer), None
         made = Index.build(
             resolve_documents(collection),
             out,
-            analyzer=analyzer_from_options(stemmer, stop_words),
-            weights=read_weights(weights) if weights else None,
+            analyzer=analyzer,
+            weights=vectors,
+            expansions=queries,
             store=store,
             append=append,
             overwrite=overwrite,

@@ -9,6 +9,7 @@ import typer
 
 from rankwell.cli.demo import demo
 from rankwell.cli.evaluate import evaluate
+from rankwell.cli.expand import expand
 from rankwell.cli.experiment import experiment
 from rankwell.cli.explain import explain
 from rankwell.cli.export import export
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (index, search, rerank, evaluate, tune, train, experiment, types, explain, export, demo):
+for verb in (index, expand, search, rerank, evaluate, tune, train, experiment, types, explain, export, demo):
     app.command(no_args_is_help=verb is not demo)(verb)
 
 

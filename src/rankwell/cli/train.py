@@ -20,6 +20,14 @@ def train(
             "`stages.NAME=off` leaves a stage out.",
         ),
     ] = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            "--queries",
+            metavar="SPLIT",
+            help="The split to train on; `generated` is what `rankwell expand --queries` wrote.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on in --out, even if it holds a recipe of another name.")
     ] = False,
@@ -48,7 +56,8 @@ def train(
     from rankwell.training.stage_store import process_number
     from rankwell.training.stages import STAGES
 
-    chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, settings or ())
+    asked = [f"data.train={queries}"] if queries is not None else []
+    chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, [*(settings or ()), *asked])
     if check:
         claim(out, chosen, resume=resume)
         ready = make_ready(chosen, STAGES, out, device=device)

@@ -13,6 +13,7 @@ _TEMPLATES = {
     "mono": "`[CLS] query [SEP] document [SEP]`",
     "typed": "`[CLS] type [SEP] query [SEP] document [SEP]`; without a type, it and its `[SEP]` are left out",
     "duo": "`[CLS] query [SEP] document [SEP] other document [SEP]`",
+    "nli": "`[CLS] document [SEP] query [SEP]`: the document is the premise, the query the hypothesis",
 }
 _RULES = {
     "full": "every token attends to every token",
@@ -48,6 +49,8 @@ def _system(ranker: RankerConfig) -> str:
     """The name under which papers know such a model."""
     if ranker.template.name == "duo":
         return "A duoBERT ranker"
+    if ranker.template.name == "nli":
+        return "A judge of entailment as a ranker"
     if ranker.template.markers:
         return "A MarkedBERT ranker"
     return "A DR-BERT ranker" if ranker.attention != "full" or ranker.template.name == "typed" else "A monoBERT ranker"
@@ -73,7 +76,9 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     }
     if template.markers:
         rows["Markers"] = "`[ek] … [/ek]` around words whose stem the query and the document share"
-    if ranker.windows is not None:
+    if ranker.windows == "cut":
+        rows["Long documents"] = "cut to the length above, in training and by default in use"
+    elif ranker.windows is not None:
         windows = ranker.windows
         rows["Long documents"] = (
             f"windows of {windows.size} words every {windows.stride}, their scores joined by {windows.aggregate}"

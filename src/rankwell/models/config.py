@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
 from rankwell.models.shape import AttentionRule as AttentionRule
@@ -60,11 +61,19 @@ class RankerConfig(BaseModel):
     head: HeadKind = "two_logits"
     pooler: bool = True
     """Whether BERT's pooler (dense + tanh) stands between [CLS] and the head, as in transformers' classifiers."""
-    windows: WindowsConfig | None = None
+    windows: WindowsConfig | Literal["cut"] | None = None
+    """How documents longer than the template's room are read: in windows as large as it (None) or of so many words, or
+    cut to it."""
     history: list[dict[str, Any]] = Field(default_factory=list)
     """The training stages that made the model, oldest first."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """Measured figures: name → value, with the data they were measured on."""
+
+    def reading(self) -> Windows | None:
+        """The windows documents are read in, None where what does not fit is cut."""
+        if self.windows is None:
+            return Fitting()
+        return None if self.windows == "cut" else self.windows.build()
 
     def changed(self, changes: Mapping[str, Any]) -> RankerConfig:
         """This configuration with parts replaced; of a template or windows only the settings that are named."""

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.attention import Blocks
@@ -31,7 +32,7 @@ from rankwell.models.placing import SPARE, Form, open_block
 from rankwell.models.shape import AttentionRule
 
 GRAPHS = 16  # kept at a time
-RECORDED_AT = 3  # of how many batches of a form the last is recorded
+RECORDED_AT = 3  # how often a form has come when it is recorded
 _LINE = 32  # numbers: 128 bytes, where every gradient begins anew
 
 
@@ -82,6 +83,7 @@ class GraphedEncoder(nn.Module):
         """Whether forms are recorded: not on a CPU, nor any more once it has failed."""
         self.turn = 0
         self._seen: dict[Form, int] = {}
+        self._needed = RECORDED_AT
         self._graphs: OrderedDict[Form, _Graph] = OrderedDict()
         self._pool: Any = None
         self._addresses = self._where()
@@ -109,6 +111,21 @@ class GraphedEncoder(nn.Module):
         """The logits of all sequences of a block, computed as usual."""
         found: Tensor = self.model(*open_block(data, form, self.rule, self.blocks))
         return found
+
+    def compute_apart(self, data: Tensor, form: Form) -> tuple[Tensor, list[Tensor]]:
+        """The logits of all sequences, and the weights they were computed with: new names for the parameters' memory.
+
+        Autograd remembers for a parameter on which stream its gradient is gathered as long as any batch's graph is
+        alive, and in a recording that must be the recording's own.
+        """
+        weights = {
+            name: parameter.detach().requires_grad_()
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
+        batch = open_block(data, form, self.rule, self.blocks)
+        found: Tensor = functional_call(self.model, weights, tuple(batch))
+        return found, list(weights.values())
 
     def clear_gradients(self) -> None:
         """Set the gradients to 0; to be called before each step."""
@@ -141,12 +158,14 @@ class GraphedEncoder(nn.Module):
         if self.most is not None and form.tokens > self.most:
             return None
         self._seen[form] = self._seen.get(form, 0) + 1
-        if self._seen[form] < RECORDED_AT:
+        if self._seen[form] < self._needed:
             return None
         try:
-            while len(self._graphs) >= GRAPHS:
+            if len(self._graphs) >= GRAPHS:
                 torch.cuda.synchronize(data.device)  # it may still be playing
                 self._graphs.popitem(last=False)
+                # Recording takes as long as many steps: with more forms than graphs it must become rare.
+                self._needed *= 2
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph = _Graph(self, data, form, self._pool)
         except Exception as error:
@@ -156,7 +175,7 @@ class GraphedEncoder(nn.Module):
             said = str(error).split("\n")[0]
             warnings.warn(f"training goes on without CUDA graphs: {type(error).__name__}: {said}", stacklevel=2)
             return None
-        self._seen[form] = 0  # if it has to make room, it must earn its place again
+        self._seen[form] = 0  # should it have to make room, it must earn its place again
         self._graphs[form] = graph
         return graph
 
@@ -166,34 +185,33 @@ class _Graph:
 
     def __init__(self, owner: GraphedEncoder, data: Tensor, form: Form, pool: Any):
         gradients = owner.gradients
+        device = data.device
         self.real = form.sequences - SPARE
         self.block = data.clone()
-        device = data.device
+        # Rows beyond the real ones stay 0: what fills a batch up has no gradient.
+        self.grad = torch.zeros(form.sequences, owner.model.head.out_features, device=device)
 
-        def ahead() -> Tensor:
+        def ahead() -> tuple[Tensor, list[Tensor]]:
             with torch.enable_grad(), _autocast_without_cache(device):
-                return owner.compute(self.block, form)
+                return owner.compute_apart(self.block, form)
 
-        def back(logits: Tensor) -> tuple[Tensor, ...]:
+        def back(logits: Tensor, weights: list[Tensor]) -> None:
             # As in eager training, where the way back begins outside of autocast.
-            with torch.autocast(device.type, enabled=False):
-                return torch.autograd.grad(logits, gradients.parameters, self.grad)
+            with torch.autocast(device.type, enabled=False), torch.no_grad():
+                torch._foreach_add_(gradients.parts, torch.autograd.grad(logits, weights, self.grad))
 
-        # What happens only the first time, such as loading a kernel, must not happen in a recording.
+        # What happens only the first time, such as loading a kernel, must not happen in a recording. The gradients are
+        # not changed by it, since those of the logits are still 0.
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            logits = ahead()
-            # Rows beyond the real ones stay 0: what fills a batch up has no gradient.
-            self.grad = torch.zeros_like(logits)
-            back(logits)
-            del logits
+            back(*ahead())
         torch.cuda.current_stream(device).wait_stream(side)
         self.way_ahead, self.way_back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.way_ahead, pool=pool):
-            logits = ahead()
+            logits, weights = ahead()
         with torch.cuda.graph(self.way_back, pool=pool):
-            torch._foreach_add_(gradients.parts, back(logits))
+            back(logits, weights)
         # Held, so that no other graph of the pool is recorded over it.
         self.logits = logits.detach()
 

@@ -172,7 +172,8 @@ class Sdnet(nn.Module):
 
     def score_passages(self, queries: QueryStates, passages: WordBatch, matches: Tensor) -> Tensor:
         """The scores of passages, each with the query of its row."""
-        return self.score(self.signals(queries, passages, matches))[:, 0].float()
+        scores: Tensor = self.score(self.signals(queries, passages, matches))
+        return scores[:, 0].float()
 
     def signals(self, queries: QueryStates, passages: WordBatch, matches: Tensor) -> Tensor:
         """The largest match signals of each passage, largest first: (P, top)."""
@@ -235,5 +236,6 @@ def load_sdnet(folder: Path) -> Sdnet:
     except FileNotFoundError:
         raise InputError(folder, None, f"no {WEIGHTS}") from None
     except (SafetensorError, RuntimeError) as error:
-        raise InputError(folder / WEIGHTS, None, f"not the weights {DESCRIPTION} describes ({error})") from None
+        problem = " ".join(str(error).split())
+        raise InputError(folder / WEIGHTS, None, f"not the weights {DESCRIPTION} describes ({problem})") from None
     return model.eval()

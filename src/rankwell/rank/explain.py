@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.batching import take_sequences
-from rankwell.inputs.fitting import Fitting, window_fields
+from rankwell.inputs.fitting import window_fields
 from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
@@ -272,9 +272,8 @@ def dense_pass(
 
 def _as_ranker(loaded: Loaded) -> Ranker:
     config = loaded.config
-    windows = config.windows.build() if config.windows else Fitting()
     template = config.template.build()
-    return Ranker(loaded.engine, loaded.tokenizer, template, windows=windows, segments=loaded.segments)
+    return Ranker(loaded.engine, loaded.tokenizer, template, windows=config.reading(), segments=loaded.segments)
 
 
 def _describe(

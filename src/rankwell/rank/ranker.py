@@ -131,7 +131,7 @@ class Ranker:
         folder = find_model(folder)
         loaded = load(folder, backend, changes, engine or {})
         if windows == "default":
-            windows = loaded.config.windows.build() if loaded.config.windows else FITTING
+            windows = loaded.config.reading()
         template = loaded.config.template.build()
         identity = ""
         if cache is not None:

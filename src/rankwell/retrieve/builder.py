@@ -12,6 +12,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -93,10 +94,15 @@ class SegmentBuilder:
         """A hash of all ids and texts in order."""
         return self._digest.hexdigest()
 
-    def add_texts(self, docids: list[str], texts: list[str]) -> None:
-        """Add documents whose term frequencies are counted from their texts."""
+    def add_texts(self, docids: list[str], texts: list[str], added: list[str] | None = None) -> None:
+        """Add documents whose term frequencies are counted from their texts and from what is ``added`` to each, which
+        is not kept.
+        """
         first = self.documents
         text, ends = self._add_documents(docids, texts)
+        if added is not None:
+            text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
+            self._digest.update(text.data)
         words, counts = self._vocabulary.words_of(text, ends)
         self._make_room(len(words))
         lengths = np.empty(len(docids), np.float32)
@@ -123,24 +129,25 @@ class SegmentBuilder:
         """
         first = self.documents
         self._add_documents(docids, texts)
-        lengths = np.zeros(len(docids), np.float32)
-        self._make_room(sum(map(len, weights)))
-        for i, by_word in enumerate(weights):
-            by_term: dict[int, float] = {}
-            for term, weight in zip(self._vocabulary.terms_of(list(by_word)).tolist(), by_word.values(), strict=True):
-                if not abs(weight) <= LARGEST_WEIGHT:
-                    raise RankwellError(f"document {docids[i]!r} has a term weight that is not a finite number")
-                if term >= 0 and weight > SMALLEST_WEIGHT:
-                    by_term[term] = max(weight, by_term.get(term, 0.0))
-            here = slice(self._count, self._count + len(by_term))
-            self._terms[here] = list(by_term)
-            self._documents[here] = first + i
-            self._frequencies[here] = list(by_term.values())
-            self._integral = self._integral and all(float(weight).is_integer() for weight in by_term.values())
-            self._largest = max(self._largest, *by_term.values(), 0.0)
-            lengths[i] = sum(by_term.values())
-            self._count += len(by_term)
-        self._lengths.append(lengths)
+        rows = np.repeat(np.arange(len(docids)), [len(by_word) for by_word in weights])
+        terms = self._vocabulary.terms_of([word for by_word in weights for word in by_word]).astype(np.int64)
+        values = np.fromiter(chain.from_iterable(by_word.values() for by_word in weights), np.float64, len(rows))
+        if (wrong := ~(np.abs(values) <= LARGEST_WEIGHT)).any():
+            docid = docids[int(rows[wrong.argmax()])]
+            raise RankwellError(f"document {docid!r} has a term weight that is not a finite number")
+        kept = (terms >= 0) & (values > SMALLEST_WEIGHT)
+        keys, group = np.unique((rows[kept] << 32) | terms[kept], return_inverse=True)
+        largest = np.zeros(len(keys))
+        np.maximum.at(largest, group, values[kept])
+        self._make_room(len(keys))
+        here = slice(self._count, self._count + len(keys))
+        self._terms[here] = keys & 0xFFFFFFFF
+        self._documents[here] = first + (keys >> 32)
+        self._frequencies[here] = largest
+        self._integral = self._integral and bool((largest == np.rint(largest)).all())
+        self._largest = max(self._largest, float(largest.max(initial=0.0)))
+        self._lengths.append(np.bincount(keys >> 32, largest, len(docids)).astype(np.float32))
+        self._count += len(keys)
 
     def finish(self) -> None:
         """Merge the runs and write everything; the builder's memory is freed."""

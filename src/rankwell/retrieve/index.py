@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, atomic_text, di
 from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
+from rankwell.corpus.formats.expansions import Expansion
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights, ranking_order
 from rankwell.corpus.store import document_batches
 from rankwell.retrieve.bm25 import BM25, Hits, search_segments
@@ -66,6 +67,7 @@ class Index:
         *,
         analyzer: Analyzer | None = None,
         weights: Iterable[TermWeights] | None = None,
+        expansions: Iterable[Expansion] | None = None,
         store: bool = True,
         append: bool = False,
         overwrite: bool = False,
@@ -74,8 +76,11 @@ class Index:
 
         ``store`` keeps the texts too, for re-ranking and display. ``append`` adds a segment to an existing index,
         ``overwrite`` replaces it; without either an existing index is an error. ``weights`` gives the documents' term
-        frequencies by word, as any positive numbers, in place of counting; they come in the order of the documents.
+        frequencies by word, as any positive numbers, in place of counting; ``expansions`` gives queries whose terms are
+        counted with each document's own, but not kept as its text. Both come in the order of the documents.
         """
+        if weights is not None and expansions is not None:
+            raise RankwellError("weights and expansions: add the expansions to the weights first")
         folder = Path(folder)
         exists = (folder / "index.json").exists()
         if exists and not (append or overwrite):
@@ -95,12 +100,17 @@ class Index:
             name = _next_segment_name(folder)
             with atomic_folder(folder / name) as temporary:
                 builder = SegmentBuilder(temporary, analyzer, store=store)
-                _fill(builder, documents, weights, current)
+                _fill(builder, documents, weights, expansions, current)
                 builder.finish()
             hashes = [segment.data_hash for segment in current.segments] if current else []
             manifest = Manifest(
                 "index",
-                config={"analyzer": _analyzer_json(analyzer), "store": store, "weighted": weights is not None},
+                config={
+                    "analyzer": _analyzer_json(analyzer),
+                    "store": store,
+                    "weighted": weights is not None,
+                    "expanded": expansions is not None,
+                },
                 data=dict(zip([*old, name], [*hashes, builder.data_hash()], strict=True)),
             )
             _write_description(folder, analyzer, [*old, name], manifest)
@@ -202,30 +212,50 @@ class Index:
 
 
 def _fill(
-    builder: SegmentBuilder, documents: Iterable[Document], weights: Iterable[TermWeights] | None, current: Index | None
+    builder: SegmentBuilder,
+    documents: Iterable[Document],
+    weights: Iterable[TermWeights] | None,
+    expansions: Iterable[Expansion] | None,
+    current: Index | None,
 ) -> None:
     vectors = None if weights is None else iter(weights)
+    queries = None if expansions is None else iter(expansions)
     for docids, texts in document_batches(track(documents, "indexing", unit="documents")):
         for segment in current.segments if current else ():
             known = segment.store.docids.find(docids) >= 0
             if known.any():
                 twice = docids[int(known.argmax())]
                 raise RankwellError(f"document {twice!r} is in the index already; --append takes new documents only")
-        if vectors is None:
-            builder.add_texts(docids, texts)
+        if vectors is not None:
+            builder.add_weighted(docids, texts, [_next(docid, vectors, "weights").weights for docid in docids])
+        elif queries is not None:
+            added = [" ".join(_next(docid, queries, "expansions").queries) for docid in docids]
+            builder.add_texts(docids, texts, added)
         else:
-            builder.add_weighted(docids, texts, [_weights_of(docid, vectors) for docid in docids])
-    if vectors is not None and (extra := next(vectors, None)) is not None:
-        raise RankwellError(f"the weights go on after the last document, with {extra.docid!r}")
+            builder.add_texts(docids, texts)
+    if vectors is not None:
+        _refuse_rest(vectors, "weights")
+    if queries is not None:
+        _refuse_rest(queries, "expansions")
 
 
-def _weights_of(docid: str, vectors: Iterator[TermWeights]) -> Mapping[str, float]:
-    found = next(vectors, None)
+Enriched = TypeVar("Enriched", TermWeights, Expansion)
+
+
+def _refuse_rest(stream: Iterator[Enriched], name: str) -> None:
+    if (extra := next(stream, None)) is not None:
+        raise RankwellError(f"the {name} go on after the last document, with {extra.docid!r}")
+
+
+def _next(docid: str, stream: Iterator[Enriched], name: str) -> Enriched:
+    """What comes next, which must be this document's."""
+    found = next(stream, None)
     if found is None:
-        raise RankwellError(f"the weights end before document {docid!r}")
+        raise RankwellError(f"the {name} end before document {docid!r}")
     if found.docid != docid:
-        raise RankwellError(f"weights of {found.docid!r} where {docid!r} comes; they must be in the collection's order")
-    return found.weights
+        problem = f"{name} of {found.docid!r} where {docid!r} comes"
+        raise RankwellError(f"{problem}; they must be in the collection's order")
+    return found
 
 
 def _refuse_foreign_folder(folder: Path) -> None:

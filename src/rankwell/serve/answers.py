@@ -118,9 +118,7 @@ def _split_words(
     """Of each text the words that the tokenizer splits, with their pieces; each distinct word is tokenised once."""
     if tokenizer is None:
         return [[] for _ in words]
-    spelled = [
-        [text[word.begin : word.end] for word in own] for own, text in zip(words, texts, strict=True)
-    ]
+    spelled = [[text[word.begin : word.end] for word in own] for own, text in zip(words, texts, strict=True)]
     distinct = list(dict.fromkeys(word for own in spelled for word in own))
     pieces = tokenizer.encode(distinct)
     split: dict[str, list[str]] = {}

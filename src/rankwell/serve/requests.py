@@ -26,7 +26,7 @@ Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # What the page needs before a user can type a key, and what watches over the process.
-_OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
+_OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs.css", "/openapi.json"})
 _KINDS = {400: "malformed", 401: "unauthorized", 404: "not_found", 405: "method", 408: "deadline"}
 _SAFE_HEADERS = {
     b"x-content-type-options": b"nosniff",
@@ -193,7 +193,9 @@ class Gate:
             trace = error.__traceback__
             while trace is not None and trace.tb_next is not None:
                 trace = trace.tb_next
-            about["bug"] = f"{type(error).__name__} at {trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}" if trace else ""
+            about["bug"] = (
+                f"{type(error).__name__} at {trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}" if trace else ""
+            )
             if not status:
                 await ApiError(500, "internal", "the service failed").response(request_id)(scope, receive, send_on)
         finally:

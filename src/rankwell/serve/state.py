@@ -158,9 +158,10 @@ class State:
     @cached_property
     def tokens(self) -> dict[str, TokenSource | None]:
         """For each model, the tokens of all documents, where they are kept beside the index."""
+        if self.index is None:
+            return {}
         return {
-            name: self.index
-            and find_tokens(self.index, model.ranker.tokenizer, stems=model.ranker.template.markers)
+            name: find_tokens(self.index, model.ranker.tokenizer, stems=model.ranker.template.markers)
             for name, model in self.models.items()
         }
 
@@ -186,7 +187,9 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         models[model.name] = model
     state = State(index, models, generation)
     if index is not None and models and not state.has_texts:
-        raise RankwellError(f"{index.folder} was built without texts, which a re-ranker needs; build it again with them")
+        raise RankwellError(
+            f"{index.folder} was built without texts, which a re-ranker needs; build it again with them"
+        )
     if index is not None:
         index.rank(WARM_UP, k=1)
     state.tokens  # noqa: B018  (found now, not at the first request)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
@@ -80,6 +80,11 @@ class ModelOptions(Options):
     )
     mark_unmatched_query: bool = Field(
         default=False, description="Mark query words that the document does not have, too."
+    )
+    long_documents: Literal["windows", "cut"] = Field(
+        default="windows",
+        description="How documents over `max_length` are read in use: in windows, of which the best counts, or cut. "
+        "Training reads their beginning.",
     )
     pooler: bool = Field(default=True, description="Put BERT's pooler (dense + tanh) between [CLS] and the head.")
     adapt: bool = Field(

@@ -13,6 +13,7 @@ from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
 from rankwell.models.config import read_encoder_config, read_ranker_config
 from rankwell.models.names import find_model
+from rankwell.training.first_stages import with_first_stage
 from rankwell.training.prepare import folder_digest, prepare
 from rankwell.training.recipe import Recipe, read_yaml
 from rankwell.training.results import (
@@ -184,8 +185,12 @@ def _word(value: object) -> str:
 
 def _after(work: Work, planned: Planned, produced: Produced) -> Work:
     """What the next stage works with."""
+    prepared = work.prepared
+    if prepared is not None and produced.first_stage is not None:
+        prepared = with_first_stage(prepared, produced.first_stage, work.recipe.first_stage.depth)
     return replace(
         work,
+        prepared=prepared,
         model=produced.model or work.model,
         candidates=produced.candidates or work.candidates,
         done=(*work.done, Done(planned.stage, work.model, produced)),

@@ -20,13 +20,15 @@ PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention",
 
 @dataclass(frozen=True)
 class Produced:
-    """What a stage leaves: a checkpoint folder, the candidates that are kept (a TREC run), figures worth a record.
+    """What a stage leaves: a checkpoint folder, the candidates that are kept (a TREC run), a first stage of its own (a
+    folder with ``index`` and ``bm25.json``) in whose candidates later stages are trained and measured, figures.
 
     What is None stays as it was before the stage.
     """
 
     model: Path | None = None
     candidates: Path | None = None
+    first_stage: Path | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
 
@@ -70,7 +72,12 @@ class Work:
         model = self.recipe.model
         template = {name: getattr(model, name) for name in ("max_length", "max_query", "markers")}
         template |= {"name": model.template, "mark_unmatched_query": model.mark_unmatched_query}
-        return {"template": template, "attention": model.attention, "pooler": model.pooler}
+        return {
+            "template": template,
+            "attention": model.attention,
+            "pooler": model.pooler,
+            "windows": "cut" if model.long_documents == "cut" else None,
+        }
 
     @property
     def history(self) -> list[dict[str, Any]]:

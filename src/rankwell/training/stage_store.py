@@ -27,6 +27,7 @@ from rankwell.training.stage import Produced, StageKind, Work
 
 FORMAT = 1
 FINISHED = "stage.json"
+PLACES = ("model", "candidates", "first_stage")
 POLL_SECONDS = 0.2
 
 
@@ -103,14 +104,14 @@ def read_finished(folder: Path) -> Produced | None:
     path = folder / FINISHED
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        places = {name: record["produced"][name] for name in ("model", "candidates")}
+        places = {name: record["produced"].get(name) for name in PLACES}
         figures = dict(record["produced"]["figures"])
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError):
         raise InputError(path, None, "not the record of a stage; remove its folder to run the stage again") from None
     found = Produced(**{name: None if at is None else folder / at for name, at in places.items()}, figures=figures)
-    for place in (found.model, found.candidates):
+    for place in (found.model, found.candidates, found.first_stage):
         if place is not None and not place.exists():
             raise InputError(path, None, f"{place} is gone; remove {folder} to run the stage again")
     return found
@@ -126,7 +127,7 @@ def _record(folder: Path, planned: Planned, work: Work, produced: Produced, seco
         # Relative, so that the whole pool may be moved.
         return None if path is None else os.path.relpath(path, folder)
 
-    for path in (produced.model, produced.candidates):
+    for path in (produced.model, produced.candidates, produced.first_stage):
         if path is not None and not path.exists():
             raise RankwellError(f"the stage {planned.stage.name} says it left {path}, which is not there")
     options = planned.stage.options.model_dump(mode="json")
@@ -137,8 +138,7 @@ def _record(folder: Path, planned: Planned, work: Work, produced: Produced, seco
         "key": planned.key,
         "seconds": round(seconds, 3),
         "produced": {
-            "model": place(produced.model),
-            "candidates": place(produced.candidates),
+            **{name: place(getattr(produced, name)) for name in PLACES},
             "figures": produced.figures,
         },
     }

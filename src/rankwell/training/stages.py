@@ -8,11 +8,16 @@ duo         which of two documents is better?                     a second ranke
 classify    what kind of answer does a question ask for?          a classifier of questions
 deepct      which words of a passage matter?                      an index of weighted terms, and candidates from it
 doc2query   which queries does a passage answer?                  a query writer, expansions, an index with them
+sdnet       which passage's words answer, in a frozen BERT?       a small ranker, and BM25's share beside it
+windows     which parts of a long document match?                 the same ranker, and the scores of windows
+interpolate how much does the first stage still know?             the same ranker, and the best way to join the two
 """
 
 from __future__ import annotations
 
+from rankwell.training import document_stages as documents
 from rankwell.training import ranking_stages as ranking
+from rankwell.training import sdnet_stages as sdnet
 from rankwell.training import text_stages as texts
 from rankwell.training import weight_stages as weights
 from rankwell.training import writing_stages as writing
@@ -23,9 +28,12 @@ from rankwell.training.options import (
     DenoiseOptions,
     Doc2queryOptions,
     DuoOptions,
+    InterpolateOptions,
     ListwiseOptions,
     PointwiseOptions,
     PretrainOptions,
+    SdnetOptions,
+    WindowsOptions,
 )
 from rankwell.training.results import rerank_dev
 from rankwell.training.stage import PARTS, StageKind
@@ -55,4 +63,19 @@ STAGES: dict[str, StageKind] = {
         measure=writing.measure_doc2query,
         reads=frozenset({"collection", "train", "start", "seed"}),
     ),
+    "windows": StageKind(
+        WindowsOptions,
+        documents.windows_stage,
+        check=documents.check_windows,
+        measure=documents.measure_windows,
+        reads=PARTS - {"train", "seed"},
+    ),
+    "interpolate": StageKind(
+        InterpolateOptions,
+        documents.interpolate,
+        check=documents.check_interpolate,
+        measure=documents.measure_interpolate,
+        reads=PARTS - {"train"},
+    ),
+    "sdnet": StageKind(SdnetOptions, sdnet.sdnet, check=sdnet.check_sdnet, measure=sdnet.measure_sdnet),
 }

@@ -42,7 +42,9 @@ class Validation:
         # A copy: an engine turns its model to 16 bits on a GPU, and these weights are still to be trained.
         engine = TorchEngine(copy.deepcopy(model), self.config.attention, device=str(device))
         segments = model.encoder.config.type_vocab_size
-        ranker = Ranker(engine, self.tokenizer, self.config.template.build(), segments=segments)
+        ranker = Ranker(
+            engine, self.tokenizer, self.config.template.build(), windows=self.config.reading(), segments=segments
+        )
         if self.duo is None:
             found = ranker.rerank(self.run, self.queries, self.texts, depth=self.depth)
         else:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError
 from rankwell.core.shards import Shards
-from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
 from rankwell.enrich.weighing import model_digest, read_shards, tf_counts, weigh_collection, weigh_texts
@@ -45,7 +44,7 @@ def term_recall(work: Work, queries: tuple[Query, ...], tokenizer: Tokenizer) ->
 
 
 def deepct(work: Work, options: DeepctOptions, folder: Path) -> Produced:
-    """Train, weigh every passage, index the weights, tune BM25; leaves all of it, and candidates of train."""
+    """Train, weigh every passage, index the weights, tune BM25; leaves all of it as a first stage."""
     model, tokenizer = load_token_weights(work.model, seed=work.seed)
     held = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     recall = term_recall(work, held.train, tokenizer)
@@ -84,8 +83,7 @@ def deepct(work: Work, options: DeepctOptions, folder: Path) -> Produced:
     figures["terms of a passage"] = round(float(counts.sum() / len(store)), 2)
     figures["mean term frequency"] = round(float(np.arange(len(counts)) @ counts / max(1, counts.sum())), 2)
     _show(work, held.tune, weigher, chosen, folder, counts)
-    write_run(search_tuned(folder, work.data.train, work.recipe.first_stage.depth), folder / "candidates.run.gz")
-    return Produced(candidates=folder / "candidates.run.gz", figures=figures)
+    return Produced(first_stage=folder, figures=figures)
 
 
 def _index(work: Work, folder: Path, shards: Shards) -> Index:
@@ -124,5 +122,5 @@ def _show(
 
 def measure_deepct(work: Work, produced: Produced) -> Run:
     """The dev queries on the weighted index."""
-    assert produced.candidates is not None
-    return search_tuned(produced.candidates.parent, work.data.dev, work.recipe.first_stage.depth)
+    assert produced.first_stage is not None
+    return search_tuned(produced.first_stage, work.data.dev, work.recipe.first_stage.depth)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.shards import Shards
-from rankwell.corpus.formats import read_weights, write_run
+from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.expansions import read_expansions
 from rankwell.corpus.records import Query, Run, TermWeights
 from rankwell.enrich.expansion import (
@@ -63,7 +63,7 @@ def check_doc2query(work: Work, options: Doc2queryOptions) -> None:
 
 
 def doc2query(work: Work, options: Doc2queryOptions, folder: Path) -> Produced:
-    """Train, write queries for every passage, index them, tune BM25; leaves all of it, and candidates of train."""
+    """Train, write queries for every passage, index them, tune BM25; leaves all of it as a first stage."""
     held = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     trained, device = _train_writer(work, options, folder, held.train, held.tune)
     begin, store = time.monotonic(), work.data.collection.store
@@ -81,8 +81,7 @@ def doc2query(work: Work, options: Doc2queryOptions, folder: Path) -> Produced:
     grid: TuningOptions = before.options if before else options  # of weighted terms, k1 is another
     figures |= tune_first_stage(work, _index(work, folder, before), held.tune, grid, folder)
     _show(work, held.tune, folder)
-    write_run(search_tuned(folder, work.data.train, work.recipe.first_stage.depth), folder / "candidates.run.gz")
-    return Produced(candidates=folder / "candidates.run.gz", figures=figures)
+    return Produced(first_stage=folder, figures=figures)
 
 
 def _train_writer(
@@ -173,8 +172,8 @@ class _Weighted:
 
 def _weighted(work: Work) -> _Weighted | None:
     for done in reversed(work.done):
-        if isinstance(done.stage.options, DeepctOptions) and done.produced.candidates is not None:
-            return _Weighted(done.produced.candidates.parent, done.stage.options)
+        if isinstance(done.stage.options, DeepctOptions) and done.produced.first_stage is not None:
+            return _Weighted(done.produced.first_stage, done.stage.options)
     return None
 
 
@@ -194,8 +193,8 @@ def _index(work: Work, folder: Path, before: _Weighted | None) -> Index:
 
 def measure_doc2query(work: Work, produced: Produced) -> Run:
     """The dev queries on the expanded index."""
-    assert produced.candidates is not None
-    return search_tuned(produced.candidates.parent, work.data.dev, work.recipe.first_stage.depth)
+    assert produced.first_stage is not None
+    return search_tuned(produced.first_stage, work.data.dev, work.recipe.first_stage.depth)
 
 
 def _show(work: Work, queries: Sequence[Query], folder: Path) -> None:

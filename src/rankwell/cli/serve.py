@@ -1,0 +1,116 @@
+"""``rankwell serve``: an index and models over HTTP, with a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+DEFAULT_MODEL: str | None = None
+"""The model that is served where none is named; ``None``: there is no such model yet."""
+
+
+def serve(
+    index: Annotated[
+        Path | None, typer.Option("--index", help="An index to search. Without one or a model: the bundled sample.")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="A checkpoint folder or a name on the hub; an exported model. Twice: two models."),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen.")] = 8000,
+    host: Annotated[str, typer.Option("--host", help="0.0.0.0 to be reached from other machines.")] = "127.0.0.1",
+    backend: Annotated[
+        Literal["torch", "onnx", "openvino"], typer.Option("--backend", help="What computes the scores.")
+    ] = "torch",
+    device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", envvar="RANKWELL_KEY", help="A key that requests must bring; it allows /reload, too."),
+    ] = None,
+    origin: Annotated[
+        list[str] | None, typer.Option("--origin", help="A page of another host that may use the API (CORS).")
+    ] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option("--batch-tokens", min=1, help="Tokens of a batch; the backend's own, if not given.")
+    ] = None,
+    wait_ms: Annotated[float, typer.Option("--wait-ms", min=0, help="Wait so long for a fuller batch.")] = 1.0,
+    queue_tokens: Annotated[
+        int, typer.Option("--queue-tokens", min=1, help="Tokens that may wait; beyond them requests are refused.")
+    ] = 1 << 17,
+    timeout_ms: Annotated[int, typer.Option("--timeout-ms", min=1, help="The deadline of a request.")] = 30_000,
+    max_documents: Annotated[int, typer.Option("--max-documents", min=1, help="Texts of one request.")] = 1000,
+    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes of one request.")] = 8 << 20,
+    drain_seconds: Annotated[
+        int, typer.Option("--drain-seconds", min=0, help="When told to stop: finish requests for so long.")
+    ] = 30,
+) -> None:
+    """Serve an index and a re-ranker over HTTP, with a page to search and compare.
+
+    SIGTERM finishes what has begun and ends; SIGHUP opens index and models anew without dropping a request.
+
+    **Examples**
+
+        rankwell serve
+
+        rankwell serve --index my-index --model my-model --port 8080
+
+        RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
+    """
+    _require_packages()
+    from rankwell.serve.limits import Batching, Limits
+    from rankwell.serve.server import Address, run
+    from rankwell.serve.service import Service
+    from rankwell.serve.state import Sources
+
+    models = tuple(model or ())
+    if index is None and not models and DEFAULT_MODEL is not None:
+        models = (DEFAULT_MODEL,)
+    options: dict[str, Any] = {"device": device} if device else {}
+    usual = Limits()
+    limits = replace(
+        usual,
+        body_bytes=max_body,
+        bodies_bytes=max(max_body, usual.bodies_bytes),
+        documents=max_documents,
+        default_timeout_ms=timeout_ms,
+        most_timeout_ms=max(timeout_ms, usual.most_timeout_ms),
+    )
+    batching = Batching(batch_tokens, wait_ms, queue_tokens)
+    with _index(index, bool(model)) as folder:
+        service = Service(Sources(folder, models, backend, options), limits, batching)
+        if service.state.note:
+            typer.echo(f"rankwell: {service.state.note}", err=True)
+        typer.echo(f"rankwell: serving at http://{host}:{port}", err=True)
+        run(service, Address(host, port, key or None, tuple(origin or ()), drain_seconds))
+
+
+@contextmanager
+def _index(folder: Path | None, with_model: bool) -> Iterator[Path | None]:
+    """The index to serve; where nothing is named, one of the bundled sample, for as long as it is served."""
+    if folder is not None or with_model:
+        yield folder
+        return
+    from tempfile import TemporaryDirectory
+
+    from rankwell import sample
+    from rankwell.corpus.datasets import open_dataset
+    from rankwell.retrieve.index import Index
+
+    with TemporaryDirectory(prefix="rankwell-sample-") as scratch:
+        built = Index.build(open_dataset(sample.FOLDER).documents(), Path(scratch) / "sample")
+        yield built.folder
+
+
+def _require_packages() -> None:
+    from importlib.util import find_spec
+
+    from rankwell.core.errors import MissingExtraError
+
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        if find_spec(package) is None:
+            raise MissingExtraError(package.replace("_", "-"), "serve", "serving")

@@ -1,0 +1,48 @@
+"""Figures against an option's value, a line for each of several ways, with intervals over queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import MissingExtraError
+from rankwell.core.files import atomic_binary
+from rankwell.evaluation.significance import Interval, bootstrap_interval
+
+Values = NDArray[np.float64]
+Line = tuple[Values, Values]
+"""The option's values (X,) and the figures of each query under them (X, queries)."""
+
+ROUNDS = 1000
+
+
+def mean_interval(values: Values, *, rounds: int = ROUNDS) -> Interval:
+    """The 95 % bootstrap interval of the mean over queries."""
+    return bootstrap_interval(values, np.zeros_like(values), rounds=rounds)
+
+
+def draw_sweep(lines: Mapping[str, Line], path: Path, *, option: str, measure: str) -> None:
+    """Draw the means over queries with their 95 % bootstrap intervals as a png."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots", "drawing a sweep") from None
+    figure = Figure(figsize=(5.4, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, (x, values) in lines.items():
+        low, high = np.array([mean_interval(row) for row in values]).T
+        (drawn,) = axes.plot(x, values.mean(axis=1), marker="o", markersize=3.5, linewidth=1.2, label=name)
+        axes.fill_between(x, low, high, color=drawn.get_color(), alpha=0.12, linewidth=0)
+    axes.set_xlabel(option)
+    axes.set_ylabel(measure)
+    if all(float(value).is_integer() for x, _ in lines.values() for value in x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(lines) > 1:
+        axes.legend(frameon=False, fontsize=8)
+    with atomic_binary(path) as file:
+        figure.savefig(file, format="png", dpi=200)

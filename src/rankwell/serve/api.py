@@ -1,0 +1,182 @@
+"""The HTTP API: paths, and what stands around them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import HTMLResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from rankwell.serve.answers import Answer
+from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
+from rankwell.serve.requests import (
+    ApiError,
+    Bodies,
+    Gate,
+    http_error,
+    json_response,
+    parse,
+    validated,
+    within,
+)
+from rankwell.serve.service import Service
+from rankwell.serve.shapes import Asked, CohereRerank, Explain, Search, TeiRerank
+
+PAGE = Path(__file__).parent / "page"
+Shape = TypeVar("Shape", bound=BaseModel)
+Work = Callable[[Any, float, Answer], Awaitable[Any]]
+
+
+def create_app(
+    service: Service, *, key: str | None = None, origins: tuple[str, ...] = (), page: Path | None = PAGE
+) -> FastAPI:
+    """The application of a service; ``origins`` are other hosts' pages that may use it (CORS), by default none."""
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        await asyncio.to_thread(service.stop)
+
+    app = FastAPI(title="rankwell", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None, responses=RESPONSES)
+    app.state.service = service
+    bodies = Bodies(service.limits, service.metrics)
+
+    def about(request: Request) -> Answer:
+        found: Answer = request.scope["state"]["about"]
+        return found
+
+    async def answer(request: Request, shape: type[Asked] | None, work: Work) -> Response:
+        """Read a body, check it, and do the work within its deadline."""
+        arrived = time.monotonic()
+        if service.draining:
+            raise ApiError(503, "draining", "the service is about to stop", {"Retry-After": "5", "Connection": "close"})
+        raw = await bodies.read(request)
+        about(request)["bytes"] = len(raw)
+        found = parse(raw)
+        chosen = shape or _rerank_shape(found)
+        asked = validated(chosen, found)
+        del raw, found
+        deadline = arrived + _timeout(request, asked.timeout_ms, service) / 1000
+        result = await within(
+            request, _call(work, asked, deadline, about(request)), deadline - time.monotonic(), service.metrics
+        )
+        return json_response(result)
+
+    @app.post("/rerank", tags=["ranking"])
+    @app.post("/v1/rerank", include_in_schema=False)
+    @app.post("/v2/rerank", include_in_schema=False)
+    async def rerank(request: Request) -> Response:
+        """Order given texts by their relevance to a query."""
+        if service.engine.full:  # quicker than reading what cannot be taken
+            service.metrics.refused.inc()
+            raise service.overloaded(service.engine.refusal())
+
+        async def work(asked: CohereRerank | TeiRerank, deadline: float, noted: Answer) -> Any:
+            found = await service.rerank(asked, deadline, noted)
+            return {"id": request.scope["state"]["request_id"], **found} if isinstance(found, dict) else found
+
+        return await answer(request, None, work)
+
+    @app.post("/search", tags=["ranking"])
+    async def search(request: Request) -> Response:
+        """Search the index: BM25, the re-ranker, or both side by side."""
+        return await answer(request, Search, service.search)
+
+    @app.post("/explain", tags=["ranking"])
+    async def explain(request: Request) -> Response:
+        """Why a pair has its score."""
+
+        async def work(asked: Explain, deadline: float, noted: Answer) -> Answer:
+            return await service.explain(asked, noted)
+
+        return await answer(request, Explain, work)
+
+    @app.post("/reload", tags=["service"])
+    async def reload(request: Request) -> Response:
+        """Open index and models anew, beside the old ones."""
+        if key is None:
+            raise ApiError(403, "forbidden", "only a service with a key can be reloaded over HTTP; send it SIGHUP")
+        return json_response({**await service.reload(), "key": True})
+
+    @app.get("/models", tags=["service"])
+    async def models() -> Response:
+        """What is served."""
+        return json_response(service.models())
+
+    @app.get("/ready", tags=["service"])
+    async def ready() -> Response:
+        """Whether requests are taken, what is served, and the limits."""
+        return json_response({**service.ready(), "key": key is not None}, 503 if service.draining else 200)
+
+    @app.get("/health", tags=["service"])
+    async def health() -> Response:
+        """The process lives."""
+        return json_response({"status": "ok"})
+
+    @app.get("/metrics", tags=["service"])
+    async def metrics() -> Response:
+        """The service's figures, for Prometheus."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    description = describe_api(app)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return json_response(description)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(docs_page(description))
+
+    @app.get("/docs.css", include_in_schema=False)
+    async def style() -> Response:
+        # A file of its own: the service's policy allows no style within a page.
+        return Response(STYLE, media_type="text/css")
+
+    @app.exception_handler(ApiError)
+    async def refused(request: Request, error: ApiError) -> Response:
+        return error.response(request.scope["state"]["request_id"])
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        refusal = http_error(error.status_code)
+        refusal.headers.update(error.headers or {})
+        return refusal.response(request.scope["state"]["request_id"])
+
+    files: frozenset[str] = frozenset()
+    if page is not None and (page / "index.html").is_file():
+        app.mount("/", StaticFiles(directory=page, html=True), name="page")
+        files = frozenset(f"/{file.relative_to(page).as_posix()}" for file in page.rglob("*") if file.is_file())
+    if origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+    app.add_middleware(Gate, key=key, metrics=service.metrics, open_paths=files | {"/"})
+    return app
+
+
+async def _call(work: Work, asked: Asked, deadline: float, noted: Answer) -> Any:
+    return await work(asked, deadline, noted)
+
+
+def _rerank_shape(found: dict[str, Any]) -> type[CohereRerank] | type[TeiRerank]:
+    if ("documents" in found) == ("texts" in found):
+        raise ApiError(422, "validation", "body: expected documents (Cohere's shape) or texts (TEI's), one of the two")
+    return TeiRerank if "texts" in found else CohereRerank
+
+
+def _timeout(request: Request, asked: int | None, service: Service) -> int:
+    given = request.headers.get("x-timeout-ms")
+    if asked is None and given is not None:
+        if not given.isascii() or not given.isdigit() or not 0 < len(given) < 12 or int(given) < 1:
+            raise ApiError(422, "validation", "X-Timeout-Ms: expected a whole number of milliseconds, 1 or more")
+        asked = int(given)
+    return min(asked or service.limits.default_timeout_ms, service.limits.most_timeout_ms)
