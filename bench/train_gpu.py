@@ -6,8 +6,9 @@
 Models of three usual shapes with random weights train on lists of one relevant document and five others, 16 lists a
 step, AdamW, bf16 with fp32 weights, dropout 0.1. Pairs have at most 180 tokens, some 140 in the mean. Ours begin as
 stored tokens and go through the project's own task and step; the peer's CrossEncoderTrainer gets the same queries and
-documents as texts, which is what it takes. Each step prints what it found and writes ``--out`` anew; a step that fails
-is noted and the next one goes on; past ``--limit`` seconds what is left is skipped.
+documents as texts, which is what it takes. Ours are measured as CUDA graphs, recorded beforehand, and without. Each
+step prints what it found and writes ``--out`` anew; a step that fails is noted and the next one goes on; past
+``--limit`` seconds what is left is skipped.
 
 *share* is floating-point operations for real tokens over time, relative to an 8192³ bf16 product measured in the same
 run: three times the forward pass, the last layer for ``[CLS]`` alone, as it is computed. *share_of_model* counts the

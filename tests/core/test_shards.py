@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.shards import Shards, map_shards
+from rankwell.core.shards import Shards, map_shards, open_shards
 
 COUNT, SIZE = 6000, 100
 
@@ -159,3 +159,11 @@ def test_ranges_cover_the_items_once() -> None:
     shards = Shards(Path("nowhere"), 23, 10)
     assert [shards.items(number) for number in range(len(shards))] == [range(10), range(10, 20), range(20, 23)]
     assert len(Shards(Path("nowhere"), 0, 10)) == 0
+
+
+def test_what_makes_the_shards_can_be_recorded_before_any_is_made(tmp_path: Path) -> None:
+    open_shards(Shards(tmp_path / "s", 3, 2, {"model": "a"}))
+    assert [path.name for path in sorted((tmp_path / "s").iterdir())] == ["lock", "shards.json"]
+    open_shards(Shards(tmp_path / "s", 3, 2, {"model": "a"}))
+    with pytest.raises(RankwellError, match="model was 'a', now 'b'"):
+        open_shards(Shards(tmp_path / "s", 3, 2, {"model": "b"}))

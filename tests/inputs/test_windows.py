@@ -106,6 +106,10 @@ class TestAggregation:
             ("top2", [6, -2, 4.5]),
             ("top3", [13 / 3, -2, 13 / 3]),
             ("top9", [13 / 3, -2, 13 / 3]),
+            ("top3:1,1,1", [13 / 3, -2, 13 / 3]),
+            ("top2:3,1", [(3 * 9 + 3) / 4, -2, (3 * 5 + 4) / 4]),
+            ("top3:0.5,0.3,0.2", [0.5 * 9 + 0.3 * 3 + 0.2 * 1, -2, 0.5 * 5 + 0.3 * 4 + 0.2 * 4]),
+            ("top4:1,0,0,1", [9, -2, 5]),
         ],
     )
     def test_by_hand(self, how: str, expected: list[float]) -> None:
@@ -134,7 +138,12 @@ class TestAggregation:
             expected = [function(np.array(row, np.float64)) for row in rows]
             assert aggregate_windows(scores, owners, how) == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
-    @pytest.mark.parametrize("how", ["sum", "top0", "top", "top-1", ""])
+    @pytest.mark.parametrize("how", ["top2:1", "top2:0,1", "top2:1,-1", "top1:nan", "top1:inf", "top1:", "top2:a,b"])
+    def test_weights_that_are_none_are_told(self, how: str) -> None:
+        with pytest.raises(RankwellError, match="weights with commas, none negative and the first above 0"):
+            Windows(aggregate=how)
+
+    @pytest.mark.parametrize("how", ["sum", "top0", "top", "top-1", "", "top1001", "max:1"])
     def test_an_unknown_one_is_named(self, how: str) -> None:
         with pytest.raises(RankwellError, match="no aggregation is called"):
             Windows(aggregate=how)

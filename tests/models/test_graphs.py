@@ -246,7 +246,7 @@ def test_recording_computes_both_ways_and_leaves_the_gradients_alone(monkeypatch
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **_: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
     made = GraphedEncoder(Toy(), "full", BLOCKS)  # type: ignore[arg-type]
     made.clear_gradients()

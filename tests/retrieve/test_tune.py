@@ -140,7 +140,7 @@ def test_the_best_point_is_that_with_the_highest_mean(tuning: Tuning) -> None:
 def test_the_table_shows_the_grid_the_choice_and_the_figures() -> None:
     values = np.array([[0.0, 1.0], [1.0, 1.0], [0.5, 0.5], [0.0, 0.0], [0.25, 0.0]])
     settings = ((0.3, 0.1), (0.3, 0.5), (1.5, 0.1), (1.5, 0.5), (0.9, 0.4))
-    found = CrossValidation(best=1, chosen=(1, 2), values=np.array([1.0, 0.5]))
+    found = CrossValidation(best=1, chosen=(1, 2), values=np.array([1.0, 0.5]), settings=np.array([1, 2]))
     lines = Tuning("RR@10", settings, values, found).table().splitlines()
     assert lines[0] == "RR@10 by k1 (down) and b (across)"
     assert lines[2].split() == ["k1", "\\", "b", "0.1", "0.4", "0.5"]

@@ -35,7 +35,7 @@ def rerank(
         Path | None, typer.Option("--types", help="The queries' types, for the template typed: qid, tab, label.")
     ] = None,
     template: Annotated[
-        Literal["mono", "typed"] | None, typer.Option("--template", help="How texts are put together.")
+        Literal["mono", "typed", "nli"] | None, typer.Option("--template", help="How texts are put together.")
     ] = None,
     attention: Annotated[
         Literal["full", "strm", "strict", "exact_match"] | None,
@@ -56,7 +56,11 @@ def rerank(
     ] = None,
     stride: Annotated[int | None, typer.Option("--stride", help="Words from one window to the next.")] = None,
     aggregate: Annotated[
-        str | None, typer.Option("--aggregate", help="A document's score from its windows': max, mean, first, topN.")
+        str | None,
+        typer.Option(
+            "--aggregate",
+            help="A document's score from its windows': max, mean, first, topN, or with weights top3:0.5,0.3,0.2.",
+        ),
     ] = None,
     fuse: Annotated[
         float | None,

@@ -35,13 +35,18 @@ def serve(
     origin: Annotated[
         list[str] | None, typer.Option("--origin", help="A page of another host that may use the API (CORS).")
     ] = None,
+    experiment: Annotated[
+        list[Path] | None,
+        typer.Option("--experiment", help="A folder that rankwell experiment wrote, for the page to show."),
+    ] = None,
     batch_tokens: Annotated[
         int | None, typer.Option("--batch-tokens", min=1, help="Tokens of a batch; the backend's own, if not given.")
     ] = None,
     wait_ms: Annotated[float, typer.Option("--wait-ms", min=0, help="Wait so long for a fuller batch.")] = 1.0,
     queue_tokens: Annotated[
-        int, typer.Option("--queue-tokens", min=1, help="Tokens that may wait; beyond them requests are refused.")
-    ] = 1 << 17,
+        int | None,
+        typer.Option("--queue-tokens", min=1, help="Tokens that may wait; beyond them requests are refused."),
+    ] = None,
     timeout_ms: Annotated[int, typer.Option("--timeout-ms", min=1, help="The deadline of a request.")] = 30_000,
     max_documents: Annotated[int, typer.Option("--max-documents", min=1, help="Texts of one request.")] = 1000,
     max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes of one request.")] = 8 << 20,
@@ -62,11 +67,13 @@ def serve(
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
+    from rankwell.serve.experiments import check_experiments
     from rankwell.serve.limits import Batching, Limits
     from rankwell.serve.server import Address, run
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
+    check_experiments(experiment or ())
     models = tuple(model or ())
     if index is None and not models and DEFAULT_MODEL is not None:
         models = (DEFAULT_MODEL,)
@@ -86,7 +93,7 @@ def serve(
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
         typer.echo(f"rankwell: serving at http://{host}:{port}", err=True)
-        run(service, Address(host, port, key or None, tuple(origin or ()), drain_seconds))
+        run(service, Address(host, port, key or None, tuple(origin or ()), tuple(experiment or ()), drain_seconds))
 
 
 @contextmanager

@@ -91,6 +91,12 @@ def map_shards(shards: Shards, work: ShardWork, *, description: str = "working",
                 work(shards.items(number), file)
 
 
+def open_shards(shards: Shards) -> None:
+    """Record what makes these shards, before any is made; a folder that holds others is an error."""
+    with _locks(shards):
+        pass
+
+
 def _claims(shards: Shards, locks: IO[bytes], wait: bool) -> Iterator[int]:
     """Each shard that is this process's to do. While others work on the last ones it waits, lest one of them dies."""
     while pending := shards.pending():

@@ -17,6 +17,8 @@ Line = tuple[Values, Values]
 """The option's values (X,) and the figures of each query under them (X, queries)."""
 
 ROUNDS = 1000
+DODGE = 0.008
+"""From one line's points to the next one's, as a share of the axis."""
 
 
 def mean_interval(values: Values, *, rounds: int = ROUNDS) -> Interval:
@@ -33,10 +35,21 @@ def draw_sweep(lines: Mapping[str, Line], path: Path, *, option: str, measure: s
         raise MissingExtraError("matplotlib", "plots", "drawing a sweep") from None
     figure = Figure(figsize=(5.4, 3.4), layout="constrained")
     axes = figure.add_subplot()
-    for name, (x, values) in lines.items():
+    # Beside each other rather than in one another's way.
+    width = max(float(np.ptp(x)) for x, _ in lines.values()) * DODGE
+    for place, (name, (x, values)) in enumerate(lines.items()):
+        mean = values.mean(axis=1)
         low, high = np.array([mean_interval(row) for row in values]).T
-        (drawn,) = axes.plot(x, values.mean(axis=1), marker="o", markersize=3.5, linewidth=1.2, label=name)
-        axes.fill_between(x, low, high, color=drawn.get_color(), alpha=0.12, linewidth=0)
+        axes.errorbar(
+            x + width * (place - (len(lines) - 1) / 2),
+            mean,
+            yerr=np.maximum([mean - low, high - mean], 0.0),
+            marker="o",
+            markersize=3.5,
+            linewidth=1.2,
+            elinewidth=0.6,
+            label=name,
+        )
     axes.set_xlabel(option)
     axes.set_ylabel(measure)
     if all(float(value).is_integer() for x, _ in lines.values() for value in x):

@@ -160,6 +160,7 @@ class GraphedEncoder(nn.Module):
         self._seen[form] = self._seen.get(form, 0) + 1
         if self._seen[form] < self._needed:
             return None
+        stream = torch.cuda.current_stream(data.device) if data.is_cuda else None
         try:
             if len(self._graphs) >= GRAPHS:
                 torch.cuda.synchronize(data.device)  # it may still be playing
@@ -169,6 +170,8 @@ class GraphedEncoder(nn.Module):
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph = _Graph(self, data, form, self._pool)
         except Exception as error:
+            if stream is not None:  # a recording that fails as it ends leaves its own stream behind
+                torch.cuda.set_stream(stream)
             self.active = False
             self.forget()
             torch.cuda.empty_cache()
@@ -208,9 +211,10 @@ class _Graph:
             back(*ahead())
         torch.cuda.current_stream(device).wait_stream(side)
         self.way_ahead, self.way_back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.way_ahead, pool=pool):
+        # The mode keeps what other threads do, such as those that watch over several GPUs, from ending a recording.
+        with torch.cuda.graph(self.way_ahead, pool=pool, capture_error_mode="thread_local"):
             logits, weights = ahead()
-        with torch.cuda.graph(self.way_back, pool=pool):
+        with torch.cuda.graph(self.way_back, pool=pool, capture_error_mode="thread_local"):
             back(logits, weights)
         # Held, so that no other graph of the pool is recorded over it.
         self.logits = logits.detach()

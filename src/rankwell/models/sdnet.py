@@ -106,7 +106,7 @@ class QueryStates:
     ``vectors``   (B, L, E)        word vectors
     ``known``     (B, L, E+H+4h)   all there is of a word before matching: vector, BERT, h1, h2
     ``states``    3 of (B, L, 2h)  h1, h2 and the layer over them: what attention brings home
-    ``whole``     (B, 2h)          u, the query as one vector
+    ``whole``     (B, 2h)          Wₛᵀu, the query as one vector
     ``mask``      (B, L)           where a word is
     ============  ===============  =============================================================
     """
@@ -168,7 +168,9 @@ class Sdnet(nn.Module):
         (top,) = self.query_top(torch.cat([h1, h2], dim=2), queries.lengths, mask)
         seen = self.query_self(top, top, mask, top, others=True)
         known = torch.cat([embedded, h1, h2], dim=2)
-        return QueryStates(vectors, known, (h1, h2, top), self.query_pool(seen, mask), mask)
+        # Dropped here, not beside each passage: the passages of a list are then compared with the same query.
+        whole = self.match(self.drop(self.query_pool(seen, mask)[:, None])[:, 0])
+        return QueryStates(vectors, known, (h1, h2, top), whole, mask)
 
     def score_passages(self, queries: QueryStates, passages: WordBatch, matches: Tensor) -> Tensor:
         """The scores of passages, each with the query of its row."""
@@ -193,8 +195,7 @@ class Sdnet(nn.Module):
         everything = torch.cat([state, matched, embedded], dim=2)
         seen = self.passage_self(everything, everything, mask, state, others=True)
         (top,) = self.passage_top(torch.cat([state, seen], dim=2), lengths, mask)  # V
-        whole = self.match(self.drop(queries.whole[:, None])[:, 0])
-        signals = match_signals(whole, self.drop(top), mask, self.config.signals)
+        signals = match_signals(queries.whole, self.drop(top), mask, self.config.signals)
         return top_signals(signals, mask, self.config.top)
 
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import InputError, RankwellError
-from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines, wrong_columns
+from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines
+from rankwell.corpus.formats.runs import decimals
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.windows import aggregate_windows, parse_aggregate
 from rankwell.rank.ranker import Activation, Ranker, Rows, Scores, Texts
@@ -77,17 +78,15 @@ class WindowScores:
     def _lines(self, path: FilePath) -> Iterator[str]:
         names = [*COLUMNS, *(f"best{i + 1}" for i in range(self.best.shape[1]))]
         yield "\t".join(names) + "\n"
-        # The shortest decimals that read back as the same 32-bit float.
-        columns = [list(map(repr, column.astype(np.float64).tolist())) for column in (self.first, self.mean)]
-        best, counts = self.best.astype(np.float64).tolist(), self.counts.tolist()
-        row = 0
+        first, mean = decimals(self.first), decimals(self.mean)
+        best, counts = decimals(self.best[~np.isnan(self.best)]), self.counts.tolist()
+        row = begin = 0
         for qid, docids in self.docids.items():
             writable_ids(path, qid, docids)
             for docid in docids:
-                kept = map(repr, best[row][: counts[row]])
-                cells = (qid, docid, str(counts[row]), *(column[row] for column in columns), *kept)
-                yield "\t".join(cells) + "\n"
-                row += 1
+                end = begin + min(counts[row], self.best.shape[1])
+                yield "\t".join((qid, docid, str(counts[row]), first[row], mean[row], *best[begin:end])) + "\n"
+                row, begin = row + 1, end
 
     @classmethod
     def read(cls, path: FilePath) -> WindowScores:
@@ -104,12 +103,12 @@ class WindowScores:
         for number, line in lines:
             cells = line.split("\t")
             try:
-                count = whole_number(cells[2])
-                values = list(map(float, cells[3:]))
+                count, values = whole_number(cells[2]), list(map(float, cells[3:]))
             except (ValueError, IndexError):
-                raise wrong_columns(path, number, line, names, "\t") from None
+                count, values = 0, []
             if count < 1 or len(values) != 2 + min(count, kept) or not np.isfinite(values).all():
-                raise InputError(path, number, f"the scores of {count} windows do not fit, of which {kept} are kept")
+                expected = f"{', '.join(COLUMNS)} and as many of the {kept} best as there are windows"
+                raise InputError(path, number, f"expected {expected}, found {excerpt(line)}")
             if docids and cells[0] in docids and cells[0] != next(reversed(docids)):
                 raise InputError(path, number, f"query {cells[0]!r} comes again after another")
             docids.setdefault(cells[0], []).append(cells[1])

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.corpus.analyser import Analyzer, Word
+from rankwell.corpus.analyser import Word
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Ranking, ranking_order
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.serve.shapes import Asked, CohereRerank, Search, TeiRerank
+from rankwell.serve.shapes import Asked, CohereRerank, Explain, Search, TeiRerank
 from rankwell.serve.state import Model, State
 
 Answer = dict[str, Any]
@@ -80,13 +80,13 @@ def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, w
 def documents_answer(state: State, model: Model | None, asked: Search, docids: Sequence[str]) -> Answer:
     """The documents' texts and the query's words, with the spans to highlight in each of them."""
     assert state.index is not None
-    texts = [printable(text) for text in state.index.texts(docids)] if state.has_texts else [None] * len(docids)
+    texts = state.index.texts(docids) if state.has_texts else [None] * len(docids)
     if not asked.highlight:
         none: Answer = {"matches": [], "split_words": []}
         shown = {docid: {"text": text, **none} for docid, text in zip(docids, texts, strict=True)}
         return {"query_matches": [], "query_split_words": [], "documents": shown}
     with state.lock:
-        words = [_words(state.index.analyzer, text or "") for text in (asked.query, *texts)]
+        words = [state.index.analyzer.words(text or "") for text in (asked.query, *texts)]
     numbers: dict[str, int] = {}
     for word in words[0]:
         if word.term is not None:
@@ -106,10 +106,6 @@ def documents_answer(state: State, model: Model | None, asked: Search, docids: S
         for docid, text, found, split in zip(docids, texts, matches[1:], splits[1:], strict=True)
     }
     return {"query_matches": matches[0], "query_split_words": splits[0], "documents": shown}
-
-
-def _words(analyzer: Analyzer, text: str) -> list[Word]:
-    return analyzer.words(text)
 
 
 def _split_words(
@@ -135,7 +131,7 @@ def _split_words(
     ]
 
 
-def explain_answer(model: Model, query: str, document: str, type: str | None, asked: Any) -> Answer:
+def explain_answer(model: Model, query: str, document: str, type: str | None, asked: Explain) -> Answer:
     """A pair's explanation, with one attention map."""
     from rankwell.rank.explain import explain
 
@@ -154,8 +150,3 @@ def explain_answer(model: Model, query: str, document: str, type: str | None, as
             for link in found.strongest(asked.layer, asked.head, most=asked.links)
         ],
     }
-
-
-def printable(text: str) -> str:
-    """The text with a question mark for each half of a surrogate pair, which JSON in UTF-8 cannot hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 
 from rankwell.serve.answers import Answer
 from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
+from rankwell.serve.experiments import read_experiments
 from rankwell.serve.requests import (
     ApiError,
     Bodies,
@@ -37,7 +38,12 @@ Work = Callable[[Any, float, Answer], Awaitable[Any]]
 
 
 def create_app(
-    service: Service, *, key: str | None = None, origins: tuple[str, ...] = (), page: Path | None = PAGE
+    service: Service,
+    *,
+    key: str | None = None,
+    origins: tuple[str, ...] = (),
+    experiments: tuple[Path, ...] = (),
+    page: Path | None = PAGE,
 ) -> FastAPI:
     """The application of a service; ``origins`` are other hosts' pages that may use it (CORS), by default none."""
 
@@ -62,6 +68,9 @@ def create_app(
             raise ApiError(503, "draining", "the service is about to stop", {"Retry-After": "5", "Connection": "close"})
         raw = await bodies.read(request)
         about(request)["bytes"] = len(raw)
+        if shape is None and service.engine.full:  # quicker than looking at what cannot be taken
+            service.metrics.refused.inc()
+            raise service.overloaded(service.engine.refusal())
         found = parse(raw)
         chosen = shape or _rerank_shape(found)
         asked = validated(chosen, found)
@@ -77,9 +86,6 @@ def create_app(
     @app.post("/v2/rerank", include_in_schema=False)
     async def rerank(request: Request) -> Response:
         """Order given texts by their relevance to a query."""
-        if service.engine.full:  # quicker than reading what cannot be taken
-            service.metrics.refused.inc()
-            raise service.overloaded(service.engine.refusal())
 
         async def work(asked: CohereRerank | TeiRerank, deadline: float, noted: Answer) -> Any:
             found = await service.rerank(asked, deadline, noted)
@@ -112,6 +118,11 @@ def create_app(
     async def models() -> Response:
         """What is served."""
         return json_response(service.models())
+
+    @app.get("/experiments", tags=["service"])
+    async def shown_experiments() -> Response:
+        """The results of the experiments this service was given, with their plots."""
+        return json_response({"experiments": await asyncio.to_thread(read_experiments, experiments)})
 
     @app.get("/ready", tags=["service"])
     async def ready() -> Response:
@@ -157,9 +168,9 @@ def create_app(
     if page is not None and (page / "index.html").is_file():
         app.mount("/", StaticFiles(directory=page, html=True), name="page")
         files = frozenset(f"/{file.relative_to(page).as_posix()}" for file in page.rglob("*") if file.is_file())
-    if origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Gate, key=key, metrics=service.metrics, open_paths=files | {"/"})
+    if origins:  # outermost: a browser asks before it sends a key, and must be able to read refusals
+        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     return app
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.sequences import Sequences
 from rankwell.rank.engine import Engine, Logits
-from rankwell.serve.limits import Batching
+from rankwell.serve.limits import BATCHES_QUEUED, LEAST_QUEUE, Batching
 from rankwell.serve.metrics import Metrics
 
 DEFAULT_BATCH = 2048
@@ -84,6 +84,8 @@ class RequestEngine:
 
     def __init__(self, batching: Batching | None = None, metrics: Metrics | None = None):
         self.batching = batching or Batching()
+        self.limit = self.batching.queue_tokens or LEAST_QUEUE
+        """How many tokens may wait."""
         self.metrics = metrics or Metrics()
         self.seconds_per_token = 0.0
         self._held = 0
@@ -105,6 +107,15 @@ class RequestEngine:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def budget(self, engine: Engine) -> int:
+        """How many tokens a batch of this model has."""
+        return self.batching.tokens or int(getattr(engine, "budget", DEFAULT_BATCH))
+
+    def make_room(self, engine: Engine) -> None:
+        """Let a model that computes many tokens at a time have a queue to match, unless its length was chosen."""
+        if self.batching.queue_tokens is None:
+            self.limit = max(self.limit, BATCHES_QUEUED * self.budget(engine))
+
     @property
     def queued(self) -> int:
         """The tokens of all requests that are not done."""
@@ -113,7 +124,7 @@ class RequestEngine:
     @property
     def full(self) -> bool:
         """Whether not even the smallest request has room."""
-        return self._held >= self.batching.queue_tokens
+        return self._held >= self.limit
 
     def refusal(self) -> OverloadedError:
         """What a request is told that has no room: when half of the queue will be done."""
@@ -125,7 +136,7 @@ class RequestEngine:
         A request that is larger than the whole queue is taken when there is no other.
         """
         with self._changed:
-            too_many = self._held > 0 and self._held + tokens > self.batching.queue_tokens
+            too_many = self._held > 0 and self._held + tokens > self.limit
             if too_many or self._held * self.seconds_per_token > seconds:
                 self.metrics.refused.inc()
                 raise self.refusal()
@@ -152,8 +163,7 @@ class RequestEngine:
             self._hold(ticket, len(sequences.tokens) - ticket.held)
             lane = self._lanes.get(engine)
             if lane is None:
-                budget = self.batching.tokens or int(getattr(engine, "budget", DEFAULT_BATCH))
-                lane = self._lanes[engine] = _Lane(budget)
+                lane = self._lanes[engine] = _Lane(self.budget(engine))
             for chunk in self._chunks(job, lane.budget):
                 heapq.heappush(lane.chunks, chunk)
                 lane.tokens += chunk.tokens

@@ -9,13 +9,14 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import pydantic_core
 from fastapi import Request, Response
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rankwell.serve.limits import Limits
@@ -24,6 +25,8 @@ from rankwell.serve.metrics import Metrics
 LOG = logging.getLogger("rankwell.serve")
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
+LINGER_BYTES = 64 << 20
+LINGER_SECONDS = 2.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # What the page needs before a user can type a key, and what watches over the process.
 _OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs.css", "/openapi.json"})
@@ -55,7 +58,12 @@ class GoneError(Exception):
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer."""
-    return Response(pydantic_core.to_json(content), status, headers, "application/json")
+    try:
+        body = pydantic_core.to_json(content)
+    except pydantic_core.PydanticSerializationError:
+        # A document may hold half a surrogate pair, which UTF-8 cannot write; JSON can, as an escape.
+        body = json.dumps(content).encode()
+    return Response(body, status, headers, "application/json")
 
 
 def http_error(status: int) -> ApiError:
@@ -96,21 +104,38 @@ class Bodies:
     async def read(self, request: Request) -> bytes:
         """The whole body; one that is too large is refused as soon as that shows."""
         declared = request.headers.get("content-length", "0")
-        self._check(int(declared) if declared.isdigit() else 0)
         parts: list[bytes] = []
         size = 0
+        stream = request.stream()
         try:
+            self._check(int(declared) if declared.isdigit() else 0)
             async with asyncio.timeout(self._limits.default_timeout_ms / 1000):
-                async for part in request.stream():
+                async for part in stream:
                     size += len(part)
                     self._hold(len(part))
                     self._check(size)
                     parts.append(part)
         except TimeoutError:
-            raise ApiError(408, "deadline", "the body took too long to come") from None
+            raise ApiError(408, "deadline", "the body took too long to come", {"Connection": "close"}) from None
+        except ApiError:
+            parts.clear()
+            await self._discard(stream)
+            raise
+        except ClientDisconnect:
+            raise GoneError from None
         finally:
             self._hold(-size)
         return b"".join(parts)
+
+    async def _discard(self, stream: AsyncIterator[bytes]) -> None:
+        """Read on for a while: a client that is still sending would not see the refusal if the connection closed."""
+        left = LINGER_BYTES
+        with suppress(TimeoutError, ClientDisconnect):
+            async with asyncio.timeout(LINGER_SECONDS):
+                async for part in stream:
+                    left -= len(part)
+                    if left < 0:
+                        return
 
     def _hold(self, more: int) -> None:
         self._held += more

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -19,12 +22,13 @@ from rankwell.serve.service import Service
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a service listens, who may use it, and how long it may take to end."""
+    """Where a service listens, who may use it, what its page shows beside it, and how long it may take to end."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     key: str | None = None
     origins: tuple[str, ...] = ()
+    experiments: tuple[Path, ...] = ()
     drain_seconds: int = 30
 
 
@@ -34,6 +38,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service):
         super().__init__(config)
         self._service = service
+        self._reloading: asyncio.Future[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop taking requests; those that have begun are finished. A second signal does not wait for them."""
@@ -42,10 +47,10 @@ class Server(uvicorn.Server):
         # Not uvicorn's own: that sends the signal once more in the end, and a good end would look like a bad one.
         self.should_exit, self.force_exit = True, self.should_exit
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen."""
-        await super().startup(sockets)  # type: ignore[arg-type]
-        if hasattr(signal, "SIGHUP"):
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
@@ -63,7 +68,7 @@ def run(service: Service, address: Address) -> None:
     LOG.addHandler(handler)
     LOG.setLevel(logging.INFO)
     LOG.propagate = False
-    app = create_app(service, key=address.key, origins=address.origins)
+    app = create_app(service, key=address.key, origins=address.origins, experiments=address.experiments)
     config = uvicorn.Config(
         app,
         host=address.host,

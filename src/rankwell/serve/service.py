@@ -58,12 +58,14 @@ class Service:
         self.metrics = Metrics()
         self.holder = Holder(sources)
         self.engine = RequestEngine(batching, self.metrics)
+        for model in self.state.models.values():
+            self.engine.make_room(model.ranker.engine)
         self.draining = False
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "rankwell-prepare")
         # Explanations are slow and hold large arrays: one at a time, and few that wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         self._reloading = ThreadPoolExecutor(1, "rankwell-reload")
-        self._explanations = 0
+        self._waiting = self._explanations = 0
         self.metrics.generation.set(1)
 
     @property
@@ -91,7 +93,7 @@ class Service:
         if len(texts) > self.limits.documents:
             raise _beyond(f"{field}: {len(texts):,} of them; at most {self.limits.documents:,} are taken")
         for number, text in enumerate(texts):
-            self._check_text(f"{field}.{number}", text)
+            self._check_text(f"{field}.{number}", text, self.limits.text_characters)
         label = self._type(asked, model)
         guess = sum(map(len, texts)) // CHARACTERS_A_TOKEN + len(texts) * (len(asked.query) // CHARACTERS_A_TOKEN + 3)
 
@@ -130,7 +132,7 @@ class Service:
             return found, 1000 * (time.perf_counter() - started)
 
         found, bm25_ms = await self._prepare(first_stage)
-        ms = {"bm25": round(bm25_ms, 3)}
+        ms: dict[str, float | None] = {"bm25": round(bm25_ms, 3), "rerank": None, "queue": None}
         reranked = None
         if stages != "bm25" and model is not None:
             candidates = found.docids[: asked.depth]
@@ -157,7 +159,7 @@ class Service:
         if (asked.document is None) == (asked.docid is None):
             raise _beyond("document: expected this or docid, one of the two")
         document = asked.document if asked.document is not None else self._text(state, asked.docid or "")
-        self._check_text("document", document)
+        self._check_text("document", document, self.limits.explained_characters)
         if self._explanations >= self.limits.explanations:
             raise ApiError(429, "overloaded", "too many explanations are waiting", {"Retry-After": "2"})
         self._explanations += 1
@@ -207,7 +209,7 @@ class Service:
             "index": about_index,
             "models": list(state.models),
             "stages": stages if index else [],
-            "queue": {"tokens": self.engine.queued, "limit": self.engine.batching.queue_tokens},
+            "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
             "limits": self.limits.shown(),
         }
 
@@ -230,7 +232,7 @@ class Service:
         label: str | None,
         deadline: float,
         about: Answer,
-        ms: dict[str, float],
+        ms: dict[str, float | None],
     ) -> Reranked:
         def prepare() -> Laid:
             documents = state.documents(model, docids) if docids else _NO_PIECES
@@ -258,6 +260,8 @@ class Service:
         started = ticket.started or ticket.arrived
         queue_ms, engine_ms = 1000 * (started - ticket.arrived), 1000 * (time.monotonic() - started)
         about["queue_ms"] = round(queue_ms, 2)
+        if not np.isfinite(logits).all():
+            raise FloatingPointError("the model's scores are not numbers")
         if not len(logits):
             none = np.zeros(0, np.float32)
             return Scored(laid, none, none, 0.0, 0.0)
@@ -271,7 +275,14 @@ class Service:
             raise self.overloaded(error) from None
 
     async def _prepare(self, work: Callable[[], Found]) -> Found:
-        return await self._in(self._preparing, work)
+        if self._waiting >= self.limits.preparing:
+            self.metrics.refused.inc()
+            raise ApiError(429, "overloaded", "too many requests are waiting; try again in 1 s", {"Retry-After": "1"})
+        self._waiting += 1
+        try:
+            return await self._in(self._preparing, work)
+        finally:
+            self._waiting -= 1
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], Found]) -> Found:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
@@ -303,9 +314,9 @@ class Service:
             most = self.limits.query_characters
             raise _beyond(f"query: {len(asked.query):,} characters; at most {most:,} are taken")
 
-    def _check_text(self, field: str, text: str) -> None:
-        if len(text) > self.limits.text_characters:
-            raise _beyond(f"{field}: {len(text):,} characters; at most {self.limits.text_characters:,} are taken")
+    def _check_text(self, field: str, text: str, most: int) -> None:
+        if len(text) > most:
+            raise _beyond(f"{field}: {len(text):,} characters; at most {most:,} are taken")
 
 
 _NO_PIECES = Pieces.plain(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.int64))

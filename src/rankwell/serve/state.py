@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.fitting import Fitting, window_fields
+from rankwell.inputs.fitting import window_fields
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
@@ -180,10 +180,10 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     models: dict[str, Model] = {}
     for source in sources.models:
         model = open_model(source, sources)
-        if model.name in models:
-            model = Model(source, model.folder, model.backend, model.config, model.ranker)
-        if model.name in models:
+        if any(model.folder.samefile(other.folder) for other in models.values()):
             raise RankwellError(f"{source}: this model is given twice")
+        if model.name in models:  # two folders of one name are told apart by their paths
+            model = replace(model, name=source)
         models[model.name] = model
     state = State(index, models, generation)
     if index is not None and models and not state.has_texts:
@@ -204,8 +204,7 @@ def open_model(source: str, sources: Sources) -> Model:
     template = config.template.build()
     if {own.name for own in template.fields} - {"type"} != {"query", "document"}:
         raise RankwellError(f"{source}: its template, {template.name}, is not that of a re-ranker of single documents")
-    windows = config.windows.build() if config.windows else Fitting()
-    ranker = Ranker(loaded.engine, loaded.tokenizer, template, windows=windows, segments=loaded.segments)
+    ranker = Ranker(loaded.engine, loaded.tokenizer, template, windows=config.reading(), segments=loaded.segments)
     model = Model(folder.resolve().name or source, folder, sources.backend, config, ranker)
     logits = ranker.engine.logits(model.lay_out(WARM_UP, model.pieces([WARM_UP])).sequences)
     if not np.isfinite(logits).all():

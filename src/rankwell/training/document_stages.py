@@ -15,7 +15,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def windows_stage(work: Work, options: WindowsOptions, folder: Path) -> Produced
     scores = _scores_of(work, options, loaded, folder)
     if not (folder / "model").is_dir():
         own = WindowsConfig(size=options.size, stride=options.stride, aggregate=options.aggregate)
-        link_model(work.model, folder / "model", _record(work, loaded.config, own if options.size else None))
+        link_model(work.model, folder / "model", _record(work, loaded.config, own if options.size else "cut"))
     several = scores.counts > 1
     figures = {
         "pairs": len(scores),
@@ -104,7 +104,7 @@ def _load(work: Work) -> Loaded:
     return load(work.model, "torch", changes, {} if work.device is None else {"device": work.device})
 
 
-def _record(work: Work, config: RankerConfig, windows: WindowsConfig | None) -> RankerConfig:
+def _record(work: Work, config: RankerConfig, windows: WindowsConfig | Literal["cut"] | None) -> RankerConfig:
     return config.model_copy(update={"windows": windows, "history": work.history, "figures": {}})
 
 
@@ -170,15 +170,22 @@ def interpolate(work: Work, options: InterpolateOptions, folder: Path) -> Produc
     best = {"beta": tuning.best.beta, "aggregate": tuning.best.aggregate, "normalise": tuning.best.normalise}
     _write_tuning(tuning, best, dev.digest, folder / TUNING)
     if not (folder / "model").is_dir():
-        own = read_ranker_config(work.model)
-        if own is not None and own.windows is not None:
-            windows = own.windows.model_copy(update={"aggregate": tuning.best.aggregate})
-            own = _record(work, own, windows)
-        link_model(work.model, folder / "model", own)
+        link_model(work.model, folder / "model", _tuned_record(work, tuning.best))
     figures = _write_table(work, tuning, alone, folder / "table.md")
     with suppress(MissingExtraError):  # the figures are what counts
         _draw(work, options, tuning, scores, folder)
     return Produced(folder / "model", figures={**best, **figures})
+
+
+def _tuned_record(work: Work, best: DocumentFusion) -> RankerConfig | None:
+    """The checkpoint's record with the best aggregate; β, which a model alone cannot have, is among its figures."""
+    own = read_ranker_config(work.model)
+    if own is None:
+        return None
+    windows = own.windows
+    if isinstance(windows, WindowsConfig):
+        windows = windows.model_copy(update={"aggregate": best.aggregate})
+    return _record(work, own, windows).model_copy(update={"figures": {"interpolation": str(best)}})
 
 
 def measure_interpolate(work: Work, produced: Produced) -> Run:

@@ -269,7 +269,7 @@ class SdnetOptions(ListOptions):
     epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
     batch: int = Field(default=32, ge=1, description="Lists of one optimiser step, over all devices.")
     learning_rate: float = Field(default=1e-3, gt=0, description="The highest learning rate.")
-    warm_up: float = Field(default=0, ge=0, description="As of every stage that trains.")
+    warm_up: float = Field(default=0, ge=0, description="The learning rate rises over this share of the steps.")
     weight_decay: float = Field(default=0, ge=0, description="AdamW's decay; 0 is plain Adam.")
     clip: float = Field(default=10, ge=0, description="Longest gradient (its norm); 0 does not clip.")
     schedule: Literal["linear", "constant", "cosine"] = Field(

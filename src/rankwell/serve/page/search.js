@@ -1,0 +1,70 @@
+// From a state to what is shown: which requests are made, and two lists made of their answers.
+
+import { post } from "./api.js";
+
+export const BM25 = "bm25";
+// By the rules, whether the model reads it or not: it is shown.
+const TYPE = "auto";
+
+// The two sides; a side that is not served falls back to its default, two equal sides are one.
+export function sides(state, ready) {
+  const models = ready.models ?? [];
+  const known = (name, usual) => (name === BM25 || models.includes(name) ? name : usual);
+  const left = known(state.left, BM25);
+  const right = known(state.right, models[0] ?? BM25);
+  return left === right ? [left] : [left, right];
+}
+
+function row(entry, other, moved) {
+  const { rank, docid, score, probability = null } = entry;
+  return { rank, docid, score, probability, other, moved };
+}
+
+async function withBM25(state, chosen, model, signal) {
+  const stages = chosen.length === 1 ? (model ? "rerank" : "bm25") : "both";
+  const body = { query: state.q, k: state.k, offset: (state.page - 1) * state.k, depth: state.depth, stages, model, type: TYPE };
+  const answer = await post("search", body, signal);
+  const lists = chosen.map((name, side) => {
+    const from = name === BM25 ? answer.bm25 : answer.rerank;
+    const rows = from.map((entry) => {
+      const other = chosen.length === 1 ? null : name === BM25 ? entry.after : entry.before;
+      // On the left: where a document goes; on the right: how far it has come.
+      const moved = other === null ? null : side === 0 ? entry.rank - other : other - entry.rank;
+      return row(entry, other, moved);
+    });
+    return { name, rows };
+  });
+  return { lists, documents: answer.documents, answers: [answer], candidates: answer.candidates };
+}
+
+// Two models have no ranks of each other: both rank all candidates, and the page is cut here.
+async function twoModels(state, chosen, signal) {
+  const body = { query: state.q, k: state.depth, depth: state.depth, stages: "rerank", type: TYPE };
+  const answers = await Promise.all(chosen.map((model) => post("search", { ...body, model }, signal)));
+  const ranks = answers.map((answer) => new Map(answer.rerank.map((entry) => [entry.docid, entry.rank])));
+  const begin = (state.page - 1) * state.k;
+  const lists = chosen.map((name, side) => ({
+    name,
+    rows: answers[side].rerank.slice(begin, begin + state.k).map((entry) => {
+      const other = ranks[1 - side].get(entry.docid) ?? null;
+      return row(entry, other, other === null ? null : side === 0 ? entry.rank - other : other - entry.rank);
+    }),
+  }));
+  const documents = { ...answers[0].documents, ...answers[1].documents };
+  return { lists, documents, answers, candidates: Math.min(...answers.map((answer) => answer.candidates)) };
+}
+
+export async function search(state, ready, signal) {
+  const chosen = sides(state, ready);
+  const models = chosen.filter((name) => name !== BM25);
+  const found = models.length === 2 ? await twoModels(state, chosen, signal) : await withBM25(state, chosen, models[0] ?? null, signal);
+  const first = found.answers[0];
+  const sum = (name) => found.answers.reduce((all, { ms }) => all + (ms[name] ?? 0), 0);
+  return {
+    ...found,
+    query: first.query,
+    type: first.type,
+    split: found.answers.some((answer) => answer.query_split_words.length > 0),
+    ms: { bm25: first.ms.bm25, rerank: sum("rerank"), total: Math.max(...found.answers.map(({ ms }) => ms.total)) },
+  };
+}

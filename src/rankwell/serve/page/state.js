@@ -1,0 +1,27 @@
+// The state of the page is its address: what is in it can be shared, and Back undoes.
+
+const DEFAULTS = {
+  view: "search", q: "", left: "", right: "", page: 1, k: 10, depth: 100,
+  doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross", set: "", measure: "",
+};
+const NUMBERS = ["page", "k", "depth"];
+
+export function read(address = location.search) {
+  const found = new URLSearchParams(address);
+  const state = { ...DEFAULTS };
+  for (const name of Object.keys(DEFAULTS)) if (found.has(name)) state[name] = found.get(name);
+  for (const name of NUMBERS) {
+    const value = Math.floor(Number(state[name]));
+    state[name] = value >= 1 && value <= 1000 ? value : DEFAULTS[name];
+  }
+  return state;
+}
+
+export function address(state) {
+  const chosen = Object.entries(state).filter(([name, value]) => String(value) !== String(DEFAULTS[name]));
+  const text = new URLSearchParams(chosen).toString();
+  return text ? `?${text}` : "./";
+}
+
+// What a new search, another page or a closed panel forgets.
+export const PANEL = { doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross" };

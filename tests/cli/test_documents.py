@@ -1,0 +1,97 @@
+"""``rankwell rerank`` on long documents: windows, aggregates and weights, with every kind of model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from rankwell.corpus.formats import read_queries, read_run, write_run  # noqa: E402
+from rankwell.inputs.windows import Windows  # noqa: E402
+from rankwell.rank.ranker import Ranker  # noqa: E402
+from rankwell.retrieve.index import Index  # noqa: E402
+
+LABELS = ("contradiction", "entailment", "neutral")
+
+
+@pytest.fixture(scope="module")
+def first(index: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("documents") / "bm25.run"
+    write_run(Index.open(index).search(read_queries(queries)[:2], k=4), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def nli(tiny_checkpoint: Path, tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random classifier of natural language inference."""
+    folder = tmp_path_factory.mktemp("nli") / "model"
+    config = transformers.BertConfig.from_pretrained(tiny_checkpoint, id2label=dict(enumerate(LABELS)))
+    with torch.random.fork_rng():
+        torch.manual_seed(9)
+        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    for file in tiny_tokenizer.iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.mark.parametrize("aggregate", ["top3", "top3:0.5,0.3,0.2"])
+@pytest.mark.parametrize(
+    ("arguments", "changes"),
+    [
+        ((), {}),
+        (("--attention", "strm"), {"attention": "strm"}),
+        (("--template", "typed"), {"template": {"name": "typed"}}),
+        (("NLI",), {}),
+    ],
+    ids=["monoBERT", "STRM", "typed", "NLI"],
+)
+def test_windows_work_with_every_model(
+    rankwell: Callable[..., Any],
+    first: Path,
+    queries: Path,
+    index: Path,
+    tiny_checkpoint: Path,
+    nli: Path,
+    aggregate: str,
+    arguments: tuple[str, ...],
+    changes: dict[str, Any],
+) -> None:
+    model = nli if "NLI" in arguments else tiny_checkpoint
+    given = ["rerank", first, "--queries", queries, "--collection", index, "--model", model, "--out", "out.run"]
+    windows = ["--windows", "20", "--stride", "10", "--aggregate", aggregate]
+    done = rankwell(*given, *windows, *(part for part in arguments if part != "NLI"))
+    assert done.code == 0, done.err
+    ranker = Ranker.from_pretrained(model, windows=Windows(20, 10, aggregate), **changes)
+    expected = ranker.rerank(read_run(first), read_queries(queries), Index.open(index))
+    found = read_run("out.run")
+    assert {qid: found[qid].docids for qid in found} == {qid: expected[qid].docids for qid in expected}
+    manifest = json.loads(Path("out.run.manifest.json").read_text())
+    assert manifest["config"]["windows"] == {"size": 20, "stride": 10, "aggregate": aggregate}
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "problem"),
+    [
+        ("top3:0.5,0.5", "expected 3 weights"),
+        ("top2:0,1", "the first above 0"),
+        ("top2:1,-1", "none negative"),
+        ("top2:a,b", "expected 2 weights"),
+        ("mean:1", "no aggregation is called"),
+    ],
+)
+def test_a_wrong_aggregate_is_one_line(
+    rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, nli: Path, aggregate: str, problem: str
+) -> None:
+    given = ["rerank", first, "--queries", queries, "--collection", index, "--model", nli, "--out", "out.run"]
+    done = rankwell(*given, "--windows", "20", "--aggregate", aggregate)
+    assert done.code == 2
+    assert problem in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert not Path("out.run").exists()

@@ -1,0 +1,132 @@
+"""Ranking with SDNet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+import rankwell.rank.sdnet_ranker as module
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.records import Query, Run
+from rankwell.models.sdnet import SdnetConfig, new_sdnet, save_sdnet
+from rankwell.models.word_features import FeatureEncoder, encoder_digest
+from rankwell.rank.sdnet_ranker import SdnetRanker
+from rankwell.rank.texts import KeptTexts
+
+DOCUMENTS = {
+    "a": "The bees keep the hive warm in winter.",
+    "b": "A river runs to the sea",
+    "c": "",
+    "d": "tea and coffee, tea and bread, and honey for the bees " * 3,
+}
+QUERIES = [Query("q1", "how do bees keep warm"), Query("q2", "tea")]
+RUN = Run.from_scores({"q1": {"a": 3.0, "b": 2.0, "c": 1.0, "d": 0.5}, "q2": {"d": 2.0, "a": 1.0}})
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = SdnetConfig(
+        encoder=str(tiny_checkpoint),
+        encoder_digest=encoder_digest(tiny_checkpoint),
+        width=32,
+        layers=2,
+        vector_size=32,
+        hidden=8,
+        attention=12,
+        signals="dot",
+        max_words=12,
+    )
+    model = new_sdnet(config, seed=4)
+    with torch.no_grad():
+        model.mix.alpha.copy_(torch.tensor([0.5, -0.5]))
+    target = tmp_path_factory.mktemp("sdnet") / "model"
+    save_sdnet(target, model)
+    return target
+
+
+@pytest.fixture(scope="module")
+def ranker(folder: Path) -> SdnetRanker:
+    return SdnetRanker.from_pretrained(folder, device="cpu")
+
+
+class Kept:
+    """All documents' features, numbered from the last to the first."""
+
+    def __init__(self, encoder: FeatureEncoder, max_words: int):
+        self._docids = list(DOCUMENTS)[::-1]
+        self._kept = encoder.read([DOCUMENTS[docid] for docid in self._docids], max_words)
+        self.vocabulary, self.lengths, self.at = self._kept.vocabulary, self._kept.lengths, self._kept.at
+
+    def numbers(self, docids: list[str]) -> np.ndarray:
+        return np.array([self._docids.index(docid) for docid in docids], np.int64)
+
+
+def scores(run: Run) -> dict[tuple[str, str], float]:
+    return {(qid, docid): float(score) for qid, ranking in run.items() for docid, score in ranking}
+
+
+def test_runs_pairs_and_single_lists_have_the_same_scores(ranker: SdnetRanker) -> None:
+    found = ranker.rerank(RUN, QUERIES, KeptTexts(DOCUMENTS))
+    assert {qid: set(ranking.docids) for qid, ranking in found.items()} == {"q1": set("abcd"), "q2": {"a", "d"}}
+    pairs = [("q1", docid) for docid in "abcd"] + [("q2", "d"), ("q2", "a")]
+    texts = {query.qid: query.text for query in QUERIES}
+    predicted = ranker.predict([(texts[qid], DOCUMENTS[docid]) for qid, docid in pairs])
+    assert [scores(found)[pair] for pair in pairs] == pytest.approx(predicted.tolist(), abs=1e-5)
+    assert len(set(np.round(predicted, 5).tolist())) == 6
+    ranked = ranker.rank(QUERIES[1].text, [DOCUMENTS["d"], DOCUMENTS["a"]], top_k=1)
+    assert ranked == [
+        {"corpus_id": int(predicted[5] > predicted[4]), "score": pytest.approx(max(predicted[4:]), abs=1e-5)}
+    ]
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_kept_features_give_the_scores_of_texts(
+    ranker: SdnetRanker, monkeypatch: pytest.MonkeyPatch, mixed: bool
+) -> None:
+    monkeypatch.setattr(module, "MIXED_BYTES", module.MIXED_BYTES if mixed else 0)
+    kept = Kept(ranker.encoder, ranker.model.config.max_words)
+    expected = scores(ranker.rerank(RUN, QUERIES, KeptTexts(DOCUMENTS)))
+    assert scores(ranker.rerank(RUN, QUERIES, passages=kept)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_neither_budget_nor_groups_change_a_score(
+    ranker: SdnetRanker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = scores(ranker.rerank(RUN, QUERIES, KeptTexts(DOCUMENTS)))
+    monkeypatch.setattr(module, "PAIRS_AT_A_TIME", 1)
+    small = SdnetRanker.from_pretrained(folder, device="cpu", budget=1)
+    assert scores(small.rerank(RUN, QUERIES, KeptTexts(DOCUMENTS))) == pytest.approx(expected, abs=1e-5)
+
+
+def test_depth_and_unknown_queries(ranker: SdnetRanker) -> None:
+    shallow = ranker.rerank(RUN, QUERIES, KeptTexts(DOCUMENTS), depth=2)
+    assert {qid: set(ranking.docids) for qid, ranking in shallow.items()} == {"q1": {"a", "b"}, "q2": {"a", "d"}}
+    with pytest.raises(RankwellError, match="results for query 'q2', which is not among the queries"):
+        ranker.rerank(RUN, QUERIES[:1], KeptTexts(DOCUMENTS))
+
+
+def test_the_encoder_must_be_the_one_it_was_trained_on(folder: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in tiny_checkpoint.iterdir():
+        (moved / file.name).write_bytes(file.read_bytes())
+    assert SdnetRanker.from_pretrained(folder, encoder=moved, device="cpu").predict([("tea", "tea")]).shape == (1,)
+    data = bytearray((moved / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (moved / "model.safetensors").write_bytes(data)
+    with pytest.raises(InputError, match="moved is not the encoder it was trained on"):
+        SdnetRanker.from_pretrained(folder, encoder=moved, device="cpu")
+    with pytest.raises(InputError, match="its frozen encoder is not to be had; say where it is"):
+        SdnetRanker.from_pretrained(folder, encoder=tmp_path / "nowhere", device="cpu")
+
+
+def test_word_vectors_must_be_those_it_was_trained_on(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text("tea " + " ".join(["1"] * 32) + "\n")
+    with pytest.raises(InputError, match="does not have the word vectors it was trained on"):
+        SdnetRanker.from_pretrained(folder, vectors=tmp_path / "v.txt", device="cpu")

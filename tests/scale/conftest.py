@@ -1,0 +1,58 @@
+"""One small local cluster for all tests of scale/."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankwell.corpus.records import Document, Query
+from rankwell.scale.workers import Cluster
+
+WORDS = (
+    "bank money rate loan bee honey hive winter warm river fish whale bird city london paris music song film".split()
+)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two workers on this machine; replicas of a search are small."""
+    ray = pytest.importorskip("ray")
+    environment = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=128 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        runtime_env={"env_vars": environment, "worker_process_setup_hook": "small_groups.use"},
+    )
+    yield Cluster(workers=2, cpus=0.25)
+    ray.shutdown()
+
+
+def make_documents(count: int, seed: int = 1) -> list[Document]:
+    """Short documents; many score alike, so that ties are tried."""
+    chosen = random.Random(seed)
+    return [Document(f"d{n:05d}", " ".join(chosen.choices(WORDS, k=chosen.randint(3, 12)))) for n in range(count)]
+
+
+def make_queries(count: int, seed: int = 2) -> list[Query]:
+    chosen = random.Random(seed)
+    return [Query(f"q{n}", " ".join(chosen.sample(WORDS, 3))) for n in range(count)]
+
+
+def lock_holder(lock: Path, byte: int) -> int | None:
+    """The process that holds the lock of one byte of a file."""
+    import fcntl
+    import struct
+
+    if not lock.exists():
+        return None
+    with lock.open("rb") as file:
+        asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, byte, 1, 0)
+        kind, _, _, _, pid = struct.unpack("hhqqi4x", fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    return None if kind == fcntl.F_UNLCK else int(pid)

@@ -1,0 +1,43 @@
+"""Weighing a collection on a cluster gives the weights of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.corpus.store import DocumentStore  # noqa: E402
+from rankwell.enrich.term_weights import TermWeigher, WeightOptions  # noqa: E402
+from rankwell.enrich.weighing import model_digest, weigh_collection  # noqa: E402
+from rankwell.models.heads import load_token_weights, save_token_weights  # noqa: E402
+from rankwell.scale.enrich import WeighJob  # noqa: E402
+from rankwell.scale.workers import Cluster, do  # noqa: E402
+
+from .conftest import make_documents  # noqa: E402
+
+
+def test_weights_are_those_of_one_process(tiny_checkpoint: Path, tmp_path: Path, cluster: Cluster) -> None:
+    model, tokenizer = load_token_weights(tiny_checkpoint, seed=4)
+    with torch.no_grad():
+        model.head.weight.mul_(4)
+        model.head.bias.fill_(0.5)
+    checkpoint = tmp_path / "model"
+    save_token_weights(checkpoint, model, tokenizer, 24)
+    store = DocumentStore.build(make_documents(100), tmp_path / "store")
+    weigher = TermWeigher.from_pretrained(checkpoint, device="cpu")
+    names = {"model": model_digest(checkpoint), "shard_size": 30}
+    alone = weigh_collection(store, weigher, WeightOptions(), tmp_path / "alone", **names)
+
+    job = WeighJob(tmp_path / "store", str(checkpoint), tmp_path / "shared", device="cpu", shard_size=30)
+    shared = do(job, cluster)
+    assert len(shared) == 4
+    assert [path.read_bytes() for path in shared.paths()] == [path.read_bytes() for path in alone.paths()]
+    assert b'"vector"' in shared.path(0).read_bytes()
+
+    other = WeighJob(job.store, job.model, job.folder, WeightOptions("root"), "cpu", 30)
+    with pytest.raises(RankwellError, match="holds shards of other work"):
+        do(other, cluster)

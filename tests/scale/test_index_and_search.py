@@ -1,0 +1,192 @@
+"""An index built by shards and searched by actors finds what one process finds, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.datasets import resolve_documents
+from rankwell.corpus.formats import read_queries, write_documents
+from rankwell.corpus.records import Document, Query, Run
+from rankwell.retrieve.index import Index
+from rankwell.scale.index import IndexJob, build_index
+from rankwell.scale.search import ShardedIndex
+from rankwell.scale.workers import Cluster, do
+
+from .conftest import lock_holder, make_documents, make_queries
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("collection") / "collection.tsv"
+    write_documents(make_documents(1000), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def queries() -> list[Query]:
+    # Beside ordinary ones: a term that only one shard has, one that none has, one of stop words.
+    return [*make_queries(60), Query("rare", "zebra bank"), Query("none", "xylophone"), Query("stop", "the of")]
+
+
+@pytest.fixture(scope="module")
+def whole(collection: Path, queries: list[Query], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """What an index of one segment finds."""
+    index = Index.build(resolve_documents(str(collection)), tmp_path_factory.mktemp("whole") / "index")
+    assert len(index.segments) == 1
+    return index.search(queries, k=100)
+
+
+def same(one: Run, other: Run) -> bool:
+    return list(one) == list(other) and all(one[qid] == other[qid] for qid in one)
+
+
+def test_an_index_of_shards_finds_the_same(collection: Path, queries: list[Query], whole: Run, tmp_path: Path) -> None:
+    index = build_index(IndexJob(str(collection), tmp_path / "index", documents=300))
+    assert [len(segment) for segment in index.segments] == [300, 300, 300, 100]
+    assert same(index.search(queries, k=100), whole)
+    assert index.texts(["d00000", "d00999"]) == [make_documents(1000)[0].text, make_documents(1000)[-1].text]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+
+
+def test_built_on_a_cluster_it_is_the_same_index(collection: Path, tmp_path: Path, cluster: Cluster) -> None:
+    for name, where in (("one", None), ("two", cluster)):
+        build_index(IndexJob(str(collection), tmp_path / name, documents=300), where)
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.npy"))
+    assert len(files) > 40
+    assert all((tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes() for file in files)
+
+
+def test_a_build_goes_on_with_the_segments_it_has(
+    collection: Path, whole: Run, tmp_path: Path, queries: list[Query]
+) -> None:
+    job = IndexJob(str(collection), tmp_path / "index", documents=300)
+    shards = do(job)
+    # As if killed while the third was made, and between the second and its description.
+    shards.path(1).unlink()
+    shards.path(2).unlink()
+    (job.out / "segment-0003" / "segment.json").unlink()
+    (job.out / "segment-0003").rename(job.out / ".partial-00000000-segment-0003")
+    times = {name: (job.out / name).stat().st_mtime_ns for name in ("segment-0001", "segment-0002", "segment-0004")}
+    index = build_index(job)
+    assert {name: (job.out / name).stat().st_mtime_ns for name in times} == times
+    assert same(index.search(queries, k=100), whole)
+    assert not list(job.out.glob(".partial*"))
+
+
+def test_a_document_that_comes_twice_is_found_across_shards(tmp_path: Path) -> None:
+    path = tmp_path / "collection.tsv"
+    write_documents([*make_documents(30), Document("d00004", "bank")], path)
+    with pytest.raises(RankwellError, match="'d00004' comes twice"):
+        build_index(IndexJob(str(path), tmp_path / "index", documents=10))
+
+
+def test_an_index_is_not_replaced(collection: Path, tmp_path: Path) -> None:
+    job = IndexJob(str(collection), tmp_path / "index", documents=600)
+    build_index(job)
+    with pytest.raises(RankwellError, match="holds an index already"):
+        build_index(job)
+
+
+@pytest.fixture(scope="module")
+def cut(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cut") / "index"
+    build_index(IndexJob(str(collection), folder, documents=200))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sharded(cut: Path, cluster: Cluster) -> Iterator[ShardedIndex]:
+    with ShardedIndex.on(cluster, cut, shards=2, replicas=2) as index:
+        yield index
+
+
+def test_actors_find_the_same(sharded: ShardedIndex, queries: list[Query], whole: Run) -> None:
+    assert [len(own) for own in sharded.replicas] == [2, 2]
+    assert same(sharded.search(queries, k=100), whole)
+    assert same(sharded.search(queries, k=100, threads=2), whole)
+
+
+@pytest.mark.parametrize("options", [{"k": 1}, {"k": 7, "k1": 1.5, "b": 0.9}, {"k": 1000, "k2": 2.0, "prune": False}])
+def test_with_any_parameters(sharded: ShardedIndex, cut: Path, queries: list[Query], options: dict[str, float]) -> None:
+    assert same(sharded.search(queries, **options), Index.open(cut).search(queries, **options))
+
+
+def test_a_replica_killed_while_it_searches_is_replaced_by_the_next(
+    sharded: ShardedIndex, queries: list[Query], whole: Run
+) -> None:
+    import ray
+
+    doomed = sharded.replicas[1][0]
+    pid = ray.get(doomed.pid.remote())
+    os.kill(pid, signal.SIGSTOP)  # it hangs with the question, so that it surely dies before it answers
+    found: list[Run] = []
+    thread = Thread(target=lambda: found.append(sharded.search(queries, k=100)))
+    thread.start()
+    time.sleep(0.5)
+    assert thread.is_alive()
+    os.kill(pid, signal.SIGKILL)
+    thread.join(30)
+    assert same(found[0], whole)
+    assert sharded.replicas[1][-1] is doomed
+
+
+def test_a_replica_that_is_silent_is_passed_over(sharded: ShardedIndex, queries: list[Query], whole: Run) -> None:
+    import ray
+
+    pid = ray.get(sharded.replicas[0][0].pid.remote())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        sharded.patience, before = 1.0, sharded.patience
+        assert same(sharded.search(queries, k=100), whole)
+    finally:
+        sharded.patience = before
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_shard_without_replicas_is_an_error_in_one_line(cut: Path, cluster: Cluster) -> None:
+    import ray
+
+    with ShardedIndex.on(cluster, cut, shards=2) as index:
+        ray.kill(index.replicas[1][0])
+        with pytest.raises(RankwellError, match=r"no replica of shard 1 of .* answers"):
+            index.rank("bank")
+
+
+def test_more_actors_than_there_is_room_for(cut: Path, cluster: Cluster) -> None:
+    with (
+        pytest.raises(RankwellError, match=r"5 shards of 2 replicas need 2.5 cores; the cluster has 2"),
+        ShardedIndex.on(cluster, cut, replicas=2),
+    ):
+        pass
+
+
+@pytest.mark.data
+def test_all_dev_queries_of_a_real_collection(data_folder: Path, tmp_path: Path, cluster: Cluster) -> None:
+    folder = data_folder / "insuranceqa"
+    documents = resolve_documents(str(folder))
+    queries = read_queries(folder / "queries.valid.tsv")
+    whole = Index.build(documents, tmp_path / "whole").search(queries, k=100)
+    build_index(IndexJob(str(folder), tmp_path / "cut", documents=5000), cluster)
+    with ShardedIndex.on(cluster, tmp_path / "cut", shards=2) as index:
+        assert same(index.search(queries, k=100), whole)
+
+
+def test_the_lock_of_a_shard_names_its_process(tmp_path: Path) -> None:
+    import fcntl
+
+    with (tmp_path / "lock").open("ab") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, 3)
+        child = os.fork()
+        if child == 0:
+            os._exit(
+                int(lock_holder(tmp_path / "lock", 3) != os.getppid() or lock_holder(tmp_path / "lock", 2) is not None)
+            )
+        assert os.waitpid(child, 0)[1] == 0

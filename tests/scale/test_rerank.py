@@ -1,0 +1,162 @@
+"""Re-ranking in shards: the run of one process, byte for byte, whoever makes it and whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.shards import Shards
+from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import open_texts
+from rankwell.retrieve.index import Index
+from rankwell.scale.rerank import RerankJob, join_scores
+from rankwell.scale.workers import Cluster, do
+
+from .conftest import lock_holder, make_documents, make_queries
+from .small_groups import PAIRS
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_groups() -> object:
+    """Groups of three queries; the cluster's workers have them too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", PAIRS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    documents, queries = make_documents(300), make_queries(24)
+    write_documents(documents, folder / "collection.tsv")
+    write_queries(queries, folder / "queries.tsv")
+    index = Index.build(documents, folder / "index")
+    write_run(index.search(queries, k=20), folder / "bm25.run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tiny_checkpoint: Path) -> bytes:
+    """What one process writes."""
+    run = read_run(data / "bm25.run")
+    ranker = Ranker.from_pretrained(tiny_checkpoint)
+    found = ranker.rerank(run, read_queries(data / "queries.tsv"), open_texts(data / "index", run))
+    write_run(found, data / "whole.run")
+    return (data / "whole.run").read_bytes()
+
+
+@pytest.fixture
+def job(data: Path, tiny_checkpoint: Path, tmp_path: Path) -> RerankJob:
+    model = str(tiny_checkpoint)
+    return RerankJob(data / "bm25.run", data / "queries.tsv", str(data / "index"), model, tmp_path / "shards")
+
+
+def joined(shards: Shards, folder: Path) -> bytes:
+    write_run(join_scores(shards)[0], folder / "joined.run")
+    return (folder / "joined.run").read_bytes()
+
+
+def test_without_a_cluster_it_is_the_run_of_one_process(job: RerankJob, whole: bytes, tmp_path: Path) -> None:
+    shards = do(job)
+    assert len(shards) == 8
+    assert joined(shards, tmp_path) == whole
+
+
+def test_on_a_cluster_too(job: RerankJob, whole: bytes, tmp_path: Path, cluster: Cluster) -> None:
+    assert joined(do(job, cluster), tmp_path) == whole
+
+
+def test_a_collection_that_is_a_plain_file(
+    job: RerankJob, data: Path, whole: bytes, tmp_path: Path, cluster: Cluster
+) -> None:
+    job = replace(job, collection=str(data / "collection.tsv"), groups=2)
+    shards = do(job, cluster)
+    assert len(shards) == 4
+    assert joined(shards, tmp_path) == whole
+
+
+def test_what_was_cut_is_counted_in_all_shards(job: RerankJob, tmp_path: Path) -> None:
+    _, report = join_scores(do(replace(job, ranker={"template": {"max_length": 14, "max_query": 4}}, windows=None)))
+    assert report.pairs == 24 * 20
+    assert 0 < report.pairs_cut < report.pairs
+    assert report.pieces_cut["document"] >= report.pairs_cut
+
+
+def test_a_lost_worker_costs_its_shard_alone(job: RerankJob, whole: bytes, tmp_path: Path, cluster: Cluster) -> None:
+    shards = job.prepare()
+    outcome: list[Shards] = []
+    # The last shard takes forever: its candidates are a pipe that nobody feeds.
+    last = len(shards) - 1
+    part = tmp_path / "shards" / "candidates" / shards.path(last).name
+    kept = part.rename(tmp_path / "kept.run")
+    os.mkfifo(part)
+    thread = Thread(target=lambda: outcome.append(do(job, cluster)), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 60
+    while shards.pending() != [last] or not (pid := lock_holder(shards.folder / "lock", last)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    times = {path: path.stat().st_mtime_ns for path in shards.paths()[:last]}
+    kept.rename(part)  # who opens it from now on reads on
+    assert pid not in (0, 1, -1, os.getpid())
+    os.kill(pid, signal.SIGKILL)
+    thread.join(60)
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert joined(outcome[0], tmp_path) == whole
+
+
+KILLED = """
+import sys
+from pathlib import Path
+import rankwell.rank.ranker
+rankwell.rank.ranker.PAIRS_AT_A_TIME = {size}
+from rankwell.scale.rerank import RerankJob
+from rankwell.scale.workers import do
+do(RerankJob(*map(Path, sys.argv[1:3]), *sys.argv[3:5], Path(sys.argv[5])))
+"""
+
+
+def test_a_killed_job_goes_on_where_it_was(job: RerankJob, whole: bytes, tmp_path: Path, cluster: Cluster) -> None:
+    shards = job.prepare()
+    part = tmp_path / "shards" / "candidates" / shards.path(3).name
+    kept = part.rename(tmp_path / "kept.run")
+    os.mkfifo(part)
+    arguments = [job.run, job.queries, job.collection, job.model, job.folder]
+    process = subprocess.Popen([sys.executable, "-c", KILLED.format(size=PAIRS), *map(str, arguments)])
+    deadline = time.monotonic() + 60
+    while lock_holder(shards.folder / "lock", 3) != process.pid:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    kept.rename(part)
+    assert shards.pending() == [3, 4, 5, 6, 7]
+    times = [path.stat().st_mtime_ns for path in shards.paths()[:3]]
+    assert joined(do(job, cluster), tmp_path) == whole
+    assert [path.stat().st_mtime_ns for path in shards.paths()[:3]] == times
+
+
+def test_shards_of_other_work_are_refused(job: RerankJob, cluster: Cluster) -> None:
+    do(job)
+    for where in (None, cluster):
+        with pytest.raises(RankwellError, match="holds shards of other work"):
+            do(replace(job, ranker={"template": {"max_length": 40}}), where)
+
+
+def test_an_error_of_a_worker_is_one_line(job: RerankJob, cluster: Cluster) -> None:
+    with pytest.raises(RankwellError, match="no backend is called 'abacus'"):
+        do(replace(job, ranker={"backend": "abacus"}), cluster)

@@ -1,0 +1,35 @@
+"""Clusters: where they are, and what is said when they are not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.scale.workers import Cluster, import_ray
+
+
+def test_without_ray_the_line_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"rankwell\[scale\]"):
+        import_ray()
+
+
+@pytest.mark.parametrize("options", [{"workers": -1}, {"cpus": -1}, {"cpus": 0}])
+def test_workers_that_cannot_be(options: dict[str, float]) -> None:
+    with pytest.raises(RankwellError, match="workers of"):
+        Cluster(**options)
+
+
+def test_a_worker_that_no_machine_has_room_for(cluster: Cluster) -> None:
+    with cluster.connected() as ray:
+        assert cluster.room(ray) == 8
+        with pytest.raises(RankwellError, match="no machine of the cluster has 1 cores and 1 GPUs"):
+            Cluster(gpus=1).room(ray)
+
+
+def test_the_modules_of_one_process_do_not_import_ray() -> None:
+    code = "import rankwell.scale.index, rankwell.scale.rerank, rankwell.scale.search, sys; print('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,0 +1,180 @@
+"""Chromium without a window, driven through its DevTools protocol over a pair of pipes: no further package is needed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+KEYS = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
+
+
+def find_chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+
+
+class Chromium:
+    """A browser; :meth:`page` opens a page of its own profile."""
+
+    def __init__(self, program: str, profile: Path):
+        ours, theirs = os.pipe(), os.pipe()  # commands to the browser, and its answers
+
+        def pipes() -> None:
+            # The browser reads commands from 3 and writes answers to 4.
+            kept = os.dup(ours[0]), os.dup(theirs[1])
+            os.dup2(kept[0], 3)
+            os.dup2(kept[1], 4)
+
+        options = (
+            "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --mute-audio "
+            "--no-first-run --disable-background-networking --disable-component-update --disable-sync "
+            "--remote-debugging-pipe"
+        )
+        self._process = subprocess.Popen(
+            [program, *options.split(), f"--user-data-dir={profile}", "about:blank"],
+            preexec_fn=pipes,
+            close_fds=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(ours[0])
+        os.close(theirs[1])
+        self._commands, self._answers = ours[1], theirs[0]
+        self._number = 0
+        self._rest = b""
+        self.events: list[dict[str, Any]] = []
+
+    def send(self, method: str, session: str | None = None, **params: Any) -> Any:
+        """Do one thing, and wait for its result."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": params}
+        if session:
+            message["sessionId"] = session
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
+        while True:
+            found = self._receive(30)
+            if found.get("id") == self._number:
+                if "error" in found:
+                    raise RuntimeError(f"{method}: {found['error']}")
+                return found["result"]
+            self.events.append(found)
+
+    def _receive(self, seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        while b"\0" not in self._rest:
+            if not select.select([self._answers], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise TimeoutError("the browser does not answer")
+            part = os.read(self._answers, 1 << 20)
+            if not part:
+                raise RuntimeError("the browser has ended")
+            self._rest += part
+        message, self._rest = self._rest.split(b"\0", 1)
+        found: dict[str, Any] = json.loads(message)
+        return found
+
+    def page(self, width: int = 1280, height: int = 800, *, dark: bool = False) -> Page:
+        """An empty page, as if of a browser that was never used."""
+        context = self.send("Target.createBrowserContext")["browserContextId"]
+        target = self.send("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        page = Page(self, session)
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            page.send(f"{domain}.enable")
+        page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        page.send("Emulation.setEmulatedMedia", features=[scheme])
+        return page
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+        os.close(self._commands)
+        os.close(self._answers)
+
+
+class Page:
+    """A page, as a user has it: look, type, press keys, click."""
+
+    def __init__(self, browser: Chromium, session: str):
+        self._browser, self._session = browser, session
+
+    def send(self, method: str, **params: Any) -> Any:
+        return self._browser.send(method, self._session, **params)
+
+    def open(self, address: str) -> None:
+        self.send("Page.navigate", url=address)
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page."""
+        found = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in found:
+            raise RuntimeError(str(found["exceptionDetails"]))
+        return found["result"].get("value")
+
+    def until(self, script: str, seconds: float = 10.0) -> Any:
+        """Wait until an expression is true."""
+        end = time.monotonic() + seconds
+        while True:
+            # While the page changes there may be nothing to ask yet.
+            found = self.run(f"(() => {{ try {{ return Boolean({script}) }} catch {{ return null }} }})()")
+            if found:
+                return found
+            assert time.monotonic() < end, f"not true in time: {script}\n{self.text('body')[:2000]}"
+            time.sleep(0.02)
+
+    def text(self, selector: str) -> str:
+        return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+
+    def texts(self, selector: str) -> list[str]:
+        return list(
+            self.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((one) => one.innerText.trim())")
+        )
+
+    def click(self, selector: str) -> None:
+        x, y = self.run(
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.scrollIntoView({{block: 'center'}});"
+            "const at = one.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] })()"
+        )
+        self.point(x, y)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def point(self, x: float, y: float) -> None:
+        self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def type(self, text: str) -> None:
+        self.send("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        about = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS.get(key, ord(key[0].upper()))}
+        text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
+        self.send("Input.dispatchKeyEvent", type="keyDown", **about, **text)
+        self.send("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def choose(self, label: str, value: str) -> None:
+        """Choose of a select."""
+        name = json.dumps(f'select[aria-label="{label}"]')
+        self.run(
+            f"(() => {{ const one = document.querySelector({name}); one.value = {json.dumps(value)};"
+            "one.dispatchEvent(new Event('change')) })()"
+        )
+
+    def shot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
+
+    def events(self, method: str) -> list[dict[str, Any]]:
+        """What has happened, so far as it was told."""
+        self.run("0")
+        return [
+            one["params"]
+            for one in self._browser.events
+            if one.get("method") == method and one.get("sessionId") == self._session
+        ]

@@ -1,0 +1,210 @@
+"""A real socket, many clients: nobody gets another's scores, and what cannot be served is refused quickly."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwell.corpus.records import Document
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
+from rankwell.serve.limits import Batching, Limits
+from rankwell.serve.state import Sources
+
+WORDS = "bees honey hive winter warm river fish bogue bank money insurance numeric running city london".split()
+QUERY = "how do bees keep warm in winter"
+
+
+def texts(seed: int, count: int) -> list[str]:
+    own = random.Random(seed)
+    return [" ".join(own.choices(WORDS, k=own.randint(1, 60))) for _ in range(count)]
+
+
+def test_64_clients_get_their_own_scores(live: Callable[..., Any], tiny_checkpoint: Path) -> None:
+    service = live(batching=Batching(wait_ms=5))
+    ranker = Ranker.from_pretrained(tiny_checkpoint)
+    requests = [(f"query {n} {WORDS[n % len(WORDS)]}", texts(n, 1 + n % 12)) for n in range(192)]
+    expected = [ranker.predict([(query, text) for text in own]) for query, own in requests]
+
+    def ask(request: tuple[str, list[str]]) -> tuple[int, Any, Any]:
+        query, own = request
+        return service.post("/rerank", {"query": query, "texts": own, "raw_scores": True, "return_text": True})
+
+    with ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(ask, requests))
+    assert {status for status, _, _ in answers} == {200}
+    for (_, own), (_, rows, _), scores in zip(requests, answers, expected, strict=True):
+        assert [own[row["index"]] for row in rows] == [row["text"] for row in rows]
+        np.testing.assert_allclose([row["score"] for row in rows], [scores[row["index"]] for row in rows], atol=1e-6)
+    figures = service.service.metrics.text().decode()
+    shared = float(figures.split('rankwell_batch_requests_bucket{le="1.0"} ')[1].split("\n")[0])
+    total = float(figures.split("rankwell_batch_requests_count ")[1].split("\n")[0])
+    assert shared < total  # some batches held more than one request
+    assert service.service.engine.queued == 0
+
+
+def test_a_full_queue_refuses_at_once_and_recovers(live: Callable[..., Any], slow_down: Any, wait_for: Any) -> None:
+    service = live(batching=Batching(queue_tokens=600))
+    slow_down(service.service, 0.25)
+    body = {"query": QUERY, "texts": ["bees " * 60] * 4}
+    with ThreadPoolExecutor(12) as pool:
+        begin = time.monotonic()
+        answers = list(pool.map(lambda _: (*service.post("/rerank", body), time.monotonic() - begin), range(12)))
+    refused = [(found, headers, seconds) for status, found, headers, seconds in answers if status == 429]
+    assert {status for status, *_ in answers} == {200, 429}
+    assert len(refused) >= 6
+    for found, headers, seconds in refused:
+        assert found["error_type"] == "overloaded"
+        assert int(headers["retry-after"]) >= 1
+        assert seconds < 1.5
+    wait_for(lambda: service.service.engine.queued == 0)
+    assert service.post("/rerank", body)[0] == 200
+
+
+def test_a_deadline_ends_a_request_and_takes_its_pairs_along(
+    live: Callable[..., Any], slow_down: Any, wait_for: Any
+) -> None:
+    service = live()
+    engine = slow_down(service.service, 0.1)
+    body = {"query": QUERY, "texts": ["bees " * 200] * 40}
+    for options, headers in (({"timeout_ms": 250}, {}), ({}, {"X-Timeout-Ms": "250"})):
+        before, begin = engine.scored, time.monotonic()
+        status, found, _ = service.post("/rerank", {**body, **options}, **headers)
+        assert (status, found["error_type"]) == (504, "deadline")
+        assert 0.2 < time.monotonic() - begin < 2
+        wait_for(lambda: service.service.engine.queued == 0)
+        time.sleep(0.3)
+        assert engine.scored - before < 20  # the rest was dropped
+    assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]}, **{"X-Timeout-Ms": "soon"})[0] == 422
+
+
+def test_a_client_that_goes_takes_its_pairs_along(live: Callable[..., Any], slow_down: Any, wait_for: Any) -> None:
+    service = live()
+    engine = slow_down(service.service, 0.1)
+    connection = service.connect()
+    connection.request("POST", "/rerank", json.dumps({"query": QUERY, "texts": ["bees " * 200] * 60}))
+    wait_for(lambda: engine.scored > 0)
+    connection.close()
+    wait_for(lambda: service.service.engine.queued == 0, 3)
+    time.sleep(0.3)
+    assert engine.scored < 30
+    assert b"rankwell_gone_total 1.0" in service.service.metrics.text()
+    assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]})[0] == 200
+
+
+def test_bodies_that_break_off_or_lie_do_no_harm(live: Callable[..., Any], wait_for: Any) -> None:
+    service = live(limits=Limits(default_timeout_ms=300))
+    for raw in (
+        b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{",
+        b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n{",
+        b"POST /rerank HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"nonsense\r\n\r\n",
+        b"\x00" * 100,
+    ):
+        with socket.create_connection(("127.0.0.1", service.port), timeout=5) as one:
+            one.sendall(raw)
+            one.shutdown(socket.SHUT_WR)
+            first = one.recv(100)
+            assert first == b"" or first.startswith(b"HTTP/1.1 4"), first
+    with socket.create_connection(("127.0.0.1", service.port), timeout=5) as one:  # a body that never comes
+        one.sendall(b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
+        assert one.recv(100).startswith(b"HTTP/1.1 408")
+    assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]})[0] == 200
+    assert b"rankwell_body_bytes 0.0" in service.service.metrics.text()
+
+
+def test_a_huge_body_is_refused_with_an_answer_its_sender_can_read(live: Callable[..., Any]) -> None:
+    service = live(limits=Limits(body_bytes=1000))
+    status, found, _ = service.post("/rerank", {"query": QUERY, "texts": ["b" * 20_000_000]})
+    assert (status, found["error_type"]) == (413, "too_large")
+
+
+def test_searches_that_wait_too_long_are_refused(live: Callable[..., Any]) -> None:
+    service = live(limits=Limits(preparing=2))
+    held = service.service.state.lock
+    with ThreadPoolExecutor(8) as pool:
+        with held:
+            asked = [pool.submit(service.post, "/search", {"query": QUERY, "stages": "bm25"}) for _ in range(8)]
+            time.sleep(0.5)
+            early = [one.result()[0] for one in asked if one.done()]
+        statuses = [one.result(10)[0] for one in asked]
+    assert early == [429] * 6
+    assert sorted(statuses) == [200] * 2 + [429] * 6
+
+
+def test_a_reload_under_load_never_mixes_and_drops_nothing(
+    live: Callable[..., Any], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Two collections with the same ids and two models: every answer is wholly of one of the two generations."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    model, index = tmp_path / "model", tmp_path / "index"
+    shutil.copytree(tiny_checkpoint, model)
+    old = [Document(f"d{n}", f"bees {text}") for n, text in enumerate(texts(1, 20))]
+    new = [Document(f"d{n}", f"bees {text}") for n, text in enumerate(texts(2, 20))]
+    Index.build(old, index)
+    service = live(Sources(index, (str(model),)), key="k")
+    headers = {"Authorization": "Bearer k"}
+    body = {"query": "bees in winter", "k": 20, "highlight": False}
+    expected = {1: service.post("/search", body, **headers)[1]}
+    answers: list[tuple[int, Any, Any]] = []
+    stop = threading.Event()
+
+    def keep_asking() -> None:
+        while not stop.is_set():
+            answers.append(service.post("/search", body, **headers))
+
+    threads = [threading.Thread(target=keep_asking) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    weights = load_file(model / "model.safetensors")
+    changed = {name: value * (1.5 if "classifier" in name else 1.0) for name, value in weights.items()}
+    assert any(not torch.equal(changed[name], weights[name]) for name in weights)
+    save_file(changed, tmp_path / "fresh", {"format": "pt"})
+    (tmp_path / "fresh").rename(model / "model.safetensors")
+    Index.build(new, index, overwrite=True)
+    status, ready, _ = service.post("/reload", {}, **headers)
+    time.sleep(0.3)
+    stop.set()
+    for thread in threads:
+        thread.join(20)
+    assert (status, ready["generation"]) == (200, 2)
+    expected[2] = service.post("/search", body, **headers)[1]
+    assert {status for status, *_ in answers} == {200}
+    assert {found["generation"] for _, found, _ in answers} == {1, 2}
+    wanted = [{docid: own["text"] for docid, own in expected[generation]["documents"].items()} for generation in (1, 2)]
+    assert wanted[0] != wanted[1]
+    for _, found, _ in answers:
+        right = expected[found["generation"]]
+        assert found["documents"] == right["documents"]
+        assert [row["docid"] for row in found["rerank"]] == [row["docid"] for row in right["rerank"]]
+        np.testing.assert_allclose(
+            [row["score"] for row in found["rerank"]], [row["score"] for row in right["rerank"]], atol=1e-6
+        )
+
+
+def test_a_reload_that_fails_keeps_the_old(live: Callable[..., Any], sources: Sources, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(sources.models[0], model)
+    service = live(replace(sources, models=(str(model),)), key="k")
+    headers = {"Authorization": "Bearer k"}
+    body = {"query": QUERY, "texts": ["bees", "tea"]}
+    before = service.post("/rerank", body, **headers)[1]
+    (model / "model.safetensors").write_bytes(b"broken")
+    status, found, _ = service.post("/reload", {}, **headers)
+    assert (status, found["error_type"]) == (409, "reload_failed")
+    assert service.post("/rerank", body, **headers)[1] == before
+    assert service.service.state.generation == 1
