@@ -22,7 +22,7 @@ ROWS = (
     ("inputs", "evaluation"),
     ("models", "retrieve"),
     ("rank", "enrich"),
-    ("training", "serve", "scale"),
+    ("training", "serve", "scale", "adapters"),
     ("cli",),
 )
 LEVEL = {layer: level for level, row in enumerate(ROWS) for layer in row}

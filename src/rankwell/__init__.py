@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from rankwell.rank.pipeline import Pipeline
     from rankwell.rank.ranker import Ranker
     from rankwell.retrieve.index import Index
+    from rankwell.training.run import train
 
-__all__ = ["Index", "Pipeline", "Ranker", "compare", "evaluate"]
+__all__ = ["Index", "Pipeline", "Ranker", "compare", "evaluate", "train"]
 
 _HOMES = {
     "Index": "rankwell.retrieve.index",
@@ -21,6 +22,7 @@ _HOMES = {
     "Ranker": "rankwell.rank.ranker",
     "compare": "rankwell.evaluation.compare",
     "evaluate": "rankwell.evaluation.evaluate",
+    "train": "rankwell.training.run",
 }
 
 

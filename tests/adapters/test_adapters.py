@@ -85,7 +85,9 @@ class TestHaystack:
         for own in (pipeline, again):
             found = own.run({"ranker": {"query": QUERY, "documents": given}})["ranker"]["documents"]
             assert [document.meta["number"] for document in found] == order[:4]
-            assert [document.score for document in found] == pytest.approx([probabilities[i] for i in order[:4]], abs=1e-6)
+            assert [document.score for document in found] == pytest.approx(
+                [probabilities[i] for i in order[:4]], abs=1e-6
+            )
         assert all(document.score is None for document in given)
 
     def test_a_number_given_at_run_time_goes_first(self, tiny_checkpoint: Path, order: list[int]) -> None:

@@ -138,9 +138,9 @@ def test_it_learns_to_match_words_it_has_never_seen(vocabulary: Vocabulary) -> N
     vocabulary.add([f"{letter}{other}x" for letter in "abcdefghijklmnop" for other in "abcdefghijklmnop"])
     random = np.random.default_rng(0)
     model = new_sdnet(CONFIG.model_copy(update={"dropout": 0.0}), seed=1).train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(90):
-        better, worse = model(*word_task(vocabulary, random, 0, 128, 16)).view(-1, 2).unbind(1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(45):
+        better, worse = model(*word_task(vocabulary, random, 0, 128, 32)).view(-1, 2).unbind(1)
         loss = torch.relu(1 - better + worse).mean()
         optimiser.zero_grad()
         loss.backward()

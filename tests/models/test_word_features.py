@@ -87,16 +87,6 @@ def test_own_embeddings_are_means_of_the_pieces_at_one_scale(encoder: FeatureEnc
     assert torch.allclose(table.at(fresh)[0], weights[tokenizer.token_id("hive")] / scale, atol=1e-6)
 
 
-def test_a_table_that_grew_while_scoring_serves_training(encoder: FeatureEncoder) -> None:
-    table = WordTable(encoder.vocabulary, encoder.encoder, torch.device("cpu"))
-    words = encoder.vocabulary.read(["coffee"]).numbers
-    with torch.inference_mode():
-        table.at(words)
-    weight = torch.ones(32, requires_grad=True)
-    (table.at(words) * weight).sum().backward()
-    assert weight.grad is not None
-
-
 def test_vectors_of_a_file_are_zeros_for_unknown_words(encoder: FeatureEncoder, tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("bee 1 2\n")
     table = WordTable(encoder.vocabulary, open_vectors(tmp_path / "v.txt"), torch.device("cpu"))

@@ -19,10 +19,11 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
+from rankwell.rank.pipeline import Fuse, Given, Rerank
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import open_texts
 from rankwell.retrieve.index import Index
-from rankwell.scale.rerank import RerankJob, join_scores
+from rankwell.scale.rerank import ClusterRanker, RerankJob, join_scores
 from rankwell.scale.workers import Cluster, do
 
 from .conftest import lock_holder, make_documents, make_queries
@@ -93,6 +94,18 @@ def test_what_was_cut_is_counted_in_all_shards(job: RerankJob, tmp_path: Path) -
     assert report.pairs == 24 * 20
     assert 0 < report.pairs_cut < report.pairs
     assert report.pieces_cut["document"] >= report.pairs_cut
+
+
+def test_a_job_takes_a_rankers_place_in_a_pipeline(job: RerankJob, data: Path, tiny_checkpoint: Path) -> None:
+    run, queries = read_run(data / "bm25.run"), read_queries(data / "queries.tsv")
+    texts = open_texts(data / "index", run)
+    found = [
+        (Given(run) >> Rerank(ranker, texts) % 1000 >> Fuse(0.3)).run(queries)
+        for ranker in (Ranker.from_pretrained(tiny_checkpoint), ClusterRanker(job))
+    ]
+    assert all(found[0][qid] == found[1][qid] for qid in run)
+    with pytest.raises(RankwellError, match="re-ranks 1000 documents of 24 queries, not these"):
+        (Given(run) >> Rerank(ClusterRanker(job), texts) % 10).run(queries)
 
 
 def test_a_lost_worker_costs_its_shard_alone(job: RerankJob, whole: bytes, tmp_path: Path, cluster: Cluster) -> None:

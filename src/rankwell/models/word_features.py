@@ -186,10 +186,8 @@ class WordTable:
     def at(self, words: NDArray[np.int32]) -> Tensor:
         """The vectors (T, E) of words by number."""
         if len(self._table) < len(self._vocabulary):
-            # Whoever scores needs no gradient, but the table is also for who trains.
-            with torch.inference_mode(False):
-                fresh = self._describe(range(len(self._table), len(self._vocabulary)))
-                self._table = torch.cat([self._table, fresh.to(self._table.device)])
+            fresh = self._describe(range(len(self._table), len(self._vocabulary)))
+            self._table = torch.cat([self._table, fresh.to(self._table.device)])
         return self._table.index_select(0, torch.from_numpy(words.astype(np.int64)).to(self._table.device))
 
     def _describe(self, numbers: range) -> Tensor:

@@ -8,14 +8,14 @@ that of one process.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any, Literal
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import file_digest
 from rankwell.core.shards import Shards, map_shards, open_shards
 from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
@@ -28,8 +28,9 @@ from rankwell.models.config import read_ranker_config
 from rankwell.models.names import find_model
 from rankwell.rank.cache import hash_model
 from rankwell.rank.ranker import Ranker, _groups
-from rankwell.rank.texts import KeptTexts, digest_texts, make_tokens, open_texts, worth_keeping
+from rankwell.rank.texts import KeptTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
+from rankwell.scale.workers import Cluster, do
 
 REPORT = "# "
 
@@ -127,6 +128,22 @@ class RerankJob:
         """The candidates of each shard of scores."""
         config = {name: shards.config[name] for name in ("run", "depth", "texts")}
         return Shards(self.folder / "candidates", shards.count, shards.size, config, ".run")
+
+
+@dataclass
+class ClusterRanker:
+    """A job in a ranker's place in a pipeline: ``Given(candidates) >> Rerank(ClusterRanker(job, cluster), texts)``."""
+
+    job: RerankJob
+    cluster: Cluster | None = None
+    truncation: TruncationReport = field(default_factory=TruncationReport)
+
+    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
+        """The job's run; the run, queries and texts that come in are those the job names."""
+        found, self.truncation = join_scores(do(self.job, self.cluster, description="re-ranking"))
+        if list(found) != list(run) or depth != self.job.depth:
+            raise RankwellError(f"the job re-ranks {self.job.depth} documents of {len(found)} queries, not these")
+        return found
 
 
 def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, TruncationReport]:

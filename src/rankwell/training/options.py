@@ -312,6 +312,7 @@ STAGE_OPTIONS: dict[str, type[Options]] = {
     "classify": ClassifyOptions,
     "deepct": DeepctOptions,
     "doc2query": Doc2queryOptions,
+    "sdnet": SdnetOptions,
     "windows": WindowsOptions,
     "interpolate": InterpolateOptions,
 }

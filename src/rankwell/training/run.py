@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rankwell.models.config import read_encoder_config, read_ranker_config
 from rankwell.models.names import find_model
 from rankwell.training.first_stages import with_first_stage
 from rankwell.training.prepare import folder_digest, prepare
-from rankwell.training.recipe import Recipe, read_yaml
+from rankwell.training.recipe import Recipe, read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
     Row,
@@ -71,6 +71,26 @@ class Ready:
     work: Work
     planned: list[Planned]
     store: StageStore
+
+
+def train(
+    recipe: str | Path,
+    out: str | Path,
+    settings: Sequence[str] = (),
+    *,
+    device: str | None = None,
+    resume: bool = False,
+    say: Say = lambda line: None,
+) -> Trained:
+    """Train by a recipe file, as the command does; ``settings`` are what ``--set`` takes.
+
+    >>> trained = train("recipes/drbert.yaml", "drbert", ["data=my-data"])         # doctest: +SKIP
+    >>> trained.model                                                              # doctest: +SKIP
+    """
+    from rankwell.training.stages import STAGES
+
+    chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, settings)
+    return run_recipe(chosen, STAGES, Path(out), device=device, resume=resume, say=say)
 
 
 def run_recipe(

@@ -1,4 +1,8 @@
-"""Chromium without a window, driven through its DevTools protocol over a pair of pipes: no further package is needed."""
+"""A real browser and a real service for the page's tests.
+
+Chromium is driven by its DevTools protocol over a pair of pipes, so that no further package is needed; the tests skip
+where there is no browser. ``CHROMIUM`` names one that is not on the path.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,14 @@ import os
 import select
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 KEYS = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
 
@@ -30,8 +38,9 @@ class Chromium:
         def pipes() -> None:
             # The browser reads commands from 3 and writes answers to 4.
             kept = os.dup(ours[0]), os.dup(theirs[1])
-            os.dup2(kept[0], 3)
-            os.dup2(kept[1], 4)
+            for number, own in zip((3, 4), kept, strict=True):
+                os.dup2(own, number)
+                os.set_inheritable(number, True)
 
         options = (
             "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --hide-scrollbars --mute-audio "
@@ -85,7 +94,7 @@ class Chromium:
         context = self.send("Target.createBrowserContext")["browserContextId"]
         target = self.send("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, session)
+        page = Page(self, session, context)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.send(f"{domain}.enable")
         page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
@@ -103,8 +112,11 @@ class Chromium:
 class Page:
     """A page, as a user has it: look, type, press keys, click."""
 
-    def __init__(self, browser: Chromium, session: str):
-        self._browser, self._session = browser, session
+    def __init__(self, browser: Chromium, session: str, context: str):
+        self._browser, self._session, self._context = browser, session, context
+
+    def close(self) -> None:
+        self._browser.send("Target.disposeBrowserContext", browserContextId=self._context)
 
     def send(self, method: str, **params: Any) -> Any:
         return self._browser.send(method, self._session, **params)
@@ -140,7 +152,8 @@ class Page:
 
     def click(self, selector: str) -> None:
         x, y = self.run(
-            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.scrollIntoView({{block: 'center'}});"
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)});"
+            "one.scrollIntoView({block: 'center'});"
             "const at = one.getBoundingClientRect(); return [at.x + at.width / 2, at.y + at.height / 2] })()"
         )
         self.point(x, y)
@@ -178,3 +191,138 @@ class Page:
             for one in self._browser.events
             if one.get("method") == method and one.get("sessionId") == self._session
         ]
+
+
+DOCUMENTS = {
+    "bees": "Bees keep the hive warm in winter: the cluster shivers.",
+    "emoji": "🐝🐝 Bees, and 🐝 honey of the bees.",
+    "html": "A hive is <b id='injected'>bold</b><script>window.injected = 1</script> & bees & winter.",
+    "bogue": "The bogue is a sea fish; a bogus bee is not. Insouciantly, bees winter.",
+    "long": "The river runs to the sea. " * 60 + "In winter the bees keep warm. " + "The city has people. " * 40,
+    **{f"more{n:02}": f"Bees and honey number {n} of the garden" + " and the winter" * (n % 3) for n in range(20)},
+}
+
+
+class Site:
+    """A service behind a real socket. ``faults`` are answers of its own, by path: (status, headers, body)."""
+
+    def __init__(self, service: Any, **options: Any):
+        import uvicorn
+
+        from rankwell.serve.api import create_app
+
+        self.faults: dict[str, tuple[int, dict[str, str], Any]] = {}
+        self.asked: list[str] = []
+        app = create_app(service, **options)
+
+        async def faulty(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+            self.asked.append(scope.get("path", ""))
+            if scope["type"] != "http" or scope["path"] not in self.faults:
+                await app(scope, receive, send)
+                return
+            status, headers, body = self.faults[scope["path"]]
+            found = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await send({"type": "http.response.start", "status": status, "headers": found})
+            await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+        self._server = uvicorn.Server(uvicorn.Config(faulty, port=0, log_config=None, access_log=False))
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        while not self._server.started:
+            assert self._thread.is_alive()
+            time.sleep(0.01)
+        self.port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}/"
+
+    def post(self, path: str, **body: Any) -> Any:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.request("POST", path, json.dumps(body))
+        answer = connection.getresponse()
+        found = json.loads(answer.read())
+        connection.close()
+        assert answer.status == 200, found
+        return found
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(20)
+
+
+@pytest.fixture(scope="session")
+def page_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from rankwell.corpus.records import Document
+    from rankwell.retrieve.index import Index
+
+    folder = tmp_path_factory.mktemp("page") / "garden"
+    Index.build((Document(docid, text) for docid, text in DOCUMENTS.items()), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
+    """Starts a service of the index and some models."""
+    pytest.importorskip("fastapi")
+    pytest.importorskip("uvicorn")
+    from rankwell.serve.service import Service
+    from rankwell.serve.state import Sources
+
+    started: list[Site] = []
+
+    def start(*models: Path, **options: Any) -> Site:
+        started.append(Site(Service(Sources(page_index, tuple(map(str, models)))), **options))
+        return started[-1]
+
+    yield start
+    for site in started:
+        site.stop()
+
+
+@pytest.fixture(scope="session")
+def whole_site(
+    start_site: Callable[..., Site], tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Site:
+    """Two models: the tiny one, and one of its shape with other weights."""
+    from safetensors.numpy import load_file, save_file
+
+    other = tmp_path_factory.mktemp("models") / "other"
+    shutil.copytree(tiny_checkpoint, other)
+    weights = load_file(other / "model.safetensors")
+    save_file({n: w[..., ::-1].copy() for n, w in weights.items()}, other / "model.safetensors", {"format": "pt"})
+    return start_site(tiny_checkpoint, other)
+
+
+@pytest.fixture
+def site(whole_site: Site) -> Iterator[Site]:
+    yield whole_site
+    whole_site.faults.clear()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("there is no Chromium here; install one, or name it in CHROMIUM")
+    browser = Chromium(program, tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def new_page(chromium: Chromium) -> Iterator[Callable[..., Page]]:
+    """Opens pages; in the end none of them may have failed silently or asked another host for anything."""
+    opened: list[Page] = []
+
+    def open_page(address: str, width: int = 1280, height: int = 800, *, dark: bool = False) -> Page:
+        opened.append(chromium.page(width, height, dark=dark))
+        opened[-1].open(address)
+        return opened[-1]
+
+    yield open_page
+    for page in opened:
+        assert [one["exceptionDetails"] for one in page.events("Runtime.exceptionThrown")] == []
+        logged = [one["entry"] for one in page.events("Log.entryAdded")]
+        # A refused request is logged by the browser itself; what breaks the content security policy must not be there.
+        assert [entry for entry in logged if entry["source"] != "network"] == []
+        asked = {one["request"]["url"] for one in page.events("Network.requestWillBeSent")}
+        assert {url for url in asked if not url.startswith(("http://127.0.0.1:", "data:"))} == set()
+        page.close()

@@ -1,0 +1,97 @@
+"""The cost model: hand-computed cases, and what was measured (``bench/scale.json``)."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from rankwell.core.shards import Shards, map_shards
+from rankwell.scale.cost import Machine, Rates, fit_rates, index_cost, makespan, query_seconds, rerank_cost, search_cost
+
+MEASURED = Path(__file__).parents[2] / "bench" / "scale.json"
+RATES = Rates(read=1e-5, index=1e-4, query=1e-4, scan=1e-9, join=1e-5, pair=1e-3, index_bytes=100, text_bytes=400)
+MACHINE = Machine(cores=4, memory=16e9, hour=2.0, start=10.0)
+
+
+def test_workers_claim_shards_in_order() -> None:
+    assert makespan([3, 1, 2], 2) == 3
+    assert makespan([3, 1, 2], 2, start=1) == 4
+    assert makespan([3, 1, 2], 1) == 6
+    assert makespan([3, 1, 2], 9) == 3
+    assert makespan([1, 1, 4], 2) == 5  # a long one that comes last is waited for
+    assert makespan([], 2) == 0
+    with pytest.raises(ValueError, match="0 workers"):
+        makespan([1], 0)
+
+
+def test_lost_workers_cost_what_the_formula_says() -> None:
+    # Work of s seconds that begins anew whenever it is interrupted, at rate r, takes (e^rs − 1) / r on average.
+    rate, seconds = 0.05, 10.0
+    mean = sum(makespan([seconds] * 50, 1, loss=rate, seed=seed) for seed in range(40)) / 40 / 50
+    assert mean == pytest.approx((math.exp(rate * seconds) - 1) / rate, rel=0.05)
+    assert makespan([seconds] * 50, 4, loss=rate) > makespan([seconds] * 50, 4)
+
+
+def test_real_shards_take_as_long_as_simulated_ones(tmp_path: Path) -> None:
+    waits = [0.5, 0.1, 0.3, 0.2, 0.4, 0.1, 0.3]
+    shards = Shards(tmp_path / "shards", len(waits), 1)
+
+    def work(items: range, file: IO[bytes]) -> None:
+        time.sleep(waits[items.start])
+
+    begin = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        map_shards(shards, work)
+        os._exit(0)
+    map_shards(shards, work)
+    seconds = time.monotonic() - begin
+    os.waitpid(child, 0)
+    expected = makespan(waits, 2)
+    assert 0.95 * expected <= seconds <= 1.5 * expected + 0.5
+    assert expected < 0.6 * sum(waits)
+
+
+def test_costs_by_hand() -> None:
+    index = index_cost(8_000_000, RATES, MACHINE, 2)  # 8 parts of 100 s on 8 cores, after 80 s of reading
+    assert index.hours * 3600 == pytest.approx(80 + 10 + 100)
+    assert index.money == pytest.approx(190 / 3600 * 2 * 2.0)
+    assert index_cost(8_000_000, RATES, MACHINE, 2, readers=8).hours * 3600 == pytest.approx(10 + 10 + 100)
+    assert query_seconds(8_000_000, 8, RATES) == pytest.approx(1e-4 + 1e-3 + 8e-5)
+    assert query_seconds(8_000_000, 1, RATES) == pytest.approx(1e-4 + 8e-3)
+    search = search_cost(8_000_000, 1000, RATES, MACHINE, 2)
+    assert search.hours * 3600 == pytest.approx(10 + 1.18)
+    assert search.memory == 8_000_000 * 100 / 2
+    assert search_cost(8_000_000, 1000, RATES, MACHINE, 2, replicas=2).memory == 8_000_000 * 100
+    rerank = rerank_cost(16_384 * 16, RATES, MACHINE, 2)
+    assert rerank.hours * 3600 == pytest.approx(10 + 2 * 16.384)
+
+
+def points(**labels: Any) -> list[dict[str, Any]]:
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))["points"]
+    return [point for point in found if labels.items() <= point.items()]
+
+
+def test_rates_of_small_collections_predict_the_large_one() -> None:
+    sizes = sorted(point["documents"] for point in points(job="read"))
+    small, large = sizes[:-1], sizes[-1]
+    assert large >= 10 * max(small)
+    rates = fit_rates([point for size in small for point in points(documents=size)], points(job="rerank", how="one")[0])
+    (index,) = points(job="index", how="shards", documents=large)
+    assert large * (rates.read + rates.index) == pytest.approx(index["cpu"], rel=0.4)
+    (size,) = points(job="size", documents=large)
+    assert large * rates.text_bytes == pytest.approx(size["text_bytes"], rel=0.2)
+    (search,) = points(job="search", how="one", documents=large)
+    assert search["queries"] * query_seconds(large, 1, rates) == pytest.approx(search["cpu"], rel=0.5)
+
+
+def test_every_measured_search_and_run_was_equal() -> None:
+    equal = points(job="equal")
+    assert {point.get("documents") for point in equal} >= {point["documents"] for point in points(job="read")}
+    assert any(point.get("pairs") for point in equal)
