@@ -75,11 +75,12 @@ def _tokens(work: Work, ranker: _Ranker) -> TokenSource:
     return work.data.tokens(ranker.tokenizer, stems=ranker.config.template.markers)
 
 
-def _plan(options: ListOptions) -> Plan:
+def list_plan(options: ListOptions) -> Plan:
+    """How a stage draws its lists."""
     return Plan(options.positives, options.negatives, options.weighting, options.per, options.labels)
 
 
-def _candidates(work: Work, documents: Numbering, *, skip: int = 0, depth: int | None = None) -> Candidates:
+def training_candidates(work: Work, documents: Numbering, *, skip: int = 0, depth: int | None = None) -> Candidates:
     """What an earlier stage kept, or else what the first stage found."""
     split, level = work.data.train, work.recipe.data.relevance
     if work.candidates is not None:
@@ -155,13 +156,13 @@ def check_lists(work: Work, options: ListOptions) -> None:
     if options.best != "last":
         parse_measures([options.best])
     if work.candidates is None:
-        _candidates(work, work.data.collection.store, skip=options.skip, depth=options.depth)
+        training_candidates(work, work.data.collection.store, skip=options.skip, depth=options.depth)
 
 
 def _fit(work: Work, options: ListOptions, folder: Path, ranker: _Ranker, description: str) -> Produced:
     documents = _tokens(work, ranker)
-    candidates = _candidates(work, documents, skip=options.skip, depth=options.depth)
-    plan = _plan(options)
+    candidates = training_candidates(work, documents, skip=options.skip, depth=options.depth)
+    plan = list_plan(options)
     lists = partial(draw, candidates, plan, work.seed)
     validation = _validation(work, options, ranker)
     outcome = _train_ranker(
@@ -210,7 +211,7 @@ def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced
     """Drop the candidates that are probably relevant though nobody judged them; leaves an audit."""
     ranker = _load_ranker(work)
     documents = _tokens(work, ranker)
-    candidates = _candidates(work, documents)
+    candidates = training_candidates(work, documents)
     if options.cross_fit:
         fold = _Folds(work, folder, documents)
         p = cross_fit(candidates, options.cross_fit, work.seed, fold)
@@ -238,7 +239,7 @@ class _Folds:
         self._number += 1
         if not (folder / "model").is_dir():
             ranker = _load_ranker(self._work, done.start)
-            plan = _plan(options)
+            plan = list_plan(options)
             lists = partial(draw, others, plan, self._work.seed)
             _train_ranker(
                 self._work,
@@ -276,7 +277,7 @@ def duo(work: Work, options: DuoOptions, folder: Path) -> Produced:
     split = work.data.train
     selection = Selection(level=work.recipe.data.relevance, depth=options.compare)
     candidates = Candidates.of(split.queries, split.qrels, train_run, documents, selection)
-    plan = _plan(options)
+    plan = list_plan(options)
     lists = partial(draw_duo, candidates, plan, work.seed)
     pairs = DuoRanking(options.compare, options.aggregate)
     validation = _validation(work, options, ranker, run=dev_run, duo=pairs)
