@@ -31,5 +31,6 @@ class RankwellTransformer(pt.Transformer):
         typed = any(field.name == "type" for field in self.ranker.template.fields)
         types = inp["type"].tolist() if typed and "type" in inp.columns else None
         pairs = list(zip(inp["query"], inp["text"], strict=True))
-        scores = self.ranker.predict(pairs, types=types) if pairs else []
-        return pt.model.add_ranks(inp.assign(score=scores))
+        scores = self.ranker.predict(pairs, types=types).tolist() if pairs else []
+        found: pd.DataFrame = pt.model.add_ranks(inp.assign(score=scores))
+        return found

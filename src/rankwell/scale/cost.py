@@ -146,8 +146,10 @@ def _cost(seconds: float, machine: Machine, machines: int, memory: float, traffi
     return Cost(machines, hours, hours * machines * machine.hour, memory, traffic)
 
 
-def fit_rates(points: Sequence[Mapping[str, Any]], rerank: Mapping[str, Any]) -> Rates:
-    """Rates from what ``bench/scale.py`` measured at two sizes or more, in seconds of processor time."""
+def fit_rates(points: Sequence[Mapping[str, Any]], pair: float) -> Rates:
+    """Rates from what ``bench/scale.py`` measured at two sizes or more, in seconds of processor time; ``pair`` is the
+    model's own (docs/performance.md).
+    """
 
     def of(job: str, how: str | None = None) -> list[Mapping[str, Any]]:
         chosen = [point for point in points if point["job"] == job and how in (None, point.get("how"))]
@@ -166,7 +168,7 @@ def fit_rates(points: Sequence[Mapping[str, Any]], rerank: Mapping[str, Any]) ->
         query=max(0.0, by_query[0] - small["documents"] * scan),
         scan=scan,
         join=max(0.0, (cut["cpu"] - large["cpu"]) / cut["queries"] / parts),
-        pair=rerank["cpu"] / rerank["pairs"],
+        pair=pair,
         index_bytes=size["index_bytes"] / documents,
         text_bytes=size["text_bytes"] / documents,
     )

@@ -31,9 +31,7 @@ from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import train
 from rankwell.training.losses import make_loss
 from rankwell.training.options import SdnetOptions
-from rankwell.training.ranking_stages import training_candidates as training_candidates
-from rankwell.training.ranking_stages import list_plan as list_plan
-from rankwell.training.ranking_stages import check_lists
+from rankwell.training.ranking_stages import check_lists, list_plan, training_candidates
 from rankwell.training.sampling import draw
 from rankwell.training.sdnet_task import SdnetTask, SdnetValidation
 from rankwell.training.stage import Produced, Work

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 
@@ -142,6 +143,15 @@ class Page:
             assert time.monotonic() < end, f"not true in time: {script}\n{self.text('body')[:2000]}"
             time.sleep(0.02)
 
+    def loaded(self, more: str = "true") -> None:
+        """Wait until there are results, and more is true."""
+        ready = "document.querySelectorAll('.card:not(.ghost)').length && document.querySelector('#progress').hidden"
+        self.until(f"{ready} && {more}")
+
+    def state(self) -> dict[str, str]:
+        """What the page's address holds."""
+        return dict(parse_qsl(urlsplit(self.run("location.href")).query))
+
     def text(self, selector: str) -> str:
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
@@ -234,6 +244,10 @@ class Site:
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}/"
 
+    def at(self, **state: Any) -> str:
+        """The page's address in some state."""
+        return f"{self.address}?{urlencode(state)}"
+
     def post(self, path: str, **body: Any) -> Any:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         connection.request("POST", path, json.dumps(body))
@@ -322,7 +336,19 @@ def new_page(chromium: Chromium) -> Iterator[Callable[..., Page]]:
         assert [one["exceptionDetails"] for one in page.events("Runtime.exceptionThrown")] == []
         logged = [one["entry"] for one in page.events("Log.entryAdded")]
         # A refused request is logged by the browser itself; what breaks the content security policy must not be there.
-        assert [entry for entry in logged if entry["source"] != "network"] == []
+        assert [one for one in logged if one["source"] != "network" and one["level"] in ("warning", "error")] == []
         asked = {one["request"]["url"] for one in page.events("Network.requestWillBeSent")}
         assert {url for url in asked if not url.startswith(("http://127.0.0.1:", "data:"))} == set()
         page.close()
+
+
+@pytest.fixture
+def searched(new_page: Callable[..., Page]) -> Callable[..., Page]:
+    """Opens pages with results."""
+
+    def search(site: Site, q: str = "how do bees keep warm in winter", width: int = 1280, **state: Any) -> Page:
+        page = new_page(site.at(q=q, **state), width)
+        page.loaded()
+        return page
+
+    return search

@@ -49,7 +49,8 @@ export function attentionMap(found, which) {
     const [row, column] = drawing.at ?? [0, -step[1]];
     choose(clamp(row + step[0], rows.length), clamp(column + step[1], columns.length));
   });
-  return el("figure", { class: "attention" }, frame, el("figcaption", {}, cell));
+  const closed = rows.some((a) => columns.some((b) => !found.open[a.position][b.position]));
+  return el("figure", { class: "attention" }, frame, el("figcaption", {}, cell, closed && el("span", { class: "swatch" }, "closed by the rule")));
 }
 
 const clamp = (value, size) => Math.min(Math.max(value, 0), size - 1);

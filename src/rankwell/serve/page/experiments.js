@@ -88,7 +88,9 @@ function plot(table, measure) {
   const low = Math.min(...runs.map((run) => value(run) - sd(run)));
   const high = Math.max(...runs.map((run) => value(run) + sd(run)));
   const pad = (high - low || Math.abs(high) || 1) * 0.08;
-  const [width, left, right, row] = [720, 190, 64, 30];
+  const width = Math.max(300, Math.min(720, innerWidth - 40)); // drawn for the screen it is on, so that its text is of one size
+  const left = width < 500 ? 124 : 190;
+  const [right, row, letters] = [64, 30, Math.floor(left / 7.4)];
   const at = (v) => left + ((v - low + pad) / (high - low + 2 * pad)) * (width - left - right);
   const height = runs.length * row + 14;
   const base = at(value(table.baseline));
@@ -96,7 +98,7 @@ function plot(table, measure) {
     const y = i * row + row / 2 + 6;
     const [x, a, b] = [at(value(run)), at(value(run) - sd(run)), at(value(run) + sd(run))];
     return svg("g", { class: run === table.baseline ? "baseline" : null },
-      svg("text", { x: left - 14, y: y + 4, "text-anchor": "end" }, run.length > 26 ? `${run.slice(0, 25)}…` : run),
+      svg("text", { x: left - 14, y: y + 4, "text-anchor": "end" }, svg("title", {}, run), run.length > letters ? `${run.slice(0, letters - 1)}…` : run),
       sd(run) > 0 && svg("path", { class: "deviation", d: `M${a} ${y}H${b}M${a} ${y - 4}v8M${b} ${y - 4}v8` }),
       svg("circle", { cx: x, cy: y, r: 5 }),
       svg("text", { class: "value", x: width - 4, y: y + 4, "text-anchor": "end" }, number(value(run), 4)));

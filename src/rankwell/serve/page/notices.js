@@ -26,7 +26,7 @@ export function skeleton() {
 export function refusal(error, retry, tries = 0) {
   const head = TITLES[error.kind] ?? "Something went wrong";
   if (error.kind === "unauthorized") return keyForm(error, retry);
-  const box = notice("error", head, sentence(error.message));
+  const box = notice("error", `${head}.`, sentence(error.message));
   if (error.request) box.append(el("p", { class: "small" }, "Request ", el("code", {}, error.request)));
   if (!AGAIN.has(error.kind)) return box;
   const button = el("button", { type: "button", onclick: () => again() }, "Try again");
@@ -45,18 +45,19 @@ export function refusal(error, retry, tries = 0) {
   if (error.kind === "offline") addEventListener("online", again);
   if (error.retryAfter !== null && tries < MOST_RETRIES) {
     let left = error.retryAfter;
-    const tick = () => {
-      clock.textContent = `again in ${left} s`;
-      if (left-- <= 0 || !box.isConnected) again();
-    };
-    timer = setInterval(tick, 1000);
-    tick();
+    const tell = () => (clock.textContent = `again in ${left} s`);
+    timer = setInterval(() => {
+      left -= 1;
+      tell();
+      if (left <= 0 || !box.isConnected) again();
+    }, 1000);
+    tell();
   }
   return box;
 }
 
 function keyForm(error, retry) {
-  const field = el("input", { type: "password", name: "key", required: true, autocomplete: "current-password", "aria-label": "Key" });
+  const field = el("input", { type: "password", name: "key", required: true, placeholder: "Key", autocomplete: "current-password", "aria-label": "Key" });
   const form = el("form", {
     class: "actions",
     onsubmit: (event) => {
