@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-core
 
-.PHONY: demo test check lint format bench clean
+.PHONY: demo test test-scale format bench clean
 
 demo: $(DEMO)  ## index the bundled sample, search it, evaluate it
 	$(BIN)/rankwell demo
@@ -19,6 +19,10 @@ test: $(STAMP)  ## lint, types, tests
 format: $(STAMP)  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+test-scale: $(STAMP)  ## the tests that need Ray: local clusters of worker processes
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[scale]'
+	$(BIN)/pytest tests/scale
 
 bench: $(STAMP)  ## first stages side by side (minutes; needs the public data)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'

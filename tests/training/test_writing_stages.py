@@ -71,8 +71,7 @@ def test_it_leaves_a_writer_expansions_an_index_and_runs(done: Path, data: Path)
     # 30 training queries, of which a fifth at most is set aside.
     assert "RR@10 of 6 queries set aside, tuned" in found
     assert "<h1>Expansions</h1>" in (done / "expansions.html").read_text()
-    run = read_run(done / "candidates.run.gz")
-    assert set(run) == {f"train{number}" for number in range(30)}
+    assert json.loads((done / "stage.json").read_text())["produced"]["first_stage"] == "."
 
 
 def test_the_runs_are_those_of_the_expanded_index(done: Path) -> None:
@@ -92,7 +91,7 @@ def test_the_stage_goes_on_with_the_queries_that_are_there(
 ) -> None:
     out = Path(shutil.copytree(done.parents[1], tmp_path / "copy"))
     folder = out / "stages" / done.name
-    for name in ("stage.json", "expansions.jsonl.gz", "bm25.json", "candidates.run.gz"):
+    for name in ("stage.json", "expansions.jsonl.gz", "bm25.json"):
         (folder / name).unlink()
     shutil.rmtree(folder / "index")
     shards = sorted((folder / "shards").glob("shard-*"))

@@ -16,6 +16,7 @@ from rankwell.cli.export import export
 from rankwell.cli.index import index
 from rankwell.cli.rerank import rerank
 from rankwell.cli.search import search
+from rankwell.cli.serve import serve
 from rankwell.cli.train import train
 from rankwell.cli.tune import tune
 from rankwell.cli.types import types
@@ -29,8 +30,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (index, expand, search, rerank, evaluate, tune, train, experiment, types, explain, export, demo):
-    app.command(no_args_is_help=verb is not demo)(verb)
+for verb in (index, expand, search, rerank, evaluate, tune, train, experiment, types, explain, export, serve, demo):
+    app.command(no_args_is_help=verb not in (demo, serve))(verb)
 
 
 def _print_version(wanted: bool) -> None:

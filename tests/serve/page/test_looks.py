@@ -57,6 +57,7 @@ def test_text_can_be_read_in_both_schemes_and_the_choice_is_kept(new_page: Opene
 def test_nothing_sticks_out_at_any_width(searched: Opened, site: Any, width: int) -> None:
     page = searched(site, width=width)
     assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.run("document.querySelector('#search').offsetHeight") < 70
     columns = "[...document.querySelectorAll('.column')].filter((c) => c.offsetParent).map((c) => c.dataset.side)"
     assert page.run(columns) == (["1"] if width < 700 else ["0", "1"])
     if width < 700:

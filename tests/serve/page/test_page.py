@@ -96,7 +96,7 @@ def test_everything_can_be_done_with_the_keyboard(searched: Opened, site: Any) -
     page.until("document.querySelector('#panel').open && document.querySelector('canvas')")
     assert page.state() == {"q": QUERY, "doc": docid, "by": "bm25"}
     page.press("Escape")
-    page.until("!document.querySelector('#panel').open")
+    page.until("!document.querySelector('#panel').open && !location.search.includes('doc=')")
     assert page.state() == {"q": QUERY}
     assert page.run(f"{focused}?.dataset.docid") == docid
 
@@ -147,6 +147,7 @@ def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_p
     assert page.run("document.querySelectorAll('.flow .several').length") == len(split) > 1
     assert page.texts(".flow .several .stands") == [pieces[word["stands"]] for word in split]
     assert f"{100 * said['probability']:.1f} %" in page.text(".facts")
+    assert f"{100 * said['probability']:.1f} percent" in page.text("#explained")
 
     def cell() -> str:
         page.run("document.querySelector('canvas').focus()")
@@ -239,6 +240,16 @@ def test_without_a_model_the_page_says_so_and_shows_one_list(searched: Opened, s
     page.until("document.querySelector('#panel').open")
     assert "There is no model here to explain." in page.text("#why")
     assert "/explain" not in bare.asked
+
+
+def test_without_an_index_the_page_says_what_the_service_is_for(new_page: Opened, site: Any) -> None:
+    ready = {"status": "ready", "reranker": True, "note": None, "index": None, "models": ["tiny"], "stages": []}
+    site.faults["/ready"] = (200, {"content-type": "application/json"}, ready)
+    site.asked.clear()
+    page = new_page(site.at(q=QUERY))
+    page.until("document.querySelector('.notice')?.innerText.startsWith('No index here.')")
+    assert page.run("document.querySelector('#query').disabled")
+    assert "/search" not in site.asked
 
 
 def test_a_key_is_asked_for_once(new_page: Opened, start_site: Callable[..., Any], tiny_checkpoint: Path) -> None:

@@ -78,7 +78,7 @@ function sentence(line) {
 export function start(ready) {
   const about = ready.index ? `${ready.index.documents.toLocaleString("en")} documents` : "";
   return el("div", { class: "start" },
-    el("h1", {}, ready.reranker ? "See what re-ranking changes." : "Search the collection."),
+    el("h1", {}, ready.reranker ? "See what re\u2011ranking changes." : "Search the collection."),
     el("p", {}, ready.reranker
       ? `Type a query: BM25 and the re-ranker order ${about} side by side, with what moved, what matched, and why.`
       : `Type a query: BM25 searches ${about}.`),

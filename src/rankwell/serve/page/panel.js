@@ -45,7 +45,8 @@ function frame(state, page) {
       el("button", { class: "icon", type: "button", "aria-label": "Close", autofocus: true, onclick: () => panel.close() }, "✕")),
     el("p", { class: "asked" }, el("span", { class: "hidden" }, "Query: "), page.found.query),
     el("div", { class: "passage" }, known?.text ? whole(known) : "The text of this document is not here."),
-    el("div", { id: "why", "aria-live": "polite" })));
+    // One line is read out, not the whole explanation.
+    el("p", { class: "hidden", id: "explained", role: "status" }), el("div", { id: "why" })));
 }
 
 function modelOf(state, page) {
@@ -86,6 +87,7 @@ async function explain(state, page, actions, tries = 0) {
     if (held.asked !== asked) return;
     held.explanation = explanation;
     draw(why, explanation, state, explainable, actions);
+    byId("explained").textContent = `Explained: relevant with ${number(100 * explanation.probability, 1)} percent.`;
   } catch (error) {
     if (error.name === "AbortError") return;
     held.asked = null;
