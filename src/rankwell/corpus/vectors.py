@@ -90,7 +90,7 @@ def _index_words(index: Path) -> list[str]:
     if index.suffix != ".parquet":
         return [line for _, line in read_lines(index)]
     try:
-        from pyarrow import parquet  # type: ignore[import-untyped,unused-ignore]
+        from pyarrow import parquet
     except ImportError:
         raise RankwellError(
             f"{index}: reading it needs the package pyarrow; or write the words to a .txt, one on each line"
