@@ -105,16 +105,22 @@ def compare(
     baseline = next(iter(runs)) if baseline is None else baseline
     if baseline not in runs:
         raise RankwellError(f"the baseline {baseline!r} is not among the runs ({', '.join(runs)})")
-    p_value = TESTS[test]
+    TESTS[test]  # a misspelt name is told before the work
     runs = {name: Run(run, name=name) for name, run in runs.items()}
     for run in runs.values():
         refuse_errors(qrels, run)
     chosen = parse_measures(measures)
     qids = averaged_queries(qrels, runs.values(), average)
     evaluations = {name: evaluate_queries(qrels, run, chosen, qids) for name, run in runs.items()}
+    return compare_evaluations(evaluations, baseline, test=test, level=level)
 
-    theirs = evaluations[baseline]
-    pairs = [(name, measure) for name in runs if name != baseline for measure in map(str, chosen)]
+
+def compare_evaluations(
+    evaluations: Mapping[str, Evaluation], baseline: str, *, test: str = "t", level: float = 0.05
+) -> Comparison:
+    """:func:`compare` for figures that are there already (means over seeds, say), all of the same queries."""
+    p_value, theirs = TESTS[test], evaluations[baseline]
+    pairs = [(name, measure) for name in evaluations if name != baseline for measure in map(str, theirs.measures)]
     raw = [p_value(evaluations[name].per_query[measure], theirs.per_query[measure]) for name, measure in pairs]
     contrasts = [
         contrast(evaluations[name], theirs, name, measure, p, corrected)

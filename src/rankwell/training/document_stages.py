@@ -23,6 +23,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
+from rankwell.evaluation.compare import compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import Measure, parse_measure
 from rankwell.evaluation.sweep_plots import draw_sweep
@@ -44,7 +45,6 @@ from rankwell.retrieve.tune import parse_values
 from rankwell.training.options import InterpolateOptions, WindowsOptions
 from rankwell.training.results import (
     FIRST_STAGE,
-    compare_evaluations,
     evaluate_split,
     kept_run,
     link_model,

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_binary, atomic_text
 from rankwell.corpus.datasets import IRDS_PREFIXES
-from rankwell.evaluation.compare import Comparison
+from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.tables import (
     Cell,
@@ -38,7 +38,6 @@ from rankwell.training.prepare import Collection, Prepared, Split, open_collecti
 from rankwell.training.recipe import Kinds, Override, Recipe, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import (
     FIRST_STAGE,
-    compare_evaluations,
     evaluate_split,
     measured_run,
     measures_of,

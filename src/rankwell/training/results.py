@@ -17,10 +17,10 @@ from rankwell.core.files import atomic_folder, atomic_text, temporary_name
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
-from rankwell.evaluation.compare import Comparison, Contrast, contrast
+from rankwell.evaluation.compare import Contrast, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.notation import Measure, parse_measures
-from rankwell.evaluation.significance import TESTS, holm
+from rankwell.evaluation.significance import holm
 from rankwell.evaluation.tables import TEST_NAMES, Cell, Table, figure_cell, name_cell
 from rankwell.training.prepare import Split
 from rankwell.training.recipe import Recipe
@@ -84,21 +84,6 @@ def measures_of(recipe: Recipe, measures: Sequence[str] | None = None) -> tuple[
 def evaluate_split(split: Split, run: Run, measures: Sequence[Measure], depth: int) -> Evaluation:
     """A run's figures on a split."""
     return evaluate(split.qrels, run.head(depth), list(measures))
-
-
-def compare_evaluations(
-    evaluations: Mapping[str, Evaluation], baseline: str, *, test: str = "t", level: float = LEVEL
-) -> Comparison:
-    """:func:`~rankwell.evaluation.compare.compare` for figures that are there already (means over seeds, say)."""
-    p_value, theirs = TESTS[test], evaluations[baseline]
-    measures = [str(measure) for measure in theirs.measures]
-    pairs = [(name, measure) for name in evaluations if name != baseline for measure in measures]
-    raw = [p_value(evaluations[name].per_query[measure], theirs.per_query[measure]) for name, measure in pairs]
-    contrasts = [
-        contrast(evaluations[name], theirs, name, measure, p, corrected)
-        for (name, measure), p, corrected in zip(pairs, raw, holm(raw), strict=True)
-    ]
-    return Comparison(baseline, test, level, evaluations, tuple(contrasts))
 
 
 def step_contrasts(rows: Sequence[Row], test: str = "t") -> dict[tuple[str, str], Contrast]:
