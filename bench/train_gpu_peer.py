@@ -152,7 +152,7 @@ def _train(
             model=model, args=arguments, train_dataset=Dataset.from_list(rows), loss=loss, callbacks=[Clock()]
         ).train()
     # The order is the sampler's: of the steps that are timed the mean length is all that counts.
-    lengths = make_task(data, lists).lay_out(np.arange(len(lists))).lengths()
+    lengths = make_task(data, lists).lay_out(lists).lengths()
     return marks[1] - marks[0], lengths[: len(lengths) * steps // (steps + warm)]
 
 
@@ -160,7 +160,7 @@ def _alone(bench: Bench, config: EncoderConfig, data: Data, lists: Lists, steps:
     """transformers' model under autocast with fused AdamW."""
     theirs = transformers_model(random_model(config, bench.device), bench.device).train()
     optimiser = torch.optim.AdamW(theirs.parameters(), lr=2e-5, fused=bench.gpu or None)
-    sequences = make_task(data, lists).lay_out(np.arange(len(lists)))
+    sequences = make_task(data, lists).lay_out(lists)
     chunks = list(batches(len(sequences), len(sequences) // (steps + warm)))
     padded = [_padded(slice_sequences(sequences, int(own[0]), int(own[-1]) + 1)) for own in chunks]
     short = computing(bench)

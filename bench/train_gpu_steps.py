@@ -204,7 +204,8 @@ def timed(
     seconds = time.perf_counter() - begin
     if not bool(torch.isfinite(loss)):
         raise RuntimeError(f"the loss is {float(loss)}")
-    return seconds, training.task.lay_out(np.concatenate(chunks[warm:])).lengths(), recorded
+    timed_lists = training.task.drawn(np.concatenate(chunks[warm:]))
+    return seconds, training.task.lay_out(timed_lists).lengths(), recorded
 
 
 def rates(bench: Bench, config: EncoderConfig, lengths: NDArray[np.int64], seconds: float) -> dict[str, float]:

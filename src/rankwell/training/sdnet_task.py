@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -16,16 +15,13 @@ from rankwell.evaluation.notation import Measure
 from rankwell.models.sdnet import Sdnet
 from rankwell.models.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
 from rankwell.rank.sdnet_ranker import Passages, SdnetRanker
-from rankwell.training.gradient_cache import backward_scores
 from rankwell.training.lists import Lists
-from rankwell.training.ranking import Loss
-from rankwell.training.task import Step, Task, chunk_by_tokens
+from rankwell.training.ranking import ListTask, Loss
+from rankwell.training.task import Step
 
 
-class SdnetTask(Task):
+class SdnetTask(ListTask):
     """Lists of a query and passages, scored from features of the frozen encoder; a step's budget counts words."""
-
-    items = "lists"
 
     def __init__(
         self,
@@ -37,44 +33,21 @@ class SdnetTask(Task):
         *,
         max_pairs: int | None = None,
     ):
+        super().__init__(draw, loss, max_pairs=max_pairs)
         self._queries, self._passages, self._table = queries, passages, table
-        self._draw = draw
-        self._loss = loss
-        self._max_pairs = max_pairs
-        self._lists: Lists | None = None
-        self._epoch = -1
 
-    def draw(self, epoch: int) -> int:
-        """See :class:`~rankwell.training.task.Task`."""
-        if self._lists is None or epoch != self._epoch:
-            self._lists, self._epoch = self._draw(epoch), epoch
-        return len(self._lists.queries)
-
-    def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
-        """See :class:`~rankwell.training.task.Task`; also logs ``spread``, the scores' deviation within a list."""
-        own = items[part]
-        if not len(own):
-            nothing = torch.zeros((), device=step.device)
-            return {"loss": nothing, "spread": nothing}
-        assert self._lists is not None
-        labels = torch.from_numpy(self._lists.labels[own]).to(step.device, non_blocking=True)
-        passages = self._lists.documents[own].reshape(-1)
-        queries = np.repeat(self._lists.queries[own], labels.shape[1])
+    def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
+        """See :class:`~rankwell.training.ranking.ListTask`."""
+        passages = lists.documents.reshape(-1)
+        queries = np.repeat(lists.queries, lists.documents.shape[1])
         make = PairMaker(self._queries, self._passages, self._table, step.device)
-        # An empty passage takes a place, too.
-        chunks = chunk_by_tokens(np.maximum(1, self._passages.lengths(passages)), step.budget, self._max_pairs)
-        share = len(own) / len(items)
 
-        def score(chunk: slice) -> Tensor:
+        def score(model: nn.Module, chunk: slice) -> Tensor:
             scores: Tensor = model(*make(queries[chunk], passages[chunk]))
             return scores
 
-        def loss(scores: Tensor) -> Tensor:
-            return self._loss(scores.view(labels.shape), labels) * share
-
-        value, scores = backward_scores(score, chunks, loss, step)
-        spread = scores.view(labels.shape).std(dim=1, correction=0).mean() * share
-        return {"loss": value, "spread": spread}
+        # An empty passage takes a place, too.
+        return np.maximum(1, self._passages.lengths(passages)), score
 
 
 @dataclass(frozen=True, eq=False)
