@@ -40,7 +40,8 @@ def _in_package(package: str, inner: str) -> Path:
     except ModuleNotFoundError:  # of a dotted name, what stands before the last dot
         spec = None
     if spec is None:
-        raise RankwellError(f"{package}:{inner}: no package called {package} is installed")
+        line = f"pip install --no-deps {package.replace('_', '-')}"
+        raise RankwellError(f"{package}:{inner}: no package called {package} is installed ({line})")
     places = [Path(place) / inner for place in spec.submodule_search_locations or []]
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None or ".." in Path(inner).parts:
