@@ -29,7 +29,10 @@ from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.writer import Decoder, Memory, Passages, Past, QueryWriter
 from rankwell.models.writer_inputs import cut_passages, lay_out_passages, passage_grid
 
-CPU_BUDGET, GPU_BUDGET = 8192, 65536
+CPU_BUDGET, GPU_BUDGET = 8192, 262_144
+MOST_ROWS = 20_480
+"""Queries written at once on a GPU: their logits over the vocabulary are what takes memory."""
+BLOCK = 128
 _LOOSE = re.compile(r" ([?.,!:;%)\]])|([(\[$#]) | (['’/-]) ")
 
 
@@ -90,7 +93,7 @@ def sample(decoder: Decoder, passages: Passages, signs: Signs, options: Writing,
     alive = torch.arange(batch * n, device=uniforms.device)  # the rows that are still computed
     done = torch.zeros(batch * n, dtype=torch.bool, device=uniforms.device)
     for step in range(steps):
-        best, ids = running.logits(step).topk(min(options.top_k, decoder.config.vocab_size))
+        best, ids = likeliest(running.logits(step), options.top_k)
         shares = torch.softmax(best / options.temperature, dim=1).cumsum(dim=1)
         chosen = (shares <= numbers[alive, step, None] * shares[:, -1:]).sum(dim=1).clamp(max=ids.shape[1] - 1)
         drawn = ids.gather(1, chosen[:, None])[:, 0].masked_fill(done, signs.end)
@@ -101,13 +104,34 @@ def sample(decoder: Decoder, passages: Passages, signs: Signs, options: Writing,
         count = int(left.sum())
         if not count:
             break
-        # Most queries are short: once half the passages are through, the others go on alone.
-        if 2 * count <= len(left):
+        # Most queries are short: once a quarter of the passages are through, the others go on alone.
+        if 4 * count <= 3 * len(left):
             passages_left = left.nonzero()[:, 0]
             rows = (passages_left[:, None] * n + torch.arange(n, device=left.device)).flatten()
             running.keep(passages_left, rows)
             alive, done = alive[rows], done[rows]
     return written.view(batch, n, steps)
+
+
+def likeliest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The ``k`` largest logits of each row (R, vocabulary), in 32 bits, and their tokens, the largest first.
+
+    They lie in the ``k`` blocks of tokens with the largest maxima, so that one pass over the logits finds those blocks
+    and only they are sorted: torch's own top-k over a whole vocabulary reads it many times on a GPU.
+    """
+    rows, words = logits.shape
+    blocks = words // BLOCK
+    if blocks < 2 * k:
+        best, ids = logits.float().topk(min(k, words))
+        return best, ids
+    whole, rest = logits[:, : blocks * BLOCK].view(rows, blocks, BLOCK), logits[:, blocks * BLOCK :]
+    chosen = whole.amax(dim=2).topk(k).indices
+    inside = torch.arange(BLOCK, device=logits.device)
+    ids = (chosen[:, :, None] * BLOCK + inside).view(rows, k * BLOCK)
+    after = torch.arange(blocks * BLOCK, words, device=logits.device).expand(rows, -1)
+    candidates = torch.cat([whole.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1), rest], dim=1)
+    best, places = candidates.float().topk(k)
+    return best, torch.cat([ids, after], dim=1).gather(1, places)
 
 
 def beam_search(decoder: Decoder, passages: Passages, signs: Signs, options: Writing) -> tuple[Tensor, Tensor]:
@@ -125,7 +149,7 @@ def beam_search(decoder: Decoder, passages: Passages, signs: Signs, options: Wri
     done = torch.zeros(batch * width, dtype=torch.bool, device=device)
     first_rows = torch.arange(batch, device=device)[:, None] * width
     for step in range(steps):
-        log_p = torch.log_softmax(running.logits(step), dim=1)
+        log_p = torch.log_softmax(running.logits(step).float(), dim=1)
         log_p[done] = -torch.inf
         log_p[done, signs.end] = 0.0
         words = log_p.shape[1]
@@ -159,7 +183,7 @@ class _Rows:
     def logits(self, step: int) -> Tensor:
         """The logits of each row's next piece (R, vocabulary); never that of a banned one, nor of an empty query."""
         states = self._decoder.states(self.tokens, self._memories, self._past)
-        logits = self._decoder.logits(states[:, 0]).float()
+        logits = self._decoder.logits(states[:, 0])
         logits[:, self._banned] = -torch.inf
         if step == 0:
             logits[:, self._signs.end] = -torch.inf
@@ -235,7 +259,8 @@ class Writer:
         found: list[list[str]] = [[] for _ in names]
         begin = 0
         while begin < len(order):
-            rows = order[begin : begin + max(1, self.budget // int(lengths[order[begin]]))]
+            most = min(self.budget // int(lengths[order[begin]]), MOST_ROWS // n)
+            rows = order[begin : begin + max(1, most)]
             try:
                 written = self._write_batch(take_sequences(sequences, rows), [names[row] for row in rows], n)
             except torch.cuda.OutOfMemoryError:
