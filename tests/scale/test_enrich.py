@@ -1,4 +1,4 @@
-"""Weighing a collection on a cluster gives the weights of one process."""
+"""Weighing and expanding a collection on a cluster gives what one process gives."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.corpus.formats import write_documents  # noqa: E402
 from rankwell.corpus.store import DocumentStore  # noqa: E402
+from rankwell.enrich.expansion import Filtering, expand_collection  # noqa: E402
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions  # noqa: E402
 from rankwell.enrich.weighing import model_digest, weigh_collection  # noqa: E402
 from rankwell.models.heads import load_token_weights, save_token_weights  # noqa: E402
-from rankwell.scale.enrich import WeighJob  # noqa: E402
+from rankwell.models.writer_checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
+from rankwell.models.writer_decoding import Writer, Writing  # noqa: E402
+from rankwell.scale.enrich import WeighJob, expand_on  # noqa: E402
 from rankwell.scale.workers import Cluster, do  # noqa: E402
 
 from .conftest import make_documents  # noqa: E402
@@ -41,3 +45,19 @@ def test_weights_are_those_of_one_process(tiny_checkpoint: Path, tmp_path: Path,
     other = WeighJob(job.store, job.model, job.folder, WeightOptions("root"), "cpu", 30)
     with pytest.raises(RankwellError, match="holds shards of other work"):
         do(other, cluster)
+
+
+def test_queries_are_those_of_one_process(tiny_checkpoint: Path, tmp_path: Path, cluster: Cluster) -> None:
+    model, tokenizer, _ = load_writer(tiny_checkpoint, seed=2)
+    save_writer(tmp_path / "writer", model, tokenizer, WriterConfig(max_length=32, max_query=6))
+    documents, options = make_documents(20), Writing(n=3, max_query=6)
+    write_documents(documents, tmp_path / "collection.tsv")
+    writer = Writer(model, tokenizer, 32, options, device="cpu")
+    alone, shared = tmp_path / "alone.jsonl", tmp_path / "shared.jsonl"
+    expand_collection(documents, alone, writer, Filtering(), source="these", model="this")
+    names = [str(tmp_path / "collection.tsv"), shared, tmp_path / "writer"]
+    expand_on(cluster, *names, options, Filtering(), device="cpu", shard_size=6)  # type: ignore[arg-type]
+    assert alone.read_bytes() == shared.read_bytes()
+    assert not list(tmp_path.glob("*.shards"))
+    with pytest.raises(RankwellError, match="exists already"):
+        expand_on(cluster, *names, options, Filtering())  # type: ignore[arg-type]

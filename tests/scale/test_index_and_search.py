@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from threading import Thread
 
@@ -54,6 +55,16 @@ def test_an_index_of_shards_finds_the_same(collection: Path, queries: list[Query
     assert same(index.search(queries, k=100), whole)
     assert index.texts(["d00000", "d00999"]) == [make_documents(1000)[0].text, make_documents(1000)[-1].text]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+
+
+@pytest.mark.parametrize("k", [1, 3, 40, 2000])
+def test_ties_across_segments_have_one_order_wherever_the_list_ends(
+    collection: Path, cut: Path, queries: list[Query], tmp_path: Path, k: int
+) -> None:
+    whole = Index.build(resolve_documents(str(collection)), tmp_path / "whole").search(queries, k=k)
+    scores = [ranking.scores for ranking in whole.values()]
+    assert k == 1 or any((own[1:] == own[:-1]).any() for own in scores)
+    assert same(Index.open(cut).search(queries, k=k), whole)
 
 
 def test_built_on_a_cluster_it_is_the_same_index(collection: Path, tmp_path: Path, cluster: Cluster) -> None:
@@ -141,10 +152,12 @@ def test_a_replica_killed_while_it_searches_is_replaced_by_the_next(
 def test_a_replica_that_is_silent_is_passed_over(sharded: ShardedIndex, queries: list[Query], whole: Run) -> None:
     import ray
 
+    sharded.search(queries[:1], k=100)
+    ray.get([actor.pid.remote() for actor in sharded.replicas[0]])  # all have started: one is silent, none slow to wake
     pid = ray.get(sharded.replicas[0][0].pid.remote())
     os.kill(pid, signal.SIGSTOP)
     try:
-        sharded.patience, before = 1.0, sharded.patience
+        sharded.patience, before = 5.0, sharded.patience
         assert same(sharded.search(queries, k=100), whole)
     finally:
         sharded.patience = before
@@ -163,9 +176,11 @@ def test_a_shard_without_replicas_is_an_error_in_one_line(cut: Path, cluster: Cl
 def test_more_actors_than_there_is_room_for(cut: Path, cluster: Cluster) -> None:
     with (
         pytest.raises(RankwellError, match=r"5 shards of 2 replicas need 2.5 cores; the cluster has 2"),
-        ShardedIndex.on(cluster, cut, replicas=2),
+        ShardedIndex.on(cluster, cut, shards=5, replicas=2),
     ):
         pass
+    with ShardedIndex.on(cluster, cut, replicas=2) as index:  # as many as there is room for
+        assert len(index.replicas) == 4
 
 
 @pytest.mark.data
@@ -177,6 +192,20 @@ def test_all_dev_queries_of_a_real_collection(data_folder: Path, tmp_path: Path,
     build_index(IndexJob(str(folder), tmp_path / "cut", documents=5000), cluster)
     with ShardedIndex.on(cluster, tmp_path / "cut", shards=2) as index:
         assert same(index.search(queries, k=100), whole)
+
+
+@pytest.mark.data
+def test_a_sample_of_the_dev_queries_of_wiki(data_folder: Path, tmp_path: Path, cluster: Cluster) -> None:
+    """``bench/scale.py equal`` asks them all, of the whole collection."""
+    folder = data_folder / "wiki"
+    write_documents(islice(resolve_documents(str(folder)), 20_000), tmp_path / "collection.tsv")
+    queries = [query for path in sorted(folder.glob("queries*.dev.tsv")) for query in read_queries(path)[::15]]
+    assert len(queries) > 300
+    documents = resolve_documents(str(tmp_path / "collection.tsv"))
+    whole = Index.build(documents, tmp_path / "whole").search(queries, k=1000)
+    build_index(IndexJob(str(tmp_path / "collection.tsv"), tmp_path / "cut", documents=5000), cluster)
+    with ShardedIndex.on(cluster, tmp_path / "cut", shards=2) as index:
+        assert same(index.search(queries, k=1000), whole)
 
 
 def test_the_lock_of_a_shard_names_its_process(tmp_path: Path) -> None:

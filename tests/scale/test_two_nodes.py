@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,32 @@ def nodes() -> Iterator[list[Node]]:
     finally:
         for name in names:
             ip("netns", "del", name)  # and with it its end of the cable
+
+
+def test_a_process_reads_the_documents_of_its_own_lists_alone() -> None:
+    """Each has the whole plan of an epoch, a few numbers a list, but asks for no tokens that are another's to learn."""
+    import torch
+
+    from rankwell.inputs.templates import Template
+    from rankwell.models.placing import Placer
+    from rankwell.training.task import Step
+
+    from ..training.test_loop import make_model, make_task
+
+    task, model, items = make_task(Template("mono", max_length=48, max_query=16)), make_model(), np.arange(8, 16)
+    documents, asked = task.data.documents, []
+
+    class Counting:
+        def at(self, numbers: np.ndarray) -> object:
+            asked.append(numbers.tolist())
+            return documents.at(numbers)
+
+    task.data = replace(task.data, documents=Counting())
+    task.draw(0)
+    step = Step(Placer(torch.device("cpu"), "full"), 8192, 1, nullcontext, lambda loss: loss)
+    for rank in range(2):
+        task.backward(model, items, slice(4 * rank, 4 * rank + 4), step)
+    assert asked == [list(range(32, 48)), list(range(48, 64))]  # lists of four documents each
 
 
 def losses(folder: Path) -> list[float]:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
+
 
 def expand(
     collection: Annotated[
@@ -40,6 +42,8 @@ def expand(
     budget: Annotated[
         int | None, typer.Option("--budget", help="Tokens that are read at once; less needs less memory.")
     ] = None,
+    ray: RayOption = None,
+    workers: WorkersOption = 0,
 ) -> None:
     """Write queries for every passage of a collection (doc2query).
 
@@ -53,6 +57,8 @@ def expand(
         rankwell expand collection.tsv --model writer --judge monobert/model --out expansions.jsonl.gz
 
         rankwell expand my-data --model writer --out expansions.jsonl.gz --queries my-data
+
+        rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local --workers 4
     """
     from itertools import islice
 
@@ -68,12 +74,14 @@ def expand(
     from rankwell.models.names import find_model
     from rankwell.models.writer_checkpoints import load_writer
     from rankwell.models.writer_decoding import Writer, Writing
+    from rankwell.scale.enrich import expand_on
     from rankwell.training.writing_stages import judge_of
 
     if out.is_dir():
         raise InputError(out, None, "is a folder, expected the file to write")
     if method not in ("sample", "beam"):
         raise RankwellError(f"--method {method}: expected sample or beam")
+    cluster = cluster_of(ray, workers, device, judge=judge, budget=budget)
     begin = time.monotonic()
     place = find_model(model)
     if read_model_type(place) != "encoder-decoder":
@@ -91,16 +99,19 @@ def expand(
     filtering = Filtering(duplicates=not duplicates, threshold=None if judge is None else threshold)
     judged_by = None if judge is None else model_digest(find_model(judge))
     source, written_by = collection_digest(collection), model_digest(place)
-    expand_collection(
-        resolve_documents(collection),
-        out,
-        Writer(loaded, tokenizer, config.max_length, options, device=device, budget=budget),
-        filtering,
-        source=source,
-        model=written_by,
-        judge=None if judge is None else judge_of(find_model(judge), device),
-        judged_by=judged_by,
-    )
+    if cluster is not None:
+        expand_on(cluster, for_workers(collection), out, place, options, filtering, device=device or "cpu")
+    else:
+        expand_collection(
+            resolve_documents(collection),
+            out,
+            Writer(loaded, tokenizer, config.max_length, options, device=device, budget=budget),
+            filtering,
+            source=source,
+            model=written_by,
+            judge=None if judge is None else judge_of(find_model(judge), device),
+            judged_by=judged_by,
+        )
     settings = {"model": written_by, "judge": judged_by, **vars(options), **vars(filtering)}
     Manifest("expansions", settings, {"collection": source}, seed).write_beside(out)
     found = count_expansions(resolve_documents(collection), out).as_dict()

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
+
 
 def index(
     collection: Annotated[
@@ -56,6 +58,11 @@ def index(
     stop_words: Annotated[
         str, typer.Option("--stop-words", help="lucene, none, or a file with one word a line.")
     ] = "lucene",
+    ray: RayOption = None,
+    workers: WorkersOption = 0,
+    segment_documents: Annotated[
+        int, typer.Option("--segment-documents", min=1, help="Of --ray: documents a worker makes a segment of.")
+    ] = 1_000_000,
 ) -> None:
     """Build a BM25 index.
 
@@ -75,6 +82,10 @@ def index(
 
         rankwell index collection.tsv --out expanded --expansions expansions.jsonl.gz
 
+        rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
+
+        rankwell index collection.tsv --out weighted --weights deepct/model --ray 10.0.0.1:6379
+
     Weighing goes on where it was killed; the same command given several times at once shares the work.
     """
     from rankwell.core.errors import MissingExtraError, RankwellError
@@ -86,6 +97,16 @@ def index(
     from rankwell.retrieve.index import Index
 
     begin = time.monotonic()
+    by_model = weights is not None and weights.is_dir()
+    cluster = cluster_of(
+        ray,
+        workers,
+        append=append,
+        overwrite=overwrite,
+        weights=weights is not None and not by_model,
+        expansions=expansions is not None,
+        show=show is not None,
+    )
     if tokens is not None:
         from rankwell.inputs.tokenizer import Tokenizer
         from rankwell.models.config import read_ranker_config
@@ -94,7 +115,6 @@ def index(
         if not store:
             raise RankwellError("--tokens needs the texts: leave --no-store out")
         tokenizer, config = Tokenizer.open(tokens), read_ranker_config(tokens)
-    by_model = weights is not None and weights.is_dir()
     if not by_model and (weights_out is not None or show is not None or scaling != "linear"):
         raise RankwellError("--weights-out, --show and --scaling are for --weights MODEL, the folder of a model")
     if by_model and expansions is not None:
@@ -107,9 +127,22 @@ def index(
         from rankwell.enrich.weighted_index import weigh_and_index
 
         assert weights is not None
-        made = weigh_and_index(
-            collection, out, weights, scaling, store=store, overwrite=overwrite, weights_out=weights_out, show=show
-        )
+        if cluster is not None:
+            from rankwell.enrich.term_weights import WeightOptions
+            from rankwell.scale.enrich import weigh_and_index_on
+
+            options = WeightOptions(scaling)
+            made = weigh_and_index_on(cluster, collection, out, weights, options, store=store, weights_out=weights_out)
+        else:
+            made = weigh_and_index(
+                collection, out, weights, scaling, store=store, overwrite=overwrite, weights_out=weights_out, show=show
+            )
+    elif cluster is not None:
+        from rankwell.scale.index import IndexJob, build_index
+
+        analyzer = analyzer_from_options(stemmer, stop_words)
+        job = IndexJob(for_workers(collection), out.absolute(), segment_documents, analyzer, store)
+        made = build_index(job, cluster)
     else:
         analyzer = analyzer_from_options(stemmer, stop_words)
         queries = read_expansions(expansions) if expansions else None

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
+
 
 def search(
     index: Annotated[Path, typer.Argument(help="A folder made by `rankwell index`.")],
@@ -20,6 +22,8 @@ def search(
     threads: Annotated[int, typer.Option("--threads", help="0 takes every core.")] = 0,
     format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
     tag: Annotated[str, typer.Option("--tag", help="The run's name in its last column.")] = "BM25",
+    ray: RayOption = None,
+    workers: WorkersOption = 0,
 ) -> None:
     """Rank documents for each query with BM25.
 
@@ -28,15 +32,29 @@ def search(
         rankwell search my-index queries.tsv --out bm25.run
 
         rankwell search my-index queries.dev.tsv --k 100 --k1 0.82 --b 0.68 --out bm25.run.gz
+
+        rankwell search my-index queries.tsv --ray local --workers 4 --out bm25.run
+
+    With --ray each worker holds some of the index's segments; the run is the same.
     """
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, write_run
     from rankwell.retrieve.index import Index
+    from rankwell.scale.runs import remove_shards, shards_folder
+    from rankwell.scale.search import ShardedIndex, search_in_shards
 
+    cluster = cluster_of(ray, workers)
     opened = Index.open(index)
     asked = read_queries(queries)
-    run = opened.search(asked, k=k, name=tag, k1=k1, b=b, k2=k2, threads=threads or os.cpu_count() or 1)
+    if cluster is None:
+        run = opened.search(asked, k=k, name=tag, k1=k1, b=b, k2=k2, threads=threads or os.cpu_count() or 1)
+    else:
+        place = shards_folder(out)
+        with ShardedIndex.on(cluster, index, shards=workers) as held:
+            run = search_in_shards(held, asked, place, k=k, name=tag, threads=threads or 1, k1=k1, b=b, k2=k2)
     write_run(run, out, format=format)
+    if cluster is not None:
+        remove_shards(out)
     config = {"k": k, "k1": k1, "b": b, "k2": k2, "index": opened.manifest["config_hash"]}
     data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
     Manifest("run", config, data).write_beside(out)

@@ -25,7 +25,7 @@ from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.formats.expansions import Expansion
-from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights, ranking_order
+from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.store import document_batches
 from rankwell.retrieve.bm25 import BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder
@@ -90,8 +90,8 @@ class Index:
         if append and overwrite:
             raise RankwellError("append and overwrite exclude each other")
         if not exists:
-            _refuse_foreign_folder(folder)
-        with disk_errors(folder), _locked(folder):
+            refuse_foreign_folder(folder)
+        with disk_errors(folder), locked(folder):
             current = cls.open(folder) if append and exists else None
             if current and analyzer and analyzer != current.analyzer:
                 raise RankwellError(f"{folder} was built with another analyser; --append must use the same one")
@@ -106,14 +106,14 @@ class Index:
             manifest = Manifest(
                 "index",
                 config={
-                    "analyzer": _analyzer_json(analyzer),
+                    "analyzer": analyzer_json(analyzer),
                     "store": store,
                     "weighted": weights is not None,
                     "expanded": expansions is not None,
                 },
                 data=dict(zip([*old, name], [*hashes, builder.data_hash()], strict=True)),
             )
-            _write_description(folder, analyzer, [*old, name], manifest)
+            write_description(folder, analyzer, [*old, name], manifest)
             _remove_unused(folder, [*old, name])
         return cls.open(folder)
 
@@ -145,7 +145,7 @@ class Index:
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """:meth:`search_batch` for queries that are analysed already."""
         parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
-        return parts[0] if len(parts) == 1 else self._join(parts, k)
+        return parts[0] if len(parts) == 1 else self.join(parts, k)
 
     def search(self, queries: Iterable[Query], *, k: int = 1000, name: str = "BM25", **options: Any) -> Run:
         """A run over ``queries``; ``options`` as for :meth:`search_batch`. A query that matches nothing has no row."""
@@ -195,20 +195,39 @@ class Index:
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)
 
-    def _join(self, parts: list[Hits], k: int) -> Hits:
-        """One list from the segments' lists; only equal scores need the ids themselves."""
+    def join(self, parts: Sequence[Hits], k: int) -> Hits:
+        """One list from the segments' lists; only scores that several segments have need the ids themselves."""
         width = min(k, len(self))
-        shifted = [np.where(p.numbers >= 0, p.numbers + base, -1) for p, base in zip(parts, self._bases, strict=False)]
-        numbers = np.concatenate(shifted, axis=1)
+        bases = self._bases[: len(parts)]
+        numbers = np.concatenate(
+            [np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in zip(parts, bases, strict=True)],
+            axis=1,
+        )
         scores = np.concatenate([part.scores for part in parts], axis=1)
         order = np.argsort(-scores, axis=1, kind="stable")
         numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
-        tied = np.flatnonzero(((scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)).any(axis=1))
-        for row in tied.tolist():
-            count = int((numbers[row] >= 0).sum())
-            order_here = ranking_order(self.docids(numbers[row, :count]), scores[row, :count])
-            numbers[row, :count] = numbers[row, order_here]
+        self._order_ties(numbers, scores, width)
         return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
+
+    def _order_ties(self, numbers: NDArray[np.int64], scores: NDArray[np.float32], width: int) -> None:
+        """Put equal scores in THE order, in place; each row has them by segment, and a segment's own in THE order."""
+        tied = np.zeros(scores.shape, bool)
+        tied[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)
+        owners = np.searchsorted(self._bases, numbers, side="right")
+        mixed = tied[:, 1:] & (owners[:, 1:] != owners[:, :-1])
+        if not mixed.any():
+            return
+        ties = np.cumsum(~tied.ravel()).reshape(tied.shape)  # the number of each score's run of equal ones
+        wanted = np.zeros(int(ties[-1, -1]) + 1, bool)
+        wanted[ties[:, 1:][mixed]] = True
+        if width < scores.shape[1]:
+            wanted[ties[:, width:][~tied[:, width:]]] = False  # runs that begin past the end
+        chosen = wanted[ties]
+        found, place = np.unique(numbers[chosen], return_inverse=True)
+        docids = self.docids(found)
+        rank = np.empty(len(found), np.int64)
+        rank[sorted(range(len(found)), key=docids.__getitem__, reverse=True)] = np.arange(len(found))
+        numbers[chosen] = numbers[chosen][np.lexsort([rank[place], ties[chosen]])]
 
 
 def _fill(
@@ -258,7 +277,7 @@ def _next(docid: str, stream: Iterator[Enriched], name: str) -> Enriched:
     return found
 
 
-def _refuse_foreign_folder(folder: Path) -> None:
+def refuse_foreign_folder(folder: Path) -> None:
     """A folder that is neither empty nor what a killed build left must not be built into."""
     if folder.exists() and not (folder.is_dir() and all(map(_is_own, folder.iterdir()))):
         raise RankwellError(f"{folder} exists and is not an index; choose another name")
@@ -270,7 +289,7 @@ def _is_own(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock for a build; a second build is told, not made to wait."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
@@ -298,15 +317,17 @@ def _remove_unused(folder: Path, used: list[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
+def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
+    """An analyser as ``index.json`` and its manifest have it."""
     return {**analyzer.model_dump(mode="json"), "stop_words": sorted(analyzer.stop_words)}
 
 
-def _write_description(folder: Path, analyzer: Analyzer, segments: list[str], manifest: Manifest) -> None:
+def write_description(folder: Path, analyzer: Analyzer, segments: list[str], manifest: Manifest) -> None:
+    """Write ``index.json``, which makes these segments of ``folder`` the index."""
     description = {
         "format": _FORMAT,
         "version": INDEX_VERSION,
-        "analyzer": _analyzer_json(analyzer),
+        "analyzer": analyzer_json(analyzer),
         "segments": segments,
         "manifest": manifest.as_dict(),
     }

@@ -1,6 +1,7 @@
 """What a job costs: from a few measured rates to machines, memory, traffic, hours and money.
 
-    seconds of work   index: documents · index        search: queries · (query + postings of all documents · scan)
+    seconds of work   index: documents · (read + index) + parts · part
+                      search: queries · (query + shards · √(documents / shards) · scan + (shards − 1) · join)
                       re-rank: pairs · pair
     makespan          simulated: workers claim shards one after the other; each first starts; a lost one begins anew
     memory            index: what a part holds while it is built; search: the share of the index that must be in memory
@@ -16,7 +17,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
+
+import numpy as np
+
+PARTS = 4
+"""The segments that ``bench/scale.py`` cuts a collection into."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +33,10 @@ class Rates:
     ==================  ====================================================================
     ``read``            seconds to read a document and put it in its part (one process)
     ``index``           seconds to turn a document into postings
-    ``query``           seconds a query costs a shard whatever it holds
-    ``scan``            seconds a query costs for each document of a shard
-    ``join``            seconds to join one shard's list into a query's
+    ``part``            seconds a part costs whatever it holds: making its files and folders
+    ``query``           seconds a query costs whatever is searched: analysing it, naming what was found
+    ``scan``            seconds a query costs a shard, for the square root of its documents: the rest is skipped
+    ``join``            seconds a further shard adds to a query: being asked, and its list joined to the others
     ``pair``            seconds to score a pair
     ``index_bytes``     of the index, texts apart, a document
     ``text_bytes``      of the texts, a document
@@ -37,6 +45,7 @@ class Rates:
 
     read: float
     index: float
+    part: float
     query: float
     scan: float
     join: float
@@ -108,7 +117,8 @@ def index_cost(
     in several files can be cut by as many ``readers``.
     """
     sizes = [min(part, documents - begin) for begin in range(0, documents, part)]
-    work = makespan([size * rates.index for size in sizes], machines * machine.cores, start=machine.start, loss=loss)
+    shards = [rates.part + size * rates.index for size in sizes]
+    work = makespan(shards, machines * machine.cores, start=machine.start, loss=loss)
     seconds = documents * rates.read / readers + work
     memory = min(machine.cores, len(sizes)) * part * rates.index_bytes
     # A part is written, read, and written again as a segment with its texts.
@@ -128,8 +138,13 @@ def search_cost(
 
 
 def query_seconds(documents: int, shards: int, rates: Rates) -> float:
-    """A query's time: its slowest shard's, and the joining of their lists."""
-    return rates.query + math.ceil(documents / shards) * rates.scan + (shards * rates.join if shards > 1 else 0.0)
+    """A query's time: its slowest shard's, and the joining of their lists by one process."""
+    return rates.query + math.sqrt(documents / shards) * rates.scan + (shards - 1) * rates.join
+
+
+def query_work(documents: int, shards: int, rates: Rates) -> float:
+    """A query's processor time, of all shards together."""
+    return query_seconds(documents, shards, rates) + (shards - 1) * math.sqrt(documents / shards) * rates.scan
 
 
 def rerank_cost(
@@ -147,28 +162,53 @@ def _cost(seconds: float, machine: Machine, machines: int, memory: float, traffi
 
 
 def fit_rates(points: Sequence[Mapping[str, Any]], pair: float) -> Rates:
-    """Rates from what ``bench/scale.py`` measured at two sizes or more, in seconds of processor time; ``pair`` is the
-    model's own (docs/performance.md).
+    """Rates from what ``bench/scale.py growth`` measured at two sizes or more, in seconds of processor time; ``pair``
+    is the model's own (docs/performance.md).
+
+    Every size counts alike, so that one that was disturbed does not decide.
     """
 
-    def of(job: str, how: str | None = None) -> list[Mapping[str, Any]]:
-        chosen = [point for point in points if point["job"] == job and how in (None, point.get("how"))]
-        return sorted(chosen, key=lambda point: int(point["documents"]))
+    def of(job: str, how: str) -> dict[int, Mapping[str, Any]]:
+        return {int(p["documents"]): p for p in points if (p["job"], p.get("how", how)) == (job, how)}
 
-    largest, read, size = of("index", "shards")[-1], of("read")[-1], of("size")[-1]
-    documents = float(size["documents"])
-    small, large = of("search", "one")[0], of("search", "one")[-1]
-    by_query = [point["cpu"] / point["queries"] for point in (small, large)]
-    scan = max(0.0, (by_query[1] - by_query[0]) / (large["documents"] - small["documents"]))
-    cut = of("search", "segments")[-1]
-    parts = cut.get("parts", 4)
+    read, built, one, cut = of("read", "one"), of("index", "shards"), of("search", "one"), of("search", "segments")
+    sizes = of("size", "one")
+    parts = {documents: int(point.get("parts", PARTS)) for documents, point in cut.items()}
+    _, read_rate = fit_line({documents: point["cpu"] for documents, point in read.items()})
+    part, index = fit_line({documents: point["cpu"] - documents * read_rate for documents, point in built.items()})
+    query, scan = fit_line({math.sqrt(size): point["cpu"] / point["queries"] for size, point in one.items()})
+    joins = [
+        (point["cpu"] / point["queries"] - query - math.sqrt(documents * parts[documents]) * scan)
+        / (parts[documents] - 1)
+        for documents, point in cut.items()
+    ]
     return Rates(
-        read=read["cpu"] / documents,
-        index=(largest["cpu"] - read["cpu"]) / documents,
-        query=max(0.0, by_query[0] - small["documents"] * scan),
+        read=read_rate,
+        index=index,
+        part=part / PARTS,
+        query=query,
         scan=scan,
-        join=max(0.0, (cut["cpu"] - large["cpu"]) / cut["queries"] / parts),
+        join=max(0.0, median(joins)),
         pair=pair,
-        index_bytes=size["index_bytes"] / documents,
-        text_bytes=size["text_bytes"] / documents,
+        # The vocabulary, which soon stops growing, is the constant that is left out.
+        index_bytes=fit_line({documents: point["index_bytes"] for documents, point in sizes.items()})[1],
+        text_bytes=fit_line({documents: point["text_bytes"] for documents, point in sizes.items()})[1],
     )
+
+
+def fit_line(seconds: Mapping[float, float]) -> tuple[float, float]:
+    """A constant and a slope, neither below 0, with the least squares of relative errors.
+
+    >>> fit_line({10: 3.0, 20: 5.0})
+    (1.0, 0.2)
+    """
+    if len(seconds) < 2:
+        raise ValueError(f"{len(seconds)} sizes; a line needs two")
+    sizes, values = (np.array(list(column), np.float64) for column in (seconds, seconds.values()))
+    rows = np.stack([1 / values, sizes / values], axis=1)
+    constant, slope = (float(part) for part in np.linalg.lstsq(rows, np.ones(len(rows)), rcond=None)[0])
+    if constant < 0:
+        constant, slope = 0.0, float(rows[:, 1].sum() / (rows[:, 1] ** 2).sum())
+    if slope < 0:
+        constant, slope = float(rows[:, 0].sum() / (rows[:, 0] ** 2).sum()), 0.0
+    return round(constant, 12), round(slope, 15)

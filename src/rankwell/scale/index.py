@@ -26,7 +26,7 @@ from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore, document_batches
 from rankwell.retrieve.builder import SegmentBuilder
-from rankwell.retrieve.index import Index, _analyzer_json, _locked, _refuse_foreign_folder, _write_description
+from rankwell.retrieve.index import Index, analyzer_json, locked, refuse_foreign_folder, write_description
 from rankwell.scale.workers import Cluster, do
 
 PART_DOCUMENTS = 1_000_000
@@ -53,11 +53,11 @@ class IndexJob:
             raise RankwellError(f"parts of {self.documents} documents")
         if (self.out / "index.json").exists():
             raise RankwellError(f"{self.out} holds an index already; remove it or choose another name")
-        _refuse_foreign_folder(self.out)
+        refuse_foreign_folder(self.out)
         config = {
             "collection": _collection_digest(self.collection),
             "documents a part": self.documents,
-            "analyzer": digest(_analyzer_json(self.analyzer)),
+            "analyzer": digest(analyzer_json(self.analyzer)),
             "store": self.store,
         }
         folder = self.parts / digest(config)
@@ -97,15 +97,15 @@ class IndexJob:
         manifest = Manifest(
             "index",
             config={
-                "analyzer": _analyzer_json(self.analyzer),
+                "analyzer": analyzer_json(self.analyzer),
                 "store": self.store,
                 "weighted": False,
                 "expanded": False,
             },
             data={name: str(info["data_hash"]) for name, info in zip(names, found, strict=True)},
         )
-        with disk_errors(self.out), _locked(self.out):
-            _write_description(self.out, self.analyzer, names, manifest)
+        with disk_errors(self.out), locked(self.out):
+            write_description(self.out, self.analyzer, names, manifest)
         shutil.rmtree(self.parts, ignore_errors=True)
         return Index.open(self.out)
 

@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any, Literal
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import file_digest
 from rankwell.core.shards import Shards, map_shards, open_shards
-from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
-from rankwell.corpus.records import Document, Query, Ranking, Run
+from rankwell.corpus.formats import read_queries, read_run, read_types
+from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
@@ -30,6 +29,7 @@ from rankwell.rank.cache import hash_model
 from rankwell.rank.ranker import Ranker, _groups
 from rankwell.rank.texts import KeptTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
+from rankwell.scale.runs import read_parts, write_part
 from rankwell.scale.workers import Cluster, do
 
 REPORT = "# "
@@ -75,7 +75,7 @@ class RerankJob:
 
         def write(items: range, file: IO[bytes]) -> None:
             chosen = [qid for group in groups[items.start : items.stop] for qid in group]
-            _write(Run({qid: candidates[qid] for qid in chosen}), file)
+            write_part(Run({qid: candidates[qid] for qid in chosen}), file)
 
         map_shards(parts, write, description="cutting the run")
         if worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens:
@@ -106,7 +106,7 @@ class RerankJob:
             found = ranker.rerank(own, queries, open_texts(source, own), depth=self.depth)
             report = {name: value for name, value in vars(ranker.truncation).items() if name != "_lock"}
             file.write(f"{REPORT}{json.dumps(report)}\n".encode())
-            _write(found, file)
+            write_part(found, file)
 
         map_shards(shards, write, description="re-ranking")
 
@@ -148,10 +148,8 @@ class ClusterRanker:
 
 def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, TruncationReport]:
     """The run whose shards are done, and what was cut in all of them."""
-    rankings: dict[str, Ranking] = {}
-    total = TruncationReport()
+    rankings, total = read_parts(shards), TruncationReport()
     for path in shards.paths():
-        rankings |= read_run(path)
         with path.open(encoding="utf-8") as file:
             report = json.loads(file.readline().removeprefix(REPORT))
         for key in ("pairs", "pairs_cut", "pairs_windowed", "windows"):
@@ -159,9 +157,3 @@ def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, Truncat
         for key, count in report["pieces_cut"].items():
             total.pieces_cut[key] = total.pieces_cut.get(key, 0) + count
     return Run(rankings, name=name), total
-
-
-def _write(run: Run, file: IO[bytes]) -> None:
-    with TemporaryDirectory() as folder:
-        write_run(run, path := Path(folder) / "part.run")
-        file.write(path.read_bytes())

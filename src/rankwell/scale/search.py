@@ -13,18 +13,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest
+from rankwell.core.shards import Shards, map_shards
+from rankwell.corpus.records import Query, Run
 from rankwell.retrieve.bm25 import BM25, Hits, search_segments
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.segment import Segment
+from rankwell.scale.runs import read_parts, write_part
 from rankwell.scale.workers import Cluster
 
 PATIENCE_SECONDS = 60.0
+QUERIES_A_SHARD = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,15 +121,20 @@ class ShardedIndex(Index):
         replicas: int = 1,
         patience: float = PATIENCE_SECONDS,
     ) -> Iterator[ShardedIndex]:
-        """Hold an index's segments in ``shards`` actors (0: one a segment) for as long as the context lasts."""
+        """Hold an index's segments in ``shards`` actors for as long as the context lasts.
+
+        With 0 there is one a segment, or fewer where the cluster has no room for that many.
+        """
         index = cls.open(folder)
         assert isinstance(index, ShardedIndex)
-        count = min(shards or len(index.segments), len(index.segments))
         if shards < 0 or replicas < 1:
             raise RankwellError(f"{shards} shards of {replicas} replicas")
-        parts = np.array_split([str(segment.folder.absolute()) for segment in index.segments], count)
         with cluster.connected() as ray:
-            needed, room = count * replicas * cluster.cpus, ray.cluster_resources().get("CPU", 0)
+            room = ray.cluster_resources().get("CPU", 0)
+            fitting = max(1, int(room / cluster.cpus / replicas)) if cluster.cpus else len(index.segments)
+            count = min(shards or fitting, len(index.segments))
+            parts = np.array_split([str(segment.folder.absolute()) for segment in index.segments], count)
+            needed = count * replicas * cluster.cpus
             if needed > room:  # Ray would wait for more machines without a word
                 problem = f"{count} shards of {replicas} replicas need {needed:g} cores; the cluster has {room:g}"
                 raise RankwellError(problem)
@@ -151,7 +161,7 @@ class ShardedIndex(Index):
         ]
         found = self._ask("search", [(queries, bm25, k, threads, terms, other) for other in others])
         parts = [hits for shard in found for hits in shard]
-        return parts[0] if len(parts) == 1 else self._join(parts, k)
+        return parts[0] if len(parts) == 1 else self.join(parts, k)
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """An answer of every shard, from whichever replica gives one."""
@@ -172,3 +182,18 @@ class ShardedIndex(Index):
                 actors.append(actors.pop(0))
                 call = getattr(actors[0], method).remote(*arguments)
         raise RankwellError(f"no replica of shard {shard} of {self.folder} answers")
+
+
+def search_in_shards(
+    index: Index, queries: Sequence[Query], folder: Path, *, k: int, name: str = "BM25", threads: int = 1, **bm25: Any
+) -> Run:
+    """:meth:`Index.search`, the run kept in shards of queries in ``folder``: what was found is not searched again."""
+    asked = digest({query.qid: query.text for query in queries})
+    config = {"index": index.manifest["data_hash"], "queries": asked, "k": k, **bm25}
+    shards = Shards(folder, len(queries), QUERIES_A_SHARD, config, ".run")
+
+    def write(items: range, file: IO[bytes]) -> None:
+        write_part(index.search(queries[items.start : items.stop], k=k, threads=threads, **bm25), file)
+
+    map_shards(shards, write, description="searching")
+    return Run(read_parts(shards), name=name)

@@ -1,0 +1,242 @@
+"""``--ray`` on the verbs: the same files as without it, made by workers, and gone on with after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats import write_documents, write_queries, write_run
+from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
+from rankwell.scale.rerank import RerankJob
+from rankwell.scale.search import ShardedIndex
+
+from ..cli.conftest import Outcome, rankwell  # noqa: F401  (a fixture)
+from .conftest import lock_holder, make_documents, make_queries
+from .small_groups import PAIRS
+
+Call = Callable[..., Outcome]
+MAIN = "from rankwell.cli.main import main; main()"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    documents, queries = make_documents(300), make_queries(24)
+    write_documents(documents, folder / "collection.tsv")
+    write_queries(queries, folder / "queries.tsv")
+    write_run(Index.build(documents, folder / "index").search(queries, k=20), folder / "bm25.run")
+    return folder
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", PAIRS)
+
+
+def described(run: Path) -> tuple[object, object]:
+    found = json.loads(Path(f"{run}.manifest.json").read_text(encoding="utf-8"))
+    return found["config"], found["data"]
+
+
+@pytest.fixture
+def rerank(rankwell: Call, data: Path, tiny_checkpoint: Path, small_groups: None) -> Call:  # noqa: F811
+    def call(out: str, *arguments: str | Path) -> Outcome:
+        usual = ["--queries", data / "queries.tsv", "--collection", data / "index", "--model", tiny_checkpoint]
+        return rankwell("rerank", data / "bm25.run", *usual, "--out", out, *arguments)
+
+    return call
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("options", [[], ["--fuse", "0.3", "--depth", "7"]])
+def test_rerank(rerank: Call, options: list[str]) -> None:
+    one, two = rerank("one.run", *options), rerank("two.run", *options, "--ray", "local")
+    assert (one.code, two.code) == (0, 0), two.err
+    assert Path("one.run").read_bytes() == Path("two.run").read_bytes()
+    assert described(Path("one.run")) == described(Path("two.run"))
+    assert one.out.split("; ")[1:] == two.out.split("; ")[1:]  # what was cut is counted alike
+    assert not Path("two.run.shards").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_index_and_search(rankwell: Call, data: Path) -> None:  # noqa: F811
+    made = rankwell("index", data / "collection.tsv", "--out", "cut", "--ray", "local", "--segment-documents", "80")
+    assert made.code == 0, made.err
+    assert len(Index.open("cut").segments) == 4
+    asked, options = data / "queries.tsv", ["--k", "50", "--k1", "0.8", "--k2", "8", "--tag", "mine"]
+    assert rankwell("search", data / "index", asked, *options, "--out", "one.run").code == 0
+    for number, more in enumerate((["--ray", "local"], ["--ray", "local", "--workers", "2"])):
+        done = rankwell("search", "cut", asked, *options, *more, "--out", f"{number}.run")
+        assert done.code == 0, done.err
+        assert Path(f"{number}.run").read_bytes() == Path("one.run").read_bytes()
+    assert not list(Path().glob("*.shards"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_search_goes_on_with_what_it_has_found(
+    rankwell: Call,  # noqa: F811
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rankwell.scale.search.QUERIES_A_SHARD", 5)
+    rankwell("search", data / "index", data / "queries.tsv", "--out", "one.run")
+    answered, search = [], ShardedIndex.search
+
+    def interrupted(self: ShardedIndex, queries: list[object], **options: object) -> object:
+        answered.append(len(queries))
+        if len(answered) == 3:
+            raise RankwellError("the lights went out")
+        return search(self, queries, **options)
+
+    monkeypatch.setattr(ShardedIndex, "search", interrupted)
+    call = ["search", data / "index", data / "queries.tsv", "--ray", "local", "--out", "two.run"]
+    stopped = rankwell(*call)
+    assert (stopped.code, stopped.err) == (2, "rankwell: the lights went out\n")
+    assert not Path("two.run").exists()
+    assert "other work" in rankwell(*call, "--k", "7").err
+    assert rankwell(*call).code == 0
+    assert answered == [5, 5, 5, 5, 5, 4]
+    assert Path("two.run").read_bytes() == Path("one.run").read_bytes()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_weights_of_a_model(rankwell: Call, data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:  # noqa: F811
+    import torch
+
+    model, tokenizer = load_token_weights(tiny_checkpoint, seed=4)
+    with torch.no_grad():
+        model.head.weight.mul_(4)
+        model.head.bias.fill_(0.5)
+    save_token_weights(tmp_path / "model", model, tokenizer, 24)
+    call = ["index", data / "collection.tsv", "--weights", "model"]
+    one = rankwell(*call, "--out", "one", "--weights-out", "one.jsonl")
+    two = rankwell(*call, "--out", "two", "--weights-out", "two.jsonl", "--ray", "local")
+    assert (one.code, two.code) == (0, 0), two.err
+    assert Path("one.jsonl").read_bytes() == Path("two.jsonl").read_bytes()
+    files = sorted(path.relative_to("one") for path in Path("one").rglob("*.npy"))
+    assert len(files) > 10
+    assert all((Path("one") / file).read_bytes() == (Path("two") / file).read_bytes() for file in files)
+    assert not Path("two.shards").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--workers", "2"], "--workers is for --ray"),
+        (["--ray", "local", "--cache", "scores.db"], "--cache does not go with --ray"),
+        (["--ray", "local", "--device", "cuda:1"], "with --ray each worker gets a GPU of its own"),
+    ],
+)
+def test_options_that_do_not_go_together(rerank: Call, options: list[str], problem: str) -> None:
+    done = rerank("out.run", *options)
+    assert done.code == 2
+    assert problem in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--append", "--overwrite"])
+def test_an_index_by_workers_is_a_new_one(rankwell: Call, data: Path, option: str) -> None:  # noqa: F811
+    done = rankwell("index", data / "collection.tsv", "--out", "out", "--ray", "local", option)
+    assert (done.code, done.err) == (2, f"rankwell: {option} does not go with --ray\n")
+
+
+def test_without_ray_the_extra_is_named(
+    rerank: Call,
+    rankwell: Call,  # noqa: F811
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    made = rankwell("index", data / "collection.tsv", "--out", "out", "--ray", "local")
+    searched = rankwell("search", data / "index", data / "queries.tsv", "--out", "s.run", "--ray", "auto")
+    for done in (rerank("out.run", "--ray", "local"), made, searched):
+        assert done.code == 2
+        assert done.err == "rankwell: working on a cluster needs the package ray: pip install 'rankwell[scale]'\n"
+    assert not list(Path().iterdir())
+
+
+def test_an_address_where_nobody_answers(
+    rankwell: Call,  # noqa: F811
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nobody(address: str, **_: object) -> None:
+        raise ConnectionError(f"nobody at {address}\nand much else")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False, init=nobody))
+    done = rankwell("search", data / "index", data / "queries.tsv", "--out", "o.run", "--ray", "10.0.0.9:6379")
+    problem = "rankwell: no Ray cluster answers at 10.0.0.9:6379: nobody at 10.0.0.9:6379\n"
+    assert (done.code, done.err) == (2, problem)
+
+
+def test_a_local_cluster_is_started_and_ended(data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    call = ["search", data / "index", data / "queries.tsv", "--k", "20", "--ray", "local", "--out", tmp_path / "o.run"]
+    done = subprocess.run([sys.executable, "-c", MAIN, *map(str, call)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o.run").read_bytes() == (data / "bm25.run").read_bytes()
+
+
+KILLED = """
+import ray, sys
+import small_groups
+small_groups.use()
+hook = {"worker_process_setup_hook": "small_groups.use"}
+ray.init(address="local", num_cpus=2, object_store_memory=2**27, include_dashboard=False, runtime_env=hook)
+from rankwell.cli.main import main
+main()
+"""
+
+
+def test_a_killed_command_goes_on_where_it_was(rerank: Call, data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The process that was given the command and all its workers are killed; given again it makes what is missing."""
+    pytest.importorskip("ray")
+    assert rerank("one.run").code == 0
+    out = tmp_path / "two.run"
+    names = [data / "bm25.run", data / "queries.tsv", str(data / "index"), str(tiny_checkpoint)]
+    windows = Ranker.from_pretrained(tiny_checkpoint).windows
+    options = {"backend": "torch", "engine": {"device": "cpu"}}
+    job = RerankJob(*names, tmp_path / "two.run.shards", ranker=options, windows=windows)
+    shards = job.prepare()
+    # Shard 3 takes forever: its candidates are a pipe that nobody feeds.
+    part = job.folder / "candidates" / shards.path(3).name
+    kept = part.rename(tmp_path / "kept.run")
+    os.mkfifo(part)
+    call = ["rerank", names[0], "--queries", names[1], "--collection", names[2], "--model", names[3], "--out", out]
+    command = [sys.executable, "-c", KILLED, *map(str, call), "--ray", "local", "--workers", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 90
+    while shards.pending() != [3] or not (worker := lock_holder(shards.folder / "lock", 3)):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    assert worker not in (process.pid, os.getpid())
+    process.kill()
+    process.wait()
+    while lock_holder(shards.folder / "lock", 3):  # a worker ends with its cluster, and with it the lock
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    kept.rename(part)
+    assert not out.exists()
+    done = job.folder / "candidates" / shards.path(0).name
+    done.unlink()
+    os.mkfifo(done)  # whoever made this shard again would wait forever
+    again = subprocess.run(command, env=environment, capture_output=True, timeout=100)
+    assert again.returncode == 0, again.stderr
+    assert out.read_bytes() == Path("one.run").read_bytes()
+    assert not job.folder.exists()
