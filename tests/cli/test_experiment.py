@@ -52,7 +52,7 @@ def test_an_experiment_prints_its_table(user: User) -> None:
     done = user.experiment(VARIANTS, "--set", "data=data", "--set", "evaluate.measures=[P@1]")
     assert done.exit_code == 0
     assert "half, seed 1\n" in done.output
-    lines = [line.split() for line in done.output.splitlines()]
+    lines = [line.split()[:3] for line in done.output.splitlines()]
     assert ["half", "1", "0.5000"] in lines
     assert ["whole", "1", "1.0000*"] in lines
 
@@ -69,4 +69,13 @@ def test_a_mistake_is_found_before_anything_runs(user: User) -> None:
     done = user.experiment({**VARIANTS, "x": {"stages.fit.sahre": 1}}, "--set", "data=data")
     assert isinstance(done.exception, RankwellError)
     assert "suite.yaml: variants.x: stages.fit.sahre: no such key; did you mean share?" in str(done.exception)
+    assert user.toys.calls == []
+
+
+def test_other_seeds_and_a_look_at_what_is_shared(user: User) -> None:
+    done = user.experiment(VARIANTS, "--set", "data=data", "--seeds", "4,5", "--check")
+    assert done.exit_code == 0
+    lines = [line.rsplit(": ", 1) for line in done.output.splitlines()]
+    assert [state for _, state in lines] == ["to do", "to do", "shared", "to do"] * 2
+    assert [name.split(":")[0] for name, _ in lines[::4]] == ["half, seed 4", "half, seed 5"]
     assert user.toys.calls == []

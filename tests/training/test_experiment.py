@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import runpy
 from pathlib import Path
@@ -13,10 +14,16 @@ import pytest
 import yaml
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.formats import read_run
+from rankwell.corpus.records import Query
 from rankwell.evaluation.significance import paired_t_test
-from rankwell.training.experiment import Outcome, read_suite, run_experiment
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.training.experiment import planned_stages, read_suite, run_experiment
+from rankwell.training.experiment_tables import Outcome
 from rankwell.training.options import STAGE_OPTIONS
+from rankwell.training.query_groups import split_word_groups
 from rankwell.training.recipe import Override
+from rankwell.training.stages import STAGES
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("toys.py"))))
 SUITES = sorted((Path(__file__).parents[2] / "recipes" / "suites").glob("*.yaml"))
@@ -29,18 +36,18 @@ class Bench:
         self.folder = folder
         self.toys = toys.Toys()
         self.data = toys.write_data(folder / "data")
-        start = toys.write_start(folder / "start", tokenizer)
+        self.start = toys.write_start(folder / "start", tokenizer)
         self.out = folder / "out"
-        (folder / "base.yaml").write_text(yaml.safe_dump(toys.recipe_tree(self.data, start), sort_keys=False))
+        (folder / "base.yaml").write_text(yaml.safe_dump(toys.recipe_tree(self.data, self.start), sort_keys=False))
 
     def write(self, **suite: object) -> Path:
         path = self.folder / "suite.yaml"
         path.write_text(yaml.safe_dump({"base": "base.yaml", **suite}, sort_keys=False))
         return path
 
-    def run(self, **suite: object) -> tuple[Outcome, list[str]]:
+    def run(self, *settings: Override, **suite: object) -> tuple[Outcome, list[str]]:
         self.toys.calls.clear()
-        experiment = read_suite(self.write(**suite), self.toys.options)
+        experiment = read_suite(self.write(**suite), self.toys.options, settings)
         return run_experiment(experiment, self.toys.kinds, self.out), list(self.toys.calls)
 
 
@@ -78,6 +85,11 @@ def test_figures_are_means_over_seeds_tested_query_by_query(bench: Bench) -> Non
     assert rows["whole"][2].text == "0.9792*"
     assert rows["half"][2].text == "0.4792"
     assert [rows[name][1].value for name in rows] == [1, 2, 2]
+    # Half of 24 queries and a little less: a standard error of 0.1, so some 0.2 to either side.
+    low, high = compared.intervals["half"]["P@1"]
+    assert (low, high) == (rows["half"][4].value, rows["half"][5].value)
+    assert low == pytest.approx(23 / 48 - 1.96 * half.std() / 24**0.5, abs=0.03)
+    assert high == pytest.approx(23 / 48 + 1.96 * half.std() / 24**0.5, abs=0.03)
 
 
 def test_the_tables_are_written_for_people_and_for_programs(bench: Bench) -> None:
@@ -154,7 +166,7 @@ def test_an_axis_is_drawn(bench: Bench) -> None:
         ({"variants": {"a b": {}, "a-b": {}}}, "gives the same folder a-b"),
         ({"variants": VARIANTS, "seeds": [1, 1]}, "a seed comes twice"),
         ({"variants": VARIANTS, "axis": "stages.fit.behaviour"}, "axis: stages.fit.behaviour is 'works'"),
-        ({"variants": VARIANTS, "axis": "stages.fit.x"}, "stages.fit.x: the recipe toy has no such key"),
+        ({"variants": VARIANTS, "axis": "stages.fit.x"}, "stages.fit.x: the recipe half has no such key"),
         ({"variants": VARIANTS, "measures": ["RRR"]}, "no measure is called 'RRR'"),
         ({"variants": VARIANTS, "evaluate_on": {"dev": {}}}, "evaluate_on.dev: the recipe's own dev split"),
     ],
@@ -175,8 +187,110 @@ def test_a_missing_base_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_suites_that_come_along_are_right(path: Path) -> None:
     experiment = read_suite(path, STAGE_OPTIONS, [Override("data", "/data")])
-    assert len(experiment.recipes) > 5
+    assert len(experiment.recipes) > 2
     assert f"rankwell experiment recipes/suites/{path.name} --set data=" in path.read_text(encoding="utf-8")
+
+
+def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: Bench) -> None:
+    tree = toys.recipe_tree(bench.data, bench.folder / "start", fit={"share": 0.25}, late={"kind": "fit"})
+    (bench.folder / "other.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    suite = bench.write(variants={"own": {}, "other": {"base": "other.yaml"}}, set={"stages.warm.share": 0.1})
+    settings = [Override("first_stage.depth", 5), Override("stages.late.share", 0.7)]
+    recipes = read_suite(suite, bench.toys.options, settings).recipes
+    assert [stage.name for stage in recipes["own"][1].stages] == ["warm", "fit"]
+    assert [stage.name for stage in recipes["other"][1].stages] == ["fit", "late"]
+    assert [stage.options.share for stage in recipes["other"][1].stages] == [0.25, 0.7]
+    assert [stage.options.share for stage in recipes["own"][1].stages] == [0.1, 0.75]
+    assert {by_seed[1].first_stage.depth for by_seed in recipes.values()} == {5}
+    with pytest.raises(RankwellError, match="the recipe has no stage 'never'"):
+        read_suite(suite, bench.toys.options, [Override("stages.never.share", 1)])
+
+
+def test_seeds_and_baseline_can_be_set_from_outside(bench: Bench) -> None:
+    chosen = (Override("seeds", [4, 5]), Override("baseline", "whole"))
+    experiment = read_suite(bench.write(variants=VARIANTS, seeds=[1, 2, 3]), bench.toys.options, chosen)
+    assert list(experiment.recipes["half"]) == [4, 5]
+    assert experiment.baseline == "whole"
+
+
+def test_queries_are_compared_in_groups(bench: Bench) -> None:
+    outcome, _ = bench.run(variants=VARIANTS, groups=["length"], measures=["P@1"])
+    (breakdown,) = outcome.compared["dev"].breakdowns
+    # All queries have two words, so that group is the whole.
+    assert list(breakdown.comparisons) == ["2"]
+    assert breakdown.comparisons["2"].mean == outcome.compared["dev"].comparison.mean
+    assert "P@1 by length" in (bench.out / "table.md").read_text()
+    with (bench.out / "queries.dev.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["run"] == "half"]
+    assert [float(row["P@1"]) for row in rows] == [1.0] * 12 + [0.0] * 12 + [0.5]
+    pytest.importorskip("matplotlib")
+    assert (bench.out / "differences" / "whole.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_query_with_a_split_word_is_one_with_a_word_of_several_pieces(tiny_tokenizer: Path) -> None:
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    queries = [Query(str(n), text) for n, text in enumerate(["honey", "zzyzx honey", "", "what is it?"])]
+    found = split_word_groups(queries, tokenizer)
+    words = {query.qid: query.text.replace("?", " ?").split() for query in queries}
+    cut = {qid for qid, own in words.items() if any(len(tokenizer.encode([word]).ids) > 1 for word in own)}
+    assert found == {"with a split word": frozenset(cut), "without": frozenset(words) - cut}
+    assert "1" in cut
+    assert "2" not in cut
+
+
+def test_all_rank_the_candidates_of_one_variant(bench: Bench) -> None:
+    variants = {"learned": {"stages": {"find": {"keep": 3}, "fit": {"share": 0.1}}}, **VARIANTS}
+    outcome, _ = bench.run(variants=variants, candidates="learned", measures=["P@1"])
+    assert outcome.failures == {}
+    recipes = [yaml.safe_load(path.read_text()) for path in sorted(bench.out.glob("runs/*/seed-1/recipe.yaml"))]
+    given = {one["name"]: one["first_stage"]["dev_run"] for one in recipes}
+    assert given["learned"] is None
+    assert given["half"] == given["whole"]
+    assert {len(ranking) for ranking in read_run(given["half"]).values()} == {3}
+    assert "all variants rank the candidates of learned" in (bench.out / "table.md").read_text()
+
+
+def test_candidates_need_a_variant_that_learns_a_first_stage(bench: Bench) -> None:
+    with pytest.raises(RankwellError, match="the candidates of half, seed 1: it learns no first stage"):
+        bench.run(variants=VARIANTS, candidates="half")
+
+
+def test_several_at_once_give_what_one_after_the_other_gives(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    own = importlib.import_module("toys").Toys()  # as other processes can import it
+    variants = {**VARIANTS, "refused": {"stages.fit.behaviour": "is refused"}}
+    experiment = read_suite(bench.write(variants=variants), own.options)
+    said: list[str] = []
+    outcome = run_experiment(experiment, own.kinds, bench.out, jobs=2, say=said.append)
+    assert outcome.failures == {"refused, seed 1": "the toy cannot be fitted to this"}
+    assert outcome.compared["dev"].comparison.mean["half"]["P@1"] == 0.5
+    assert len(list(bench.out.glob("stages/01-warm-*"))) == 1
+    log = (bench.out / "runs" / "whole" / "seed-1.log").read_text()
+    assert "stage 1 of 2, warm: done before" in log
+    assert any(line.startswith("half, seed 1, dev: RR@10") for line in said)
+
+
+def test_table1_does_what_variants_share_once(bench: Bench) -> None:
+    """The real recipes, planned on toy data."""
+    suite = next(path for path in SUITES if path.stem == "table1")
+    given = {"data": str(bench.data), "seeds": [1], "model.start": str(bench.start), "model.adapt": True}
+    settings = [Override(path, value) for path, value in given.items()]
+    experiment = read_suite(suite, STAGE_OPTIONS, settings)
+    planned = planned_stages(experiment, STAGES, bench.out)
+    keys = {name.removesuffix(", seed 1"): {p.stage.name: p.key for p in own} for name, own in planned.items()}
+    whole = keys["DR-BERT"]
+    pretrained = {name: own.get("pretrain") for name, own in keys.items()}
+    assert {name for name, key in pretrained.items() if key == whole["pretrain"]} == {
+        "DR-BERT",
+        "without pointwise",
+        "without types",
+        "without listwise",
+        "without noise reduction",
+    }
+    assert pretrained["without STRM"] not in (None, whole["pretrain"])
+    assert keys["without listwise"] == {name: whole[name] for name in ("pretrain", "pointwise")}
+    assert keys["without noise reduction"]["pointwise"] == whole["pointwise"]
+    assert keys["without noise reduction"]["listwise"] != whole["listwise"]
 
 
 def test_the_losses_of_the_suite_exist() -> None:
@@ -190,10 +304,12 @@ def test_the_losses_of_the_suite_exist() -> None:
 
 
 def test_the_ablations_are_those_of_the_paper() -> None:
-    path = next(path for path in SUITES if path.stem == "drbert-ablations")
+    path = next(path for path in SUITES if path.stem == "table1")
     experiment = read_suite(path, STAGE_OPTIONS, [Override("data", "/data")])
     kinds = {name: [stage.kind for stage in seeds[1].stages] for name, seeds in experiment.recipes.items()}
     assert kinds == {
+        "DeepCT-BM25": ["deepct"],
+        "BERT": ["pointwise"],
         "DR-BERT": ["pretrain", "pointwise", "denoise", "listwise"],
         "without pre-training": ["pointwise", "denoise", "listwise"],
         "without pointwise": ["pretrain", "listwise"],
@@ -204,4 +320,5 @@ def test_the_ablations_are_those_of_the_paper() -> None:
     }
     assert experiment.recipes["without types"][1].model.template == "mono"
     assert experiment.recipes["without STRM"][1].model.attention == "full"
-    assert experiment.recipes["without pointwise"][1].stages[-1].options.epochs == 6
+    epochs = {name: seeds[1].stages[-1].options.epochs for name, seeds in experiment.recipes.items()}
+    assert epochs["without pointwise"] == epochs["DR-BERT"] + 1

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Run
 from rankwell.models.config import RankerConfig, TemplateConfig
@@ -69,6 +70,7 @@ class Toys:
             "warm": StageKind(FitOptions, self.fit, reads=reads),
             "fit": StageKind(FitOptions, self.fit, self.check, self.measure),
             "filter": StageKind(FilterOptions, self.filter),
+            "find": StageKind(FilterOptions, self.find, reads=reads),
         }
         self.options = {name: kind.options for name, kind in self.kinds.items()}
 
@@ -97,6 +99,13 @@ class Toys:
         path = folder / "candidates.run.gz"
         write_run(work.data.train.run.head(options.keep), path)
         return Produced(candidates=path)
+
+    def find(self, work: Work, options: FilterOptions, folder: Path) -> Produced:
+        """A first stage of its own, which finds no more than so many documents."""
+        for split in (work.data.train, work.data.dev):
+            key = digest({"split": split.digest, "first stage": folder.name, "depth": work.recipe.first_stage.depth})
+            write_run(split.run.head(options.keep), folder / f"first-stage-{key}.run.gz")
+        return Produced(first_stage=folder)
 
     def measure(self, work: Work, produced: Produced) -> Run:
         """The relevant document comes first for the model's share of the queries, last for the others."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.analyse import analyse
 from rankwell.cli.demo import demo
 from rankwell.cli.evaluate import evaluate
 from rankwell.cli.expand import expand
@@ -30,7 +31,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-for verb in (index, expand, search, rerank, evaluate, tune, train, experiment, types, explain, export, serve, demo):
+VERBS = (index, expand, search, rerank, evaluate, analyse, tune, train, experiment, types, explain, export, serve, demo)
+for verb in VERBS:
     app.command(no_args_is_help=verb not in (demo, serve))(verb)
 
 

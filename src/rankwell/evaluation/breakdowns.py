@@ -1,0 +1,162 @@
+"""Where a difference comes from: runs compared within groups of queries, and query by query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.files import atomic_binary, atomic_text
+from rankwell.corpus.records import Query
+from rankwell.evaluation.compare import Comparison, compare_evaluations
+from rankwell.evaluation.evaluate import Evaluation
+from rankwell.evaluation.notation import Measure
+from rankwell.evaluation.significance import differences, holm
+from rankwell.evaluation.tables import (
+    TEST_NAMES,
+    Cell,
+    Table,
+    as_markdown,
+    comparison_table,
+    contrast_table,
+    figure_cell,
+    mark,
+    name_cell,
+)
+
+Groups = Mapping[str, frozenset[str]]
+"""The queries of each group, by its name."""
+
+LONGEST = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Breakdown:
+    """The comparison within each group of queries; p-values are corrected over all of the groups and all measures."""
+
+    by: str
+    comparisons: Mapping[str, Comparison]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON holds them."""
+        return {group: comparison.as_dict() for group, comparison in self.comparisons.items()}
+
+
+def length_groups(queries: Iterable[Query], longest: int = LONGEST) -> Groups:
+    """Queries by their number of words; those of ``longest`` and more are one group.
+
+    >>> list(length_groups([Query("1", "what is it"), Query("2", "a b c d"), Query("3", "a b c d e")], longest=4))
+    ['3', '4+']
+    """
+    found: dict[int, set[str]] = {}
+    for query in queries:
+        found.setdefault(min(len(query.text.split()), longest), set()).add(query.qid)
+    return {f"{n}+" if n == longest else str(n): frozenset(found[n]) for n in sorted(found)}
+
+
+def type_groups(types: Mapping[str, str]) -> Groups:
+    """Queries by their type."""
+    labels = sorted(set(types.values()))
+    return {label: frozenset(qid for qid, own in types.items() if own == label) for label in labels}
+
+
+def part_of(evaluation: Evaluation, qids: frozenset[str]) -> Evaluation:
+    """The figures on some of the queries."""
+    places = [place for place, qid in enumerate(evaluation.qids) if qid in qids]
+    kept = tuple(evaluation.qids[place] for place in places)
+    return replace(evaluation, qids=kept, values=evaluation.values[:, places])
+
+
+def break_down(comparison: Comparison, by: str, groups: Groups) -> Breakdown:
+    """The comparison within each group that has any of its queries."""
+    found: dict[str, Comparison] = {}
+    for name, qids in groups.items():
+        parts = {run: part_of(one, qids) for run, one in comparison.evaluations.items()}
+        if parts[comparison.baseline].qids:
+            found[name] = compare_evaluations(parts, comparison.baseline, test=comparison.test, level=comparison.level)
+    corrected = iter(holm([one.p for within in found.values() for one in within.contrasts]))
+    return Breakdown(
+        by,
+        {
+            name: replace(within, contrasts=tuple(replace(one, corrected=next(corrected)) for one in within.contrasts))
+            for name, within in found.items()
+        },
+    )
+
+
+def breakdown_table(breakdown: Breakdown, measure: Measure) -> Table:
+    """A row for each run, a column for each group."""
+    groups = breakdown.comparisons
+    if not groups:
+        raise RankwellError(f"no query belongs to a group by {breakdown.by}")
+    first = next(iter(groups.values()))
+    best = {name: max(figures[str(measure)] for figures in within.mean.values()) for name, within in groups.items()}
+    rows = []
+    for run in first.evaluations:
+        cells = [name_cell(run)]
+        for name, within in groups.items():
+            value = within.mean[run][str(measure)]
+            cells.append(figure_cell(measure, value, mark(within, run, measure), value == best[name]))
+        rows.append(tuple(cells))
+    counts = tuple(Cell(len(within.qids), str(len(within.qids))) for within in groups.values())
+    tests = sum(len(within.contrasts) for within in groups.values())
+    note = (
+        f"{measure} by {breakdown.by}; * differs from {first.baseline} within the group at p < {first.level:g}: "
+        f"{TEST_NAMES.get(first.test, first.test)}, two-sided, Holm-corrected over {tests} comparisons"
+    )
+    columns = (breakdown.by, *groups)
+    return Table(columns, ((name_cell("queries"), *counts), *rows), notes=(note,), data=breakdown.as_dict())
+
+
+def query_differences(comparison: Comparison, run: str, measure: Measure) -> list[tuple[str, float]]:
+    """Query and difference from the baseline, the greatest gain first; equal ones in the order of the queries."""
+    ours, theirs = (comparison.evaluations[name].per_query[str(measure)] for name in (run, comparison.baseline))
+    gaps = differences(ours, theirs)
+    return [(comparison.qids[place], float(gaps[place])) for place in np.argsort(-gaps, kind="stable").tolist()]
+
+
+def draw_differences(comparison: Comparison, run: str, measure: Measure, path: Path) -> None:
+    """Each query's difference from the baseline, sorted, with wins, ties and losses, as a png."""
+    try:
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots", "drawing differences") from None
+    gaps = np.array([gap for _, gap in query_differences(comparison, run, measure)])
+    contrast = comparison.by_name[run, str(measure)]
+    figure = Figure(figsize=(5.4, 3.0), layout="constrained")
+    axes = figure.add_subplot()
+    axes.stairs(np.maximum(gaps, 0), fill=True, color="#2a6f97")
+    axes.stairs(np.minimum(gaps, 0), fill=True, color="#c1554a")
+    axes.axhline(0, color="black", linewidth=0.6)
+    axes.set_xlabel(f"queries: {contrast.wins} better, {contrast.ties} equal, {contrast.losses} worse")
+    axes.set_ylabel(f"Δ {measure}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title(f"{run} against {comparison.baseline}", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    with atomic_binary(path) as file:
+        figure.savefig(file, format="png", dpi=200)
+
+
+def write_analysis(comparison: Comparison, groups: Mapping[str, Groups], out: Path) -> list[Table]:
+    """Where the runs' differences from the baseline come from, in the first measure; returns the tables.
+
+    ``analysis.md`` has the tables, ``differences.RUN.tsv`` each query's difference, the greatest gain first, and
+    ``differences.RUN.png`` their picture.
+    """
+    measure = comparison.measures[0]
+    broken = [break_down(comparison, by, own) for by, own in groups.items()]
+    tables = [comparison_table(comparison), contrast_table(comparison), *(breakdown_table(b, measure) for b in broken)]
+    with atomic_text(out / "analysis.md") as file:
+        file.write("\n\n".join(map(as_markdown, tables)) + "\n")
+    for run in comparison.evaluations:
+        if run == comparison.baseline:
+            continue
+        with atomic_text(out / f"differences.{run}.tsv") as file:
+            file.writelines(f"{qid}\t{gap:g}\n" for qid, gap in query_differences(comparison, run, measure))
+        draw_differences(comparison, run, measure, out / f"differences.{run}.png")
+    return tables

@@ -1,0 +1,199 @@
+"""An experiment's figures: means over seeds, intervals, tests, groups of queries, and the files that hold them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwell.core.errors import MissingExtraError
+from rankwell.core.files import atomic_binary, atomic_text
+from rankwell.evaluation.breakdowns import Breakdown, Groups, break_down, breakdown_table
+from rankwell.evaluation.compare import Comparison, compare_evaluations
+from rankwell.evaluation.evaluate import Evaluation
+from rankwell.evaluation.significance import Interval
+from rankwell.evaluation.sweep_plots import mean_interval
+from rankwell.evaluation.tables import (
+    Cell,
+    Table,
+    as_csv,
+    as_markdown,
+    comparison_notes,
+    contrast_table,
+    figure_cell,
+    name_cell,
+    query_table,
+)
+from rankwell.evaluation.tables import mark as significance_mark
+from rankwell.training.results import write_json
+
+DEV = "dev"
+
+Measured = Mapping[str, Sequence[Evaluation]]
+"""The evaluations of each variant, one a seed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """The variants' means over seeds beside the baseline's.
+
+    ``deviations`` are those between seeds, None where there is one. ``intervals`` are the 95 % bootstrap intervals
+    of the variants' figures, over queries. ``breakdowns`` compare within groups of queries.
+    """
+
+    comparison: Comparison
+    seeds: Mapping[str, int]
+    deviations: Mapping[str, Mapping[str, float | None]]
+    intervals: Mapping[str, Mapping[str, Interval]]
+    breakdowns: Sequence[Breakdown] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as JSON holds them."""
+        return {
+            **self.comparison.as_dict(),
+            "seeds": dict(self.seeds),
+            "sd": dict(self.deviations),
+            "interval": dict(self.intervals),
+            "groups": {one.by: one.as_dict() for one in self.breakdowns},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Comparisons by the name of what was measured on (``dev`` and what the suite adds), and what failed."""
+
+    compared: Mapping[str, Compared]
+    failures: Mapping[str, str]
+    notes: Sequence[str] = field(default=())
+
+    def table(self, place: str) -> Table:
+        """The table of one of them."""
+        compared = self.compared[place]
+        notes = (
+            *comparison_notes(compared.comparison),
+            "figures are means over seeds, tests compare each query's mean over seeds, sd is between seeds, "
+            "95 % is the bootstrap interval over queries",
+            *self.notes,
+            *(f"failed: {name}: {reason}" for name, reason in self.failures.items()),
+        )
+        return replace(_table(compared), notes=notes)
+
+    def group_tables(self, place: str) -> list[Table]:
+        """A table for each way of grouping the queries, in the first measure."""
+        compared = self.compared[place]
+        return [breakdown_table(one, compared.comparison.measures[0]) for one in compared.breakdowns]
+
+
+def compare_variants(
+    measured: Measured, order: Sequence[str], baseline: str, test: str, groups: Mapping[str, Groups]
+) -> Compared:
+    """Compare each query's mean over seeds; ``groups`` by what they group by."""
+    names = [name for name in order if name in measured]
+    means = {name: mean_over_seeds(measured[name]) for name in names}
+    comparison = compare_evaluations(means, baseline, test=test)
+    intervals = {
+        name: {measure: mean_interval(values) for measure, values in mean.per_query.items()}
+        for name, mean in means.items()
+    }
+    return Compared(
+        comparison,
+        {name: len(measured[name]) for name in names},
+        {name: deviations(measured[name]) for name in names},
+        intervals,
+        [break_down(comparison, by, own) for by, own in groups.items()],
+    )
+
+
+def mean_over_seeds(evaluations: Sequence[Evaluation]) -> Evaluation:
+    """For each query the mean of its values."""
+    return replace(evaluations[0], values=np.mean([one.values for one in evaluations], axis=0))
+
+
+def deviations(evaluations: Sequence[Evaluation]) -> dict[str, float | None]:
+    """Between seeds; None where there is one."""
+    measures = [str(measure) for measure in evaluations[0].measures]
+    if len(evaluations) == 1:
+        return dict.fromkeys(measures)
+    return {m: float(np.std([one.mean[m] for one in evaluations], ddof=1)) for m in measures}
+
+
+def _table(compared: Compared) -> Table:
+    comparison = compared.comparison
+    best = {str(m): max(figures[str(m)] for figures in comparison.mean.values()) for m in comparison.measures}
+    rows = []
+    for name, figures in comparison.mean.items():
+        cells = [name_cell(name), Cell(compared.seeds[name], str(compared.seeds[name]))]
+        for place, measure in enumerate(comparison.measures):
+            value, deviation = figures[str(measure)], compared.deviations[name][str(measure)]
+            sign = significance_mark(comparison, name, measure)
+            cells.append(figure_cell(measure, value, sign, value == best[str(measure)]))
+            cells.append(Cell(deviation, "" if deviation is None else f"{deviation:.4f}"))
+            if place == 0:  # of the others, results.json has them: the table must fit a page
+                cells += [Cell(end, f"{end:.4f}") for end in compared.intervals[name][str(measure)]]
+        rows.append(tuple(cells))
+    columns = []
+    for place, measure in enumerate(comparison.measures):
+        columns += [str(measure), f"{measure} sd", *(("95 % low", "high") if place == 0 else ())]
+    return Table(("variant", "seeds", *columns), tuple(rows))
+
+
+# Files
+
+
+def write_tables(out: Path, outcome: Outcome) -> None:
+    """``table.md``, ``table.csv``, ``results.json``, and for each place each query's means in ``queries.PLACE.csv``."""
+    with atomic_text(out / "table.md") as file:
+        for place, compared in outcome.compared.items():
+            tables = [outcome.table(place), contrast_table(compared.comparison), *outcome.group_tables(place)]
+            file.write(f"## {place}\n\n" + "".join(f"{as_markdown(table)}\n\n" for table in tables))
+    with atomic_text(out / "table.csv") as file:
+        for number, place in enumerate(outcome.compared):
+            head, *lines = as_csv(_placed(place, outcome.table(place))).split("\n")
+            file.write("".join(f"{line}\n" for line in ([] if number else [head]) + lines))
+    for place, compared in outcome.compared.items():
+        with atomic_text(out / f"queries.{file_name(place)}.csv") as file:
+            file.write(as_csv(query_table(compared.comparison.evaluations)) + "\n")
+    figures = {place: compared.as_dict() for place, compared in outcome.compared.items()}
+    write_json(out / "results.json", {"tables": figures, "failures": dict(outcome.failures)})
+
+
+def _placed(place: str, table: Table) -> Table:
+    """The table with a first column that says what was measured on."""
+    rows = tuple((name_cell(place), *row) for row in table.rows)
+    return replace(table, columns=("data", *table.columns), rows=rows)
+
+
+def file_name(name: str) -> str:
+    """A name with what a shell would trip over replaced."""
+    return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", name).strip("-.") or "variant"
+
+
+def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: Path) -> None:
+    """The first measure against the option ``axis``, of which ``values`` has each variant's, with the deviation."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots", "drawing an experiment's axis") from None
+    points = []
+    for name, value in values.items():
+        if name in measured:
+            measure = str(measured[name][0].measures[0])
+            figures = [one.mean[measure] for one in measured[name]]
+            points.append((value, np.mean(figures), deviations(measured[name])[measure] or 0.0))
+    x, y, deviation = np.array(sorted(points)).T
+    figure = Figure(figsize=(5, 3.2), layout="constrained")
+    axes = figure.add_subplot()
+    axes.errorbar(x, y, yerr=deviation, marker="o", capsize=3, linewidth=1.2)
+    axes.set_xlabel(axis)
+    axes.set_ylabel(measure)
+    if min(x) > 0 and max(x) / min(x) >= 20:  # 1 to 31 negatives, 1 to 100 % of the queries
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(x, [f"{value:g}" for value in x])
+    axes.spines[["top", "right"]].set_visible(False)
+    with atomic_binary(path) as file:
+        figure.savefig(file, format="png", dpi=200)

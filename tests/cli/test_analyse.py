@@ -1,0 +1,40 @@
+"""``rankwell analyse`` as a user meets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rankwell.cli.main import app
+from rankwell.core.errors import RankwellError
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("qrels").write_text("1 0 a 1\n2 0 b 1\n3 0 a 1\n")
+    Path("base.run").write_text("1 Q0 b 1 2 x\n1 Q0 a 2 1 x\n2 Q0 b 1 2 x\n3 Q0 a 1 2 x\n")
+    Path("ours.run").write_text("1 Q0 a 1 2 x\n1 Q0 b 2 1 x\n2 Q0 a 1 2 x\n2 Q0 b 2 1 x\n3 Q0 a 1 2 x\n")
+    Path("queries.tsv").write_text("1\twho was it\n2\twhere is it\n3\twhere\n")
+    return tmp_path
+
+
+def test_differences_are_told_by_query_length_and_type(files: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = CliRunner().invoke(
+        app, ["analyse", "qrels", "base.run", "ours.run", "--queries", "queries.tsv", "--out", "out"]
+    )
+    assert done.exit_code == 0, done.output
+    assert Path("out/differences.ours.run.tsv").read_text().splitlines() == ["1\t0.5", "3\t0", "2\t-0.5"]
+    lines = [line.split() for line in done.output.splitlines()]
+    assert ["length", "1", "3"] in lines
+    assert ["type", "location", "person"] in lines
+    assert ["ours.run", "0.7500", "1.0000"] in lines  # locations: 1 and 1/2; persons: 1
+
+
+def test_two_runs_of_one_name_are_refused(files: Path) -> None:
+    done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", "base.run", "--out", "out"])
+    assert isinstance(done.exception, RankwellError)
+    assert "both runs are called base.run" in str(done.exception)
