@@ -17,15 +17,7 @@ from rankwell.models.placing import Placer  # noqa: E402
 from rankwell.models.shape import EncoderConfig  # noqa: E402
 from rankwell.models.writer import Decoder, Passages  # noqa: E402
 from rankwell.models.writer_checkpoints import load_writer  # noqa: E402
-from rankwell.models.writer_decoding import (  # noqa: E402
-    Signs,
-    Writer,
-    Writing,
-    beam_search,
-    join_pieces,
-    likeliest,
-    sample,
-)
+from rankwell.models.writer_decoding import Signs, Writer, Writing, beam_search, join_pieces, sample  # noqa: E402
 from rankwell.models.writer_inputs import lay_out_passages, passage_grid  # noqa: E402
 
 PAD, CLS, SEP = 0, 1, 2
@@ -98,19 +90,6 @@ def test_drawn_pieces_have_the_model_s_frequencies() -> None:
     # A higher temperature is flatter.
     hot = sample(decoder, passages, SIGNS, Writing(top_k=5, temperature=5.0), numbers)[0, :, 0]
     assert (hot == ids[0]).float().mean() < counted[0]
-
-
-@pytest.mark.parametrize("words", [7, 127, 2560, 2561, 30522])
-def test_the_likeliest_pieces_are_those_of_a_whole_sort(words: int) -> None:
-    logits = torch.randn(50, words, generator=torch.Generator().manual_seed(words))
-    logits[0] = torch.arange(words)  # all of the largest in the last block, or in what is left after it
-    logits[1, 3:] = -torch.inf
-    best, ids = likeliest(logits, 10)
-    wanted = torch.sort(logits, dim=1, descending=True, stable=True)
-    count = min(10, words)
-    assert torch.equal(best, wanted.values[:, :count])
-    assert torch.equal(logits.gather(1, ids), best)
-    assert torch.equal(ids[0], wanted.indices[0, :count])
 
 
 def test_beam_search_as_wide_as_all_there_is_finds_the_best_of_all() -> None:

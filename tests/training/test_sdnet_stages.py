@@ -69,6 +69,14 @@ def test_it_leaves_a_ranker_its_run_and_an_interpolation(trained: tuple[Trained,
     row = next(row for row in grid["settings"] if (row["alpha"], row["normalise"]) == (0.8, "min-max"))
     joined = fuse([dev.run, run], interpolation(0.8, "min-max"))
     assert row["RR@10"] == pytest.approx(evaluate(dev.qrels, joined, ["RR@10"]).mean["RR@10"])
+    per_query = evaluate(dev.qrels, joined, ["RR@10"]).values[0]
+    low, high = row["interval"]
+    assert per_query.min() <= low < row["RR@10"] < high <= per_query.max()
+    as_published = fuse([dev.run, run], interpolation(0.8, "none"))
+    assert figures["interpolated RR@10, α as in the paper"] == round(
+        evaluate(dev.qrels, as_published, ["RR@10"]).mean["RR@10"], 4
+    )
+    assert (folder / "alpha.png").read_bytes().startswith(b"\x89PNG")
     assert grid["best"] == figures["interpolation"]
     assert figures["interpolated RR@10, cross-validated"] == round(grid["cross-validated"], 4)
 
@@ -100,6 +108,23 @@ def test_features_are_kept_beside_the_texts_and_shared(
     # Each passage is "word word market": three words in three layers of 32 numbers of two bytes.
     record = json.loads((folder / "stage.json").read_text())
     assert record["produced"]["figures"]["bytes of features a passage"] == 3 * 3 * 32 * 2
+
+
+def test_features_of_passages_that_no_candidate_names_are_not_computed(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    data = toys.write_data(tmp_path / "data", queries=16)
+    with (data / "collection.tsv").open("a") as file:
+        file.writelines(f"x{number}\tnothing that anybody asks for\n" for number in range(30))
+    changes = {"first_stage__depth": 2, "stages__sdnet__best": "last", "stages__sdnet__epochs": 0.1}
+    done = run_recipe(recipe_of(data, tiny_checkpoint, **changes), KINDS, tmp_path / "out", device="cpu")
+    (folder,) = (tmp_path / "out" / "stages").iterdir()
+    figures = json.loads((folder / "stage.json").read_text())["produced"]["figures"]
+    assert 2 <= figures["passages with features"] <= 12
+    assert done.model is not None
+    # Scores are those of the texts, so the passages were found under their own numbers.
+    dev, kept = done.work.data.dev, read_run(next(folder.glob("sdnet-*.run.gz")))
+    again = SdnetRanker.from_pretrained(done.model, device="cpu").rerank(dev.run, dev.queries, done.work.data.index)
+    for qid in kept:
+        assert dict(again[qid]) == pytest.approx(dict(kept[qid]), abs=1e-4)
 
 
 def test_a_killed_run_continues_to_the_same_weights(

@@ -25,6 +25,7 @@ from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.largest import largest
 from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.writer import Decoder, Memory, Passages, Past, QueryWriter
 from rankwell.models.writer_inputs import cut_passages, lay_out_passages, passage_grid
@@ -32,7 +33,6 @@ from rankwell.models.writer_inputs import cut_passages, lay_out_passages, passag
 CPU_BUDGET, GPU_BUDGET = 8192, 262_144
 MOST_ROWS = 20_480
 """Queries written at once on a GPU: their logits over the vocabulary are what takes memory."""
-BLOCK = 128
 _LOOSE = re.compile(r" ([?.,!:;%)\]])|([(\[$#]) | (['’/-]) ")
 
 
@@ -93,7 +93,7 @@ def sample(decoder: Decoder, passages: Passages, signs: Signs, options: Writing,
     alive = torch.arange(batch * n, device=uniforms.device)  # the rows that are still computed
     done = torch.zeros(batch * n, dtype=torch.bool, device=uniforms.device)
     for step in range(steps):
-        best, ids = likeliest(running.logits(step), options.top_k)
+        best, ids = largest(running.logits(step), options.top_k)
         shares = torch.softmax(best / options.temperature, dim=1).cumsum(dim=1)
         chosen = (shares <= numbers[alive, step, None] * shares[:, -1:]).sum(dim=1).clamp(max=ids.shape[1] - 1)
         drawn = ids.gather(1, chosen[:, None])[:, 0].masked_fill(done, signs.end)
@@ -111,27 +111,6 @@ def sample(decoder: Decoder, passages: Passages, signs: Signs, options: Writing,
             running.keep(passages_left, rows)
             alive, done = alive[rows], done[rows]
     return written.view(batch, n, steps)
-
-
-def likeliest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest logits of each row (R, vocabulary), in 32 bits, and their tokens, the largest first.
-
-    They lie in the ``k`` blocks of tokens with the largest maxima, so that one pass over the logits finds those blocks
-    and only they are sorted: torch's own top-k over a whole vocabulary reads it many times on a GPU.
-    """
-    rows, words = logits.shape
-    blocks = words // BLOCK
-    if blocks < 2 * k:
-        best, ids = logits.float().topk(min(k, words))
-        return best, ids
-    whole, rest = logits[:, : blocks * BLOCK].view(rows, blocks, BLOCK), logits[:, blocks * BLOCK :]
-    chosen = whole.amax(dim=2).topk(k).indices
-    inside = torch.arange(BLOCK, device=logits.device)
-    ids = (chosen[:, :, None] * BLOCK + inside).view(rows, k * BLOCK)
-    after = torch.arange(blocks * BLOCK, words, device=logits.device).expand(rows, -1)
-    candidates = torch.cat([whole.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1), rest], dim=1)
-    best, places = candidates.float().topk(k)
-    return best, torch.cat([ids, after], dim=1).gather(1, places)
 
 
 def beam_search(decoder: Decoder, passages: Passages, signs: Signs, options: Writing) -> tuple[Tensor, Tensor]:

@@ -60,7 +60,7 @@ class _Ranker:
         save_checkpoint(folder, self.model, self.tokenizer, self.config)
 
 
-def _load_ranker(work: Work, start: Path | None = None) -> _Ranker:
+def load_ranker(work: Work, start: Path | None = None) -> _Ranker:
     """The checkpoint to start from as a ranker of the recipe's inputs; a head it does not have is new."""
     with warnings.catch_warnings():
         # That a new head is untrained is what the stage is there to change.
@@ -71,7 +71,8 @@ def _load_ranker(work: Work, start: Path | None = None) -> _Ranker:
     return _Ranker(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
 
 
-def _tokens(work: Work, ranker: _Ranker) -> TokenSource:
+def ranker_tokens(work: Work, ranker: _Ranker) -> TokenSource:
+    """The collection as the ranker's token ids."""
     return work.data.tokens(ranker.tokenizer, stems=ranker.config.template.markers)
 
 
@@ -131,9 +132,10 @@ def _train_ranker(
     )
 
 
-def _validation(
+def ranking_validation(
     work: Work, options: TrainingOptions, ranker: _Ranker, *, run: Run | None = None, duo: DuoRanking | None = None
 ) -> Validation | None:
+    """What measures a stage while it trains; None where its last checkpoint is kept."""
     if options.best == "last":
         return None
     level = work.recipe.data.relevance
@@ -160,11 +162,11 @@ def check_lists(work: Work, options: ListOptions) -> None:
 
 
 def _fit(work: Work, options: ListOptions, folder: Path, ranker: _Ranker, description: str) -> Produced:
-    documents = _tokens(work, ranker)
+    documents = ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents, skip=options.skip, depth=options.depth)
     plan = list_plan(options)
     lists = partial(draw, candidates, plan, work.seed)
-    validation = _validation(work, options, ranker)
+    validation = ranking_validation(work, options, ranker)
     outcome = _train_ranker(
         work, options, folder, ranker, candidates, documents, lambda epoch: lists(epoch), validation, description
     )
@@ -173,12 +175,12 @@ def _fit(work: Work, options: ListOptions, folder: Path, ranker: _Ranker, descri
 
 def pointwise(work: Work, options: PointwiseOptions, folder: Path) -> Produced:
     """Each document on its own: two logits and cross entropy."""
-    return _fit(work, options, folder, _load_ranker(work), "pointwise")
+    return _fit(work, options, folder, load_ranker(work), "pointwise")
 
 
 def listwise(work: Work, options: ListwiseOptions, folder: Path) -> Produced:
     """One score, and a loss over whole lists."""
-    ranker = _load_ranker(work)
+    ranker = load_ranker(work)
     if ranker.config.head == "two_logits":
         start: Literal["difference", "normal"] = "difference" if options.head == "pointwise" else "normal"
         start_listwise_head(ranker.model, start, seed=work.seed)
@@ -209,8 +211,8 @@ def _engine(work: Work) -> dict[str, Any]:
 
 def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced:
     """Drop the candidates that are probably relevant though nobody judged them; leaves an audit."""
-    ranker = _load_ranker(work)
-    documents = _tokens(work, ranker)
+    ranker = load_ranker(work)
+    documents = ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents)
     if options.cross_fit:
         fold = _Folds(work, folder, documents)
@@ -238,7 +240,7 @@ class _Folds:
         folder = self._folder / f"fold-{self._number}"
         self._number += 1
         if not (folder / "model").is_dir():
-            ranker = _load_ranker(self._work, done.start)
+            ranker = load_ranker(self._work, done.start)
             plan = list_plan(options)
             lists = partial(draw, others, plan, self._work.seed)
             _train_ranker(
@@ -280,7 +282,7 @@ def duo(work: Work, options: DuoOptions, folder: Path) -> Produced:
     plan = list_plan(options)
     lists = partial(draw_duo, candidates, plan, work.seed)
     pairs = DuoRanking(options.compare, options.aggregate)
-    validation = _validation(work, options, ranker, run=dev_run, duo=pairs)
+    validation = ranking_validation(work, options, ranker, run=dev_run, duo=pairs)
     outcome = _train_ranker(
         work, options, folder, ranker, candidates, documents, lambda epoch: lists(epoch), validation, "duo"
     )

@@ -1,26 +1,38 @@
-"""The stage ``sdnet``: features of a frozen encoder, kept on disk; a network over them; BM25's share beside it."""
+"""The stage ``sdnet``: features of a frozen encoder, kept on disk; a network over them; BM25's share beside it.
+
+Beside the network, the stage leaves
+
+    interpolation.json   α·BM25 + (1−α)·S for each α and normalisation, with 95 % intervals; what each fold chose
+    alpha.png            the same as lines
+    interpolated.run.gz  the dev queries under the setting that is best on all of them
+"""
 
 from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Run
 from rankwell.corpus.vectors import open_vectors
 from rankwell.enrich.features import PassageFeatures, StoredFeatures, store_features
+from rankwell.enrich.named_features import NamedFeatures, open_features
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.significance import TESTS
+from rankwell.evaluation.sweep_plots import draw_sweep, mean_interval
+from rankwell.inputs.words import Rows
 from rankwell.models.config import read_encoder_config
 from rankwell.models.names import find_model
 from rankwell.models.sdnet import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
@@ -40,6 +52,8 @@ from rankwell.training.text_stages import loop_options, outcome_figures
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
 NORMALISATIONS = ("none", "min-max", "z-score")
+PAPER = interpolation(0.8, "none")
+Features = PassageFeatures | NamedFeatures
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +119,12 @@ def check_sdnet(work: Work, options: SdnetOptions) -> None:
 def sdnet(work: Work, options: SdnetOptions, folder: Path) -> Produced:
     """Compute features, train the network, measure it alone and interpolated with the first stage."""
     parts = _Parts.open(work, options)
-    begin, store = time.monotonic(), work.data.collection.store
-    passages = PassageFeatures.open(store, parts.encoder, max_words=options.max_words, shard_size=options.shard)
-    feature_seconds = time.monotonic() - begin
+    store = work.data.collection.store
     # Numbered by the document store, as the features are.
     candidates = training_candidates(work, store, skip=options.skip, depth=options.depth)
+    begin, named = time.monotonic(), np.concatenate([candidates.documents, _dev_numbers(work)])
+    passages = open_features(store, parts.encoder, named, max_words=options.max_words, shard_size=options.shard)
+    feature_seconds = time.monotonic() - begin
     queries = _training_queries(work, parts.encoder, candidates.qids, folder)
     lists = partial(draw, candidates, list_plan(options), work.seed)
     loss = make_loss(options.loss, **options.loss_options)
@@ -131,6 +146,7 @@ def sdnet(work: Work, options: SdnetOptions, folder: Path) -> Produced:
         return Produced(folder / "model")
     figures = outcome_figures(outcome) | {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "passages with features": len(passages.features),
         "bytes of features a passage": round(passages.features.bytes_per_text),
         "feature seconds": round(feature_seconds, 1),
         "passages cut": passages.features.cut,
@@ -138,6 +154,13 @@ def sdnet(work: Work, options: SdnetOptions, folder: Path) -> Produced:
     run = _rerank_dev(work, folder / "model", passages, parts)
     write_run(run, folder / _dev_run(work))
     return Produced(folder / "model", figures=figures | _interpolate(work, options, run, folder))
+
+
+def _dev_numbers(work: Work) -> Rows:
+    """The documents that are candidates of the dev queries."""
+    head = work.data.dev.run.head(work.recipe.evaluate.depth)
+    docids = list(dict.fromkeys(docid for ranking in head.values() for docid in ranking.docids))
+    return work.data.collection.store.numbers(docids).astype(np.int64)
 
 
 def _training_queries(work: Work, encoder: FeatureEncoder, qids: tuple[str, ...], folder: Path) -> StoredFeatures:
@@ -161,7 +184,7 @@ def _measure(work: Work, options: SdnetOptions) -> Measure:
     return parse_measures([name], rel=level if level != 1 else None)[0]
 
 
-def _validation(work: Work, options: SdnetOptions, parts: _Parts, passages: PassageFeatures) -> SdnetValidation | None:
+def _validation(work: Work, options: SdnetOptions, parts: _Parts, passages: Features) -> SdnetValidation | None:
     if options.best == "last":
         return None
     dev = work.data.dev
@@ -192,10 +215,14 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     with atomic_text(folder / "interpolation.json") as file:
         json.dump(_grid(tuning), file, indent=2)
         file.write("\n")
+    with suppress(MissingExtraError):  # the figures are what counts
+        lines = {name: (np.array(ALPHAS), tuning.values[_rows(tuning, name)]) for name in NORMALISATIONS}
+        draw_sweep(lines, folder / "alpha.png", option="α, the first stage's share", measure=str(measure))
     judged = Qrels({qid: dev.qrels[qid] for qid in first if qid in dev.qrels})
     alone = {name: evaluate(judged, found, [measure]).values[0] for name, found in (("first stage", first), ("S", run))}
     figures: dict[str, Any] = {f"{name} {measure}": round(float(values.mean()), 4) for name, values in alone.items()}
     figures[f"interpolated {measure}, cross-validated"] = round(tuning.found.mean, 4)
+    figures[f"interpolated {measure}, α as in the paper"] = round(float(tuning.values[settings.index(PAPER)].mean()), 4)
     figures |= {"interpolation": str(tuning.best), "alpha": tuning.best.weights[0]}
     for name, values in alone.items():
         p = TESTS["t"](tuning.found.values, values)
@@ -203,11 +230,16 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     return figures
 
 
+def _rows(tuning: FusionTuning, normalise: str) -> list[int]:
+    """Where the settings of a normalisation are, α ascending."""
+    return [row for row, fusion in enumerate(tuning.settings) if fusion.normalise == normalise]
+
+
 def _grid(tuning: FusionTuning) -> dict[str, Any]:
-    rows = [
-        {"alpha": fusion.weights[0], "normalise": fusion.normalise, tuning.measure: float(mean)}
-        for fusion, mean in zip(tuning.settings, tuning.values.mean(axis=1), strict=True)
-    ]
+    rows = []
+    for fusion, values in zip(tuning.settings, tuning.values, strict=True):
+        row = {"alpha": fusion.weights[0], "normalise": fusion.normalise, tuning.measure: float(values.mean())}
+        rows.append(row | {"interval": list(mean_interval(values))})
     folds = [str(tuning.settings[number]) for number in tuning.found.chosen]
     return {"settings": rows, "best": str(tuning.best), "of each fold": folds, "cross-validated": tuning.found.mean}
 
@@ -216,8 +248,7 @@ def _dev_run(work: Work) -> str:
     return f"sdnet-{digest([work.data.dev.digest, work.recipe.evaluate.depth])}.run.gz"
 
 
-def _rerank_dev(work: Work, model: Path, passages: PassageFeatures, parts: _Parts) -> Run:
-
+def _rerank_dev(work: Work, model: Path, passages: Features, parts: _Parts) -> Run:
     ranker = SdnetRanker(load_sdnet(model), parts.encoder, parts.table)
     dev = work.data.dev
     return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)
@@ -232,8 +263,12 @@ def measure_sdnet(work: Work, produced: Produced) -> Run:
     options = next(stage.options for stage in work.recipe.stages if stage.kind == "sdnet")
     assert isinstance(options, SdnetOptions)
     ranker = SdnetRanker.from_pretrained(produced.model, device=work.device)
-    passages = PassageFeatures.open(
-        work.data.collection.store, ranker.encoder, max_words=ranker.model.config.max_words, shard_size=options.shard
+    passages = open_features(
+        work.data.collection.store,
+        ranker.encoder,
+        _dev_numbers(work),
+        max_words=ranker.model.config.max_words,
+        shard_size=options.shard,
     )
     dev = work.data.dev
     return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)

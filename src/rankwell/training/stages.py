@@ -5,6 +5,9 @@ pointwise   is this document relevant?                            a ranker of tw
 denoise     which negatives are none?                             candidates, and an audit
 listwise    which of these documents is the relevant one?         a ranker of one score
 duo         which of two documents is better?                     a second ranker, for the best of the first
+distil      how would a teacher score these documents?            a ranker of one score
+filter      which negatives would a teacher take for relevant?    candidates
+average     what do several stages' models have in common?        a ranker with the mean of their weights
 classify    what kind of answer does a question ask for?          a classifier of questions
 deepct      which words of a passage matter?                      an index of weighted terms, and candidates from it
 doc2query   which queries does a passage answer?                  a query writer, expansions, an index with them
@@ -15,6 +18,8 @@ interpolate how much does the first stage still know?             the same ranke
 
 from __future__ import annotations
 
+from rankwell.training import averaging
+from rankwell.training import distil_stages as distillation
 from rankwell.training import document_stages as documents
 from rankwell.training import ranking_stages as ranking
 from rankwell.training import sdnet_stages as sdnet
@@ -23,11 +28,14 @@ from rankwell.training import weight_stages as weights
 from rankwell.training import writing_stages as writing
 from rankwell.training.first_stages import check_tuning
 from rankwell.training.options import (
+    AverageOptions,
     ClassifyOptions,
     DeepctOptions,
     DenoiseOptions,
+    DistilOptions,
     Doc2queryOptions,
     DuoOptions,
+    FilterOptions,
     InterpolateOptions,
     ListwiseOptions,
     PointwiseOptions,
@@ -46,6 +54,11 @@ STAGES: dict[str, StageKind] = {
     "denoise": StageKind(DenoiseOptions, ranking.denoise_stage, check=ranking.check_denoise, reads=PARTS - {"dev"}),
     "listwise": StageKind(ListwiseOptions, ranking.listwise, check=ranking.check_lists, measure=rerank_dev),
     "duo": StageKind(DuoOptions, ranking.duo, check=ranking.check_lists, measure=ranking.measure_duo),
+    "distil": StageKind(DistilOptions, distillation.distil, check=distillation.check_distil, measure=rerank_dev),
+    "filter": StageKind(
+        FilterOptions, distillation.filter_stage, check=distillation.check_filter, reads=PARTS - {"dev"}
+    ),
+    "average": StageKind(AverageOptions, averaging.average, check=averaging.check_average, measure=rerank_dev),
     "classify": StageKind(
         ClassifyOptions, texts.classify, reads=frozenset({"collection", "start", "seed"}), ranks=False
     ),

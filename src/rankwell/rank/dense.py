@@ -1,0 +1,243 @@
+"""Dense ranking: a bi-encoder's similarity of candidates, exact search by it, and its share beside a re-ranker's score.
+
+The vectors of a store's documents lie beside its texts, in fp16 and memory-mapped, under the name of the model that
+made them. They are made in shards (:mod:`rankwell.core.shards`): work that was killed goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import IO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.shards import Shards, map_shards
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.largest import largest
+from rankwell.rank.fusion import Fusion, fuse, interpolation
+from rankwell.rank.pipeline import First, Stage, State
+from rankwell.rank.texts import Texts
+from rankwell.retrieve.index import Index
+
+SHARD_SIZE = 1 << 14
+WORTH_KEEPING = 0.5
+"""Vectors of a whole collection are made when a run needs at least this share of its documents."""
+DOCUMENTS_AT_A_TIME = 1 << 16
+SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
+Half = NDArray[np.float16]
+Rows = NDArray[np.int64]
+
+
+class PassageVectors:
+    """The vectors of all documents of a store, numbered as the store numbers them."""
+
+    def __init__(self, store: DocumentStore, shards: Shards, width: int):
+        shards.check()
+        self.store, self.width = store, width
+        self._parts = [self._map(shards, number) for number in range(len(shards))]
+        self._size = shards.size
+
+    @classmethod
+    def open(cls, store: DocumentStore, encoder: BiEncoder, *, shard_size: int = SHARD_SIZE) -> PassageVectors:
+        """Those that are kept beside the store's texts, or else made now and kept there."""
+        shards = _shards(store, encoder, shard_size)
+        if shards.pending():
+            tokens = StoredTokens.open(store, encoder.tokenizer)
+
+            def work(items: range, file: IO[bytes]) -> None:
+                file.write(encoder.encode_tokens(tokens, np.arange(items.start, items.stop)).astype(np.float16).data)
+
+            map_shards(shards, work, description="computing vectors")
+        return cls(store, shards, encoder.width)
+
+    @staticmethod
+    def is_kept(store: DocumentStore, encoder: BiEncoder, *, shard_size: int = SHARD_SIZE) -> bool:
+        """Whether all vectors are there already."""
+        return not _shards(store, encoder, shard_size).pending()
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def at(self, numbers: Rows) -> Half:
+        """The vectors (N, H) of these documents."""
+        found = np.empty((len(numbers), self.width), np.float16)
+        owners = numbers // self._size
+        for owner in np.unique(owners):
+            own = owners == owner
+            found[own] = self._parts[owner][numbers[own] - owner * self._size]
+        return found
+
+    def blocks(self) -> Iterator[Half]:
+        """All vectors, in the documents' order."""
+        return iter(self._parts)
+
+    def _map(self, shards: Shards, number: int) -> Half:
+        path, shape = shards.path(number), (len(shards.items(number)), self.width)
+        if path.stat().st_size != 2 * shape[0] * shape[1]:
+            raise RankwellError(f"{path} is cut short or too long; remove it to have it made anew")
+        return np.asarray(np.memmap(path, np.float16, "r", shape=shape))
+
+
+def _shards(store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
+    if not encoder.name:
+        raise RankwellError("vectors are kept by the model's name, and this bi-encoder has none")
+    config = {"model": encoder.name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
+    return Shards(store.folder / f"vectors-{encoder.name}", len(store), size, config, suffix=".f16")
+
+
+def search_vectors(
+    queries: Vectors, blocks: Iterator[NDArray[np.floating]], k: int, *, device: torch.device | str = "cpu"
+) -> tuple[Rows, Vectors]:
+    """The ``k`` documents nearest to each query, best first: their numbers and similarities, both (Q, k).
+
+    Exact: every document is compared, in fp32. ``blocks`` are the documents' vectors, one part after the other.
+    """
+    device = torch.device(device)
+    asked = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(device)
+    scores = torch.full((len(asked), 0), 0.0, device=device)
+    numbers = torch.zeros((len(asked), 0), dtype=torch.int64, device=device)
+    first = 0
+    for block in _joined(blocks):
+        documents = torch.from_numpy(block).to(device).float()
+        step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, len(documents)))
+        parts = [largest(asked[b : b + step] @ documents.T, k) for b in range(0, len(asked), step)]
+        if parts:
+            scores = torch.cat([scores, torch.cat([values for values, _ in parts])], dim=1)
+            numbers = torch.cat([numbers, torch.cat([places for _, places in parts]) + first], dim=1)
+            scores, order = largest(scores, k)
+            numbers = numbers.gather(1, order)
+        first += len(block)
+    return numbers.cpu().numpy(), scores.cpu().numpy()
+
+
+def _joined(blocks: Iterator[NDArray[np.floating]]) -> Iterator[NDArray[np.floating]]:
+    """Blocks put together to some size: fewer and larger products."""
+    held: list[NDArray[np.floating]] = []
+    for block in blocks:
+        held.append(block)
+        if sum(map(len, held)) >= DOCUMENTS_AT_A_TIME:
+            yield np.concatenate(held)
+            held = []
+    if held:
+        yield np.concatenate(held)
+
+
+class DenseRanker:
+    """A bi-encoder that re-ranks and searches."""
+
+    def __init__(self, encoder: BiEncoder):
+        self.encoder = encoder
+
+    def rerank(
+        self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000, name: str = "dense"
+    ) -> Run:
+        """A run of the same candidates, the first ``depth`` of each query, by similarity."""
+        if depth < 1:
+            raise RankwellError(f"the depth must be at least 1, not {depth}")
+        by_qid = {query.qid: query.text for query in queries}
+        missing = next((qid for qid in run if qid not in by_qid), None)
+        if missing is not None:
+            raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
+        head = run.head(depth)
+        docids = list(dict.fromkeys(chain.from_iterable(ranking.docids for ranking in head.values())))
+        documents = self._documents(docids, texts)
+        row_of = {docid: row for row, docid in enumerate(docids)}
+        asked = self.encoder.encode([by_qid[qid] for qid in head])
+        rankings = {}
+        for query, (qid, ranking) in zip(asked, head.items(), strict=True):
+            own = documents[[row_of[docid] for docid in ranking.docids]]
+            rankings[qid] = Ranking.of(ranking.docids, own.astype(np.float32) @ query)
+        return Run(rankings, name=name)
+
+    def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
+        """The ``k`` nearest documents of each query among all; their vectors are made where they are not kept."""
+        asked = self.encoder.encode([query.text for query in queries])
+        rankings: dict[str, Ranking] = {}
+        found = [
+            (store, *search_vectors(asked, self.vectors(store).blocks(), k, device=self.encoder.device))
+            for store in _stores(texts)
+        ]
+        for row, query in enumerate(queries):
+            docids = [store.docids.strings(numbers[row].tolist()) for store, numbers, _ in found]
+            scores = np.concatenate([own[row] for _, _, own in found])
+            rankings[query.qid] = Ranking.of(chain.from_iterable(docids), scores).head(k)
+        return Run(rankings, name="dense")
+
+    def vectors(self, store: DocumentStore) -> PassageVectors:
+        """The vectors of a store's documents."""
+        return PassageVectors.open(store, self.encoder)
+
+    def _documents(self, docids: list[str], texts: Texts) -> NDArray[np.floating]:
+        """The vectors of documents: those that are kept, all of the store's where that pays, else these alone."""
+        stores = _stores(texts) if self.encoder.name else []
+        pays = len(docids) >= WORTH_KEEPING * sum(map(len, stores)) and _writable(stores)
+        if not stores or not (pays or all(PassageVectors.is_kept(store, self.encoder) for store in stores)):
+            return self.encoder.encode(texts.texts(docids))
+        found = np.empty((len(docids), self.encoder.width), np.float16)
+        missing = np.ones(len(docids), np.bool_)
+        for store in stores:
+            numbers = store.docids.find(docids).astype(np.int64)
+            own = numbers >= 0
+            found[own] = self.vectors(store).at(numbers[own])
+            missing &= ~own
+        if missing.any():
+            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not among the texts")
+        return found
+
+
+def _stores(texts: Texts) -> list[DocumentStore]:
+    if isinstance(texts, Index):
+        return [segment.store for segment in texts.segments]
+    return [texts] if isinstance(texts, DocumentStore) else []
+
+
+def _writable(stores: Sequence[DocumentStore]) -> bool:
+    return all(os.access(store.folder, os.W_OK) for store in stores)
+
+
+@dataclass(frozen=True)
+class Blend(Stage):
+    """α · the run of the stage before + (1−α) · the bi-encoder's similarity of the same documents.
+
+        First(index) >> Rerank(ranker) % 100 >> Blend(BiEncoder.from_pretrained(name), 0.6)
+
+    Any other fusion of the two may stand for α; normalisation is min-max where only α is given.
+    """
+
+    encoder: BiEncoder = field(repr=False)
+    how: float | Fusion = 0.5
+    texts: Texts | None = field(default=None, repr=False)
+    depth: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.depth < 1:
+            raise RankwellError(f"a depth of {self.depth}; expected 1 or more")
+        if len(self.fusion.weights) != 2:
+            raise RankwellError(f"{len(self.fusion.weights)} weights; a blend has two runs")
+
+    @property
+    def fusion(self) -> Fusion:
+        """The fusion itself, min-max where only α was given."""
+        return self.how if isinstance(self.how, Fusion) else interpolation(self.how)
+
+    def check(self, before: tuple[Stage, ...]) -> None:
+        """Also that there are texts to read."""
+        super().check(before)
+        if self.texts is None and not isinstance(before[0], First):
+            raise RankwellError("Blend has no texts to read: say Blend(encoder, α, texts), or begin with First(index)")
+
+    def apply(self, state: State) -> Run:
+        """Compare and fuse."""
+        texts = self.texts or state.texts
+        assert texts is not None  # checked
+        run = state.run.head(self.depth)
+        return fuse([run, DenseRanker(self.encoder).rerank(run, state.queries, texts, depth=self.depth)], self.fusion)

