@@ -16,6 +16,8 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.models.sdnet import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.models.word_features import FeatureEncoder, encoder_digest
+from rankwell.rank.opening import open_ranker
+from rankwell.rank.ranker import Ranker
 from rankwell.rank.sdnet_ranker import SdnetRanker
 from rankwell.rank.texts import KeptTexts
 
@@ -130,3 +132,29 @@ def test_word_vectors_must_be_those_it_was_trained_on(folder: Path, tmp_path: Pa
     (tmp_path / "v.txt").write_text("tea " + " ".join(["1"] * 32) + "\n")
     with pytest.raises(InputError, match="does not have the word vectors it was trained on"):
         SdnetRanker.from_pretrained(folder, vectors=tmp_path / "v.txt", device="cpu")
+
+
+def test_what_is_cut_is_counted(folder: Path) -> None:
+    ranker = SdnetRanker.from_pretrained(folder, device="cpu")
+    ranker.rerank(RUN, QUERIES, KeptTexts(DOCUMENTS))
+    # Of "d" twelve words are read; it is a candidate of both queries, and so two of the six pairs are cut.
+    pieces = ranker.encoder.vocabulary.tokenizer.encode(
+        [DOCUMENTS["d"], "tea and coffee , tea and bread , and honey for the"]
+    )
+    missing = int(np.subtract(*pieces.lengths()))
+    assert str(ranker.truncation) == f"2 of 6 pairs cut (33.3%): pieces {2 * missing} of document"
+    again = SdnetRanker.from_pretrained(folder, device="cpu")
+    again.predict([("tea", DOCUMENTS["d"]), ("tea", DOCUMENTS["a"])])
+    assert str(again.truncation) == f"1 of 2 pairs cut (50.0%): pieces {missing} of document"
+
+
+def test_a_folder_says_which_ranker_it_holds(folder: Path, tiny_checkpoint: Path) -> None:
+    found = open_ranker(folder, device="cpu")
+    assert isinstance(found, SdnetRanker)
+    ranked = found.rank("tea", [DOCUMENTS["a"], DOCUMENTS["d"]], return_documents=True)
+    assert [entry["text"] for entry in ranked] == [DOCUMENTS["ad"[entry["corpus_id"]]] for entry in ranked]
+    assert isinstance(open_ranker(tiny_checkpoint, device="cpu", attention="strm"), Ranker)
+    with pytest.raises(RankwellError, match="is an SDNet ranker: it has no attention to change"):
+        open_ranker(folder, attention="strm")
+    with pytest.raises(RankwellError, match="runs on the backend torch alone, not on onnx"):
+        open_ranker(folder, backend="onnx")

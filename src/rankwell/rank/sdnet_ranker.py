@@ -18,7 +18,8 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.vectors import open_vectors
-from rankwell.inputs.words import Rows, WordRows
+from rankwell.inputs.templates import Field, TruncationReport
+from rankwell.inputs.words import Rows, Vocabulary, WordRows
 from rankwell.models.names import find_model
 from rankwell.models.sdnet import Sdnet, SdnetConfig, load_sdnet
 from rankwell.models.word_features import FeatureEncoder, FeatureSource, KeptFeatures, PairMaker, WordTable
@@ -31,6 +32,9 @@ MIXED_BYTES = 8 << 30
 """Passages whose layers are mixed beforehand take this much memory at most; else each is mixed for each query."""
 
 Scores = NDArray[np.float32]
+Found = tuple[FeatureSource, Rows, Rows]
+"""Where passages are, their numbers there, and how many pieces of each were cut."""
+FIELDS = (Field("query", 0), Field("document", 1))
 
 
 class Passages(FeatureSource, Protocol):
@@ -51,6 +55,8 @@ class SdnetRanker:
         self.table = table
         self.budget = budget or (GPU_WORDS if self.device.type == "cuda" else CPU_WORDS)
         """Words, padding included, that are computed at once."""
+        self.truncation = TruncationReport()
+        """What was cut from texts; passages with kept features were counted when these were made."""
 
     @classmethod
     def from_pretrained(
@@ -72,14 +78,22 @@ class SdnetRanker:
         """Scores of (query, passage) pairs."""
         queries, query_of = np.unique([query for query, _ in pairs], return_inverse=True)
         passages, passage_of = np.unique([passage for _, passage in pairs], return_inverse=True)
-        asked = self.read_queries([str(query) for query in queries])
-        return self.score(asked, self._read([str(text) for text in passages]), query_of, passage_of)
+        asked, query_cut = self._read([str(query) for query in queries], self.model.config.max_query_words)
+        read, passage_cut = self._read([str(text) for text in passages], self.model.config.max_words)
+        self.truncation.count(FIELDS, np.stack([query_cut[query_of], passage_cut[passage_of]], axis=1))
+        return self.score(asked, read, query_of, passage_of)
 
-    def rank(self, query: str, documents: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
-        """The documents, best first: ``corpus_id`` and ``score``."""
+    def rank(
+        self, query: str, documents: Sequence[str], top_k: int | None = None, *, return_documents: bool = False
+    ) -> list[dict[str, Any]]:
+        """The documents, best first: ``corpus_id`` and ``score``, on request ``text``."""
         scores = self.predict([(query, document) for document in documents])
         order = np.argsort(-scores, kind="stable")[:top_k]
-        return [{"corpus_id": int(i), "score": float(scores[i])} for i in order]
+        found: list[dict[str, Any]] = [{"corpus_id": int(i), "score": float(scores[i])} for i in order]
+        if return_documents:
+            for entry in found:
+                entry["text"] = documents[entry["corpus_id"]]
+        return found
 
     def rerank(
         self,
@@ -100,22 +114,25 @@ class SdnetRanker:
         row_of = {query.qid: row for row, query in enumerate(queries)}
         if missing := next((qid for qid in run if qid not in row_of), None):
             raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
-        asked = asked or self.read_queries([query.text for query in queries])
+        query_cut = np.zeros(len(queries), np.int64)
+        if asked is None:
+            asked, query_cut = self._read([query.text for query in queries], self.model.config.max_query_words)
         head = run.head(depth)
-        find = _by_text(self._read, texts) if passages is None else self._mixed(passages, head)
+        find = self._by_text(texts) if passages is None else self._mixed(passages, head)
         rankings: dict[str, Ranking] = {}
         for qids in track(list(_groups(head)), "re-ranking", unit="groups of queries"):
             docids = [docid for qid in qids for docid in head[qid].docids]
             sizes = [len(head[qid].docids) for qid in qids]
             query_of = np.repeat(np.array([row_of[qid] for qid in qids], np.int64), sizes)
-            source, passage_of = find(docids)
+            source, passage_of, cut = find(docids)
+            self.truncation.count(FIELDS, np.stack([query_cut[query_of], cut], axis=1))
             parts = np.split(self.score(asked, source, query_of, passage_of), np.cumsum(sizes)[:-1])
             rankings |= {qid: Ranking.of(head[qid].docids, part) for qid, part in zip(qids, parts, strict=True)}
         return Run(rankings, name=name)
 
     def read_queries(self, texts: Sequence[str]) -> KeptFeatures:
         """Queries with their features."""
-        return self.encoder.read(texts, self.model.config.max_query_words)
+        return self._read(texts, self.model.config.max_query_words)[0]
 
     @torch.inference_mode()
     def score(self, queries: FeatureSource, passages: FeatureSource, query_of: Rows, passage_of: Rows) -> Scores:
@@ -132,15 +149,33 @@ class SdnetRanker:
             begin += len(some)
         return scores
 
-    def _read(self, texts: Sequence[str]) -> KeptFeatures:
-        return self.encoder.read(texts, self.model.config.max_words)
+    def _read(self, texts: Sequence[str], most: int) -> tuple[KeptFeatures, Rows]:
+        """Texts with their features, each cut to so many words, and how many pieces of each that left out."""
+        vocabulary = self.encoder.vocabulary
+        whole = vocabulary.read(texts)
+        words = vocabulary.fit(whole, most, self.encoder.max_pieces)
+        kept = KeptFeatures(vocabulary, words, self.encoder.compute(words))
+        return kept, _pieces(vocabulary, whole) - _pieces(vocabulary, words)
 
-    def _mixed(self, passages: Passages, run: Run) -> Callable[[list[str]], tuple[FeatureSource, Rows]]:
+    def _by_text(self, texts: Texts | None) -> Callable[[list[str]], Found]:
+        """A run's passages through the encoder, each once for some queries."""
+        if texts is None:
+            raise ValueError("either texts or kept features are needed")
+
+        def find(docids: list[str]) -> Found:
+            distinct = {docid: row for row, docid in enumerate(dict.fromkeys(docids))}
+            rows = np.array([distinct[docid] for docid in docids], np.int64)
+            read, cut = self._read(texts.texts(list(distinct)), self.model.config.max_words)
+            return read, rows, cut[rows]
+
+        return find
+
+    def _mixed(self, passages: Passages, run: Run) -> Callable[[list[str]], Found]:
         """A run's passages with their layers mixed, once for all queries, where memory allows it."""
         numbers = np.unique(passages.numbers([docid for ranking in run.values() for docid in ranking.docids]))
         size = int(passages.lengths(numbers).sum())
         if 4 * size * self.model.config.width > MIXED_BYTES:
-            return lambda docids: (passages, passages.numbers(docids))
+            return lambda docids: (passages, passages.numbers(docids), np.zeros(len(docids), np.int64))
         mixed = np.empty((size, self.model.config.width), np.float32)
         words, ends, end = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], 0
         with torch.inference_mode():
@@ -152,20 +187,17 @@ class SdnetRanker:
                 ends.append(found.ends + end)
                 end += len(own)
         kept = KeptFeatures(passages.vocabulary, WordRows(np.concatenate(words), np.concatenate(ends)), mixed)
-        return lambda docids: (kept, np.searchsorted(numbers, passages.numbers(docids)))
+
+        def find(docids: list[str]) -> Found:
+            return kept, np.searchsorted(numbers, passages.numbers(docids)), np.zeros(len(docids), np.int64)
+
+        return find
 
 
-def _by_text(
-    read: Callable[[Sequence[str]], KeptFeatures], texts: Texts | None
-) -> Callable[[list[str]], tuple[FeatureSource, Rows]]:
-    if texts is None:
-        raise ValueError("either texts or kept features are needed")
-
-    def find(docids: list[str]) -> tuple[FeatureSource, Rows]:
-        distinct = {docid: row for row, docid in enumerate(dict.fromkeys(docids))}
-        return read(texts.texts(list(distinct))), np.array([distinct[docid] for docid in docids], np.int64)
-
-    return find
+def _pieces(vocabulary: Vocabulary, words: WordRows) -> Rows:
+    """The number of pieces of each text."""
+    ends = np.concatenate([[0], np.cumsum(vocabulary.pieces.lengths()[words.numbers])])
+    return np.diff(ends[words.ends], prepend=0)
 
 
 def _groups(run: Run) -> Iterator[list[str]]:

@@ -1,0 +1,62 @@
+"""Opening whatever ranker a folder holds: a cross-encoder, or an SDNet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Query, Run
+from rankwell.inputs.templates import TruncationReport
+from rankwell.models.names import find_model
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import Texts
+
+
+class AnyRanker(Protocol):
+    """What all rankers can do."""
+
+    @property
+    def truncation(self) -> TruncationReport:
+        """What was cut from texts so far."""
+        ...
+
+    def predict(self, pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
+        """Scores of (query, document) pairs."""
+        ...
+
+    def rank(self, query: str, documents: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
+        """The documents, best first: ``corpus_id`` and ``score``."""
+        ...
+
+    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
+        """A run of the same candidates, the first ``depth`` of each query, in the model's order."""
+        ...
+
+
+def holds_sdnet(folder: str | Path) -> bool:
+    """Whether a folder, or a model of that name, is an SDNet rather than a checkpoint."""
+    # By the file's name: models.sdnet imports torch, which an exported model must not need.
+    return (find_model(folder) / "sdnet.json").is_file()
+
+
+def open_ranker(folder: str | Path, *, backend: str = "torch", device: str | None = None, **options: Any) -> AnyRanker:
+    """The ranker of a folder; ``options`` are those of :meth:`Ranker.from_pretrained
+    <rankwell.rank.ranker.Ranker.from_pretrained>`, of which an SDNet has none.
+    """
+    folder = find_model(folder)
+    if not holds_sdnet(folder):
+        own = {"device": device} if device else {}
+        return Ranker.from_pretrained(folder, backend=backend, engine=own, **options)
+    given = [name for name, value in options.items() if value not in (None, {})]
+    if backend != "torch":
+        raise RankwellError(f"{folder} is an SDNet ranker, which runs on the backend torch alone, not on {backend}")
+    if given:
+        raise RankwellError(f"{folder} is an SDNet ranker: it has no {given[0]} to change")
+    from rankwell.rank.sdnet_ranker import SdnetRanker
+
+    return SdnetRanker.from_pretrained(folder, device=device)
