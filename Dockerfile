@@ -4,9 +4,12 @@
 #   docker run --rm -p 8000:8000 -v "$PWD/index:/data/index:ro" -v "$PWD/exported:/data/model:ro" rankwell \
 #       --index /data/index --model /data/model --backend onnx
 #
-# For torch models: docker build --build-arg EXTRAS=serve,models -t rankwell .   (and leave --backend out)
+# For torch models: docker build --build-arg EXTRAS=serve,models -t rankwell .   (and leave --backend out; without any
+# arguments it then serves the bundled sample with the default model)
 FROM python:3.12-slim AS build
-ARG EXTRAS=serve,onnx
+ARG EXTRAS=serve
+# What scores a graph. The extra onnx has these, too, and 200 MB of what makes graphs or runs them otherwise.
+ARG PACKAGES="onnxruntime tokenizers"
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/rankwell
 ENV PATH=/opt/rankwell/bin:$PATH
@@ -14,7 +17,7 @@ WORKDIR /build
 # Packages first: they change less often than the code, so their layer is kept.
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 RUN mkdir -p src/rankwell && touch src/rankwell/__init__.py \
-    && pip install --constraint constraints.txt ".[${EXTRAS}]" && pip uninstall --yes rankwell
+    && pip install --constraint constraints.txt ".[${EXTRAS}]" ${PACKAGES} && pip uninstall --yes rankwell
 COPY src src
 RUN pip install --no-deps .
 

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-core
 
-.PHONY: demo test test-scale format bench clean
+.PHONY: demo test test-api test-scale format bench clean
 
 demo: $(DEMO)  ## index the bundled sample, search it, evaluate it
 	$(BIN)/rankwell demo
@@ -23,6 +23,9 @@ format: $(STAMP)  ## rewrite the code in the project's format
 test-scale: $(STAMP)  ## the tests that need Ray: local clusters of worker processes
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[scale]'
 	$(BIN)/pytest tests/scale
+
+test-api: $(STAMP)  ## schemathesis against a service, and a service without torch, each in an environment of its own
+	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_description.py
 
 bench: $(STAMP)  ## first stages side by side (minutes; needs the public data)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'

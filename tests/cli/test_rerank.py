@@ -23,10 +23,13 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
+from rankwell.models.sdnet import SdnetConfig, new_sdnet, save_sdnet
+from rankwell.models.word_features import encoder_digest
 from rankwell.rank.cache import hash_model
 from rankwell.rank.duo import DuoOptions, rerank_duo
 from rankwell.rank.fusion import fuse, interpolation
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.sdnet_ranker import SdnetRanker
 from rankwell.retrieve.index import Index
 
 Call = Callable[..., Any]
@@ -66,6 +69,18 @@ def expected(first: Path, queries: Path, index: Path, tiny_checkpoint: Path) -> 
         return ranker.rerank(read_run(first), asked, Index.open(index), depth=depth)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def sdnet(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SDNet ranker over the tiny encoder."""
+    numbers = {"width": 32, "layers": 1, "vector_size": 32, "hidden": 8, "attention": 8, "max_words": 12}
+    config = SdnetConfig(
+        encoder=str(tiny_checkpoint), encoder_digest=encoder_digest(tiny_checkpoint), signals="dot", **numbers
+    )
+    folder = tmp_path_factory.mktemp("sdnet") / "model"
+    save_sdnet(folder, new_sdnet(config, seed=3))
+    return folder
 
 
 def same(path: str | Path, expected: Run) -> bool:
@@ -262,3 +277,21 @@ def test_help_has_examples(rankwell: Call) -> None:
     text = rankwell("rerank", "--help").out
     assert "rankwell rerank bm25.run --queries" in text
     assert "--duo-depth" in text
+
+
+def test_an_sdnet_re_ranks_as_well(call: Call, first: Path, queries: Path, index: Path, sdnet: Path) -> None:
+    done = call("--device", "cpu", model=sdnet)
+    assert (done.code, done.err) == (0, "")
+    assert re.match(r"out\.run: 15 pairs, [\d.]+ s, [\d,]+ pairs/s; \d+ of 15 pairs cut", done.out)
+    ranker = SdnetRanker.from_pretrained(sdnet, device="cpu")
+    assert same("out.run", ranker.rerank(read_run(first), read_queries(queries), Index.open(index)))
+    for options, problem in {
+        ("--windows", "20"): "--windows is for cross-encoders",
+        ("--cache", "scores.db"): "--cache is for cross-encoders",
+        ("--attention", "strm"): "it has no attention to change",
+        ("--backend", "onnx"): "runs on the backend torch alone, not on onnx",
+    }.items():
+        refused = call(*options, model=sdnet)
+        assert refused.code == 2
+        assert "is an SDNet ranker" in refused.err
+        assert problem in refused.err

@@ -19,6 +19,7 @@ from rankwell import sample
 from rankwell.core.manifest import file_digest
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_run
+from rankwell.models import names
 from rankwell.retrieve.index import Index
 
 Rankwell = Callable[..., Any]
@@ -128,7 +129,8 @@ def test_tune_prints_the_grid_and_writes_it(rankwell: Rankwell, index: Path, que
     assert f"--k1 {best['k1']:g} --b {best['b']:g}   {best['mean']:.4f}" in tuned.out
 
 
-def test_the_demo_goes_all_the_way(rankwell: Rankwell) -> None:
+def test_the_demo_goes_all_the_way(rankwell: Rankwell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "SHIPPED", Path("nowhere"))  # with a model: test_default_model.py
     shown = rankwell("demo", "--out", "demo")
     assert (shown.code, shown.err) == (0, "")
     for step in ("1. Index", "2. Search", "3. Evaluate", "4. Your own documents"):

@@ -90,12 +90,15 @@ def slow_attention(qkv: Any, rule: str, heads: int) -> Any:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_attention_agrees_with_a_slow_softmax(rule: str) -> None:
+@pytest.mark.parametrize("trained", [True, False], ids=["on the grid", "one by one"])
+def test_attention_agrees_with_a_slow_softmax(rule: str, trained: bool) -> None:
     qkv = torch.randn(len(WORDS), 3 * 12, generator=torch.Generator().manual_seed(1))
     layout = make_layout(WORDS, LAST, ENDS, rule)
     expected = slow_attention(qkv, rule, heads=3)
-    assert torch.allclose(attend(qkv, layout, 3).double(), expected, atol=1e-6)
-    first = attend_first(qkv[layout.first, :12], qkv[:, 12:], layout, 3)
+    with torch.set_grad_enabled(trained):
+        found = attend(qkv, layout, 3)
+        first = attend_first(qkv[layout.first, :12], qkv[:, 12:], layout, 3)
+    assert torch.allclose(found.double(), expected, atol=1e-6)
     assert torch.allclose(first.double(), expected[layout.first], atol=1e-6)
 
 

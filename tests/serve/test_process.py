@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +100,40 @@ def test_sigterm_finishes_what_has_begun_and_then_ends(process: Callable[..., Pr
     assert "honey" not in err
 
 
-def test_kill_9_and_restart(process: Callable[..., Process], served_index: Path) -> None:
-    first = process("--index", str(served_index))
+def test_kill_9_under_load_and_restart(
+    process: Callable[..., Process], served_index: Path, tiny_checkpoint: Path
+) -> None:
+    options = ("--index", str(served_index), "--model", str(tiny_checkpoint))
+    queries = ["bees in winter", "a fish in the river", "honey", "a bank in london"]
+
+    def ask(own: Process, query: str) -> dict[str, float]:
+        status, found = own.ask("POST", "/search", {"query": query, "k": 100})
+        assert status == 200
+        return {f"{stage} {row['docid']}": row["score"] for stage in ("bm25", "rerank") for row in found[stage]}
+
+    first = process(*options)
     first.ready()
-    body = {"query": "bees in winter"}
-    before = first.ask("POST", "/search", body)[1]["bm25"]
-    assert first.end(signal.SIGKILL)[0] == -signal.SIGKILL
-    second = process("--index", str(served_index))
-    assert second.ready()["status"] == "ready"
-    assert second.ask("POST", "/search", body)[1]["bm25"] == before
+    # Requests share batches, and so a score's last digits.
+    expected = {query: pytest.approx(ask(first, query), abs=1e-4) for query in queries}
+
+    def until_it_is_gone(query: str) -> int:
+        answers = 0
+        while True:
+            try:
+                found = ask(first, query)
+            except (OSError, HTTPException):
+                return answers
+            assert found == expected[query]
+            answers += 1
+
+    with ThreadPoolExecutor(len(queries)) as pool:
+        asked = [pool.submit(until_it_is_gone, query) for query in queries]
+        time.sleep(1.0)
+        assert first.end(signal.SIGKILL)[0] == -signal.SIGKILL
+        assert sum(one.result(30) for one in asked) > 0
+    second = process(*options)
+    second.ready()
+    assert all(ask(second, query) == expected[query] for query in queries)
     assert second.end(signal.SIGTERM)[0] == 0
 
 
@@ -136,11 +161,26 @@ def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path
 
 
 def test_without_arguments_the_sample_is_served(process: Callable[..., Process]) -> None:
-    own = process()
+    missing = "from pathlib import Path; from rankwell.models import names; names.SHIPPED = Path('nowhere')"
+    own = process(code=f"{missing}\n{START}")
     ready = own.ready()
     assert ready["index"]["name"] == "sample"
     assert ready["index"]["documents"] > 100
+    assert ready["models"] == []
     assert own.ask("POST", "/search", {"query": "what kind of fish is bogue", "stages": "bm25"})[1]["bm25"]
+    assert own.end(signal.SIGTERM)[0] == 0
+
+
+def test_without_arguments_the_default_model_is_served_with_it(
+    process: Callable[..., Process], tiny_checkpoint: Path
+) -> None:
+    shipped = (
+        f"from pathlib import Path; from rankwell.models import names; names.SHIPPED = Path({str(tiny_checkpoint)!r})"
+    )
+    own = process(code=f"{shipped}\n{START}")
+    assert own.ready()["models"] == [tiny_checkpoint.name]
+    found = own.ask("POST", "/search", {"query": "what kind of fish is bogue", "depth": 5})[1]
+    assert len(found["rerank"]) == 5
     assert own.end(signal.SIGTERM)[0] == 0
 
 

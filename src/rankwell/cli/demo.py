@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rankwell.corpus.records import Query, Run
+    from rankwell.retrieve.index import Index
+
 MEASURES = "RR(rel=2)@10 nDCG@10 R(rel=2)@100"
 QUERY = "what kind of fish is bogue"
+DEPTH = 10
 
 
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Where the demo's index and runs go.")] = Path("out/demo"),
 ) -> None:
-    """Index, search and evaluate the bundled sample, and show what came out.
+    """Index, search, re-rank and evaluate the bundled sample, and show what came out.
 
     **Example**
 
@@ -30,6 +37,7 @@ def demo(
     from rankwell.corpus.formats import write_run
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
+    from rankwell.models import names
     from rankwell.retrieve.index import Index
 
     console = Console(highlight=False)
@@ -53,12 +61,29 @@ def demo(
         console.print(Padding(passage, (0, 0, 0, 6)))
 
     console.print(f"\n[bold]3. Evaluate[/bold] {len(queries)} queries with graded judgments")
+    files = {"BM25, plain words": "bm25-plain", "BM25": "bm25"}
     runs = {"BM25, plain words": words.search(queries), "BM25": stems.search(queries)}
-    for name, run in (("bm25-plain", runs["BM25, plain words"]), ("bm25", runs["BM25"])):
-        write_run(run, out / f"{name}.run")
+    if names.default_is_usable():
+        console.print(f"   {names.DEFAULT} re-ranks the best {DEPTH} of each")
+        runs["re-ranked"] = _reranked(runs["BM25"], queries, stems)
+        files["re-ranked"] = "reranked"
+    elif names.SHIPPED.is_dir():
+        console.print(f"   by BM25 alone; {names.DEFAULT} needs pip install 'rankwell[models]'", markup=False)
+    for name, file in files.items():
+        write_run(runs[name], out / f"{file}.run")
     print("\n" + as_text(comparison_table(compare(qrels, runs, MEASURES))) + "\n")
 
     console.print("[bold]4. Your own documents[/bold]")
     console.print("   rankwell index collection.tsv --out my-index", markup=False)
     console.print("   rankwell search my-index queries.tsv --out bm25.run", markup=False)
     console.print("   rankwell evaluate qrels.txt bm25.run", markup=False)
+
+
+def _reranked(run: Run, queries: Sequence[Query], index: Index) -> Run:
+    """The first of each ranking in the default model's order, the others below them as they were."""
+    from rankwell.corpus.records import Ranking, Run
+    from rankwell.rank.ranker import Ranker
+
+    best = Ranker().rerank(run, queries, index, depth=DEPTH)
+    whole = {qid: (*best[qid].docids, *ranking.docids[DEPTH:]) for qid, ranking in run.items()}
+    return Run({qid: Ranking.of(docids, range(len(docids), 0, -1)) for qid, docids in whole.items()})

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rankwell.models.names import DEFAULT
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,9 +22,9 @@ MOST_SPLIT = 12
 
 
 def explain(
-    model: Annotated[str, typer.Option("--model", help="A checkpoint folder, or a name on the hub.")],
     query: Annotated[str, typer.Option("--query", help="The query's text.")],
     document: Annotated[str, typer.Option("--document", help="The document's text.")],
+    model: Annotated[str, typer.Option("--model", help="A checkpoint folder, or a name on the hub.")] = DEFAULT,
     type: Annotated[str | None, typer.Option("--type", help="The query's type, for a model that takes one.")] = None,
     attention: Annotated[Rule | None, typer.Option("--attention", help="A rule instead of the model's own.")] = None,
     markers: Annotated[

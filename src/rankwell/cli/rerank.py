@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
+from rankwell.models.names import DEFAULT
 
 if TYPE_CHECKING:
     from rankwell.inputs.windows import Windows
@@ -24,8 +27,10 @@ def rerank(
             "or an id like irds:msmarco-passage.",
         ),
     ],
-    model: Annotated[str, typer.Option("--model", help="A checkpoint folder or a name on the hub; an exported model.")],
     out: Annotated[Path, typer.Option("--out", help="The run to write; .gz compresses it.")],
+    model: Annotated[
+        str, typer.Option("--model", help="A checkpoint folder or a name on the hub; an exported model.")
+    ] = DEFAULT,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates a query that are re-ranked.")] = 1000,
     backend: Annotated[
         Literal["torch", "onnx", "openvino"], typer.Option("--backend", help="What computes the scores.")
@@ -90,8 +95,10 @@ def rerank(
     ] = None,
     format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
     tag: Annotated[str, typer.Option("--tag", help="The run's name in its last column.")] = "rankwell",
+    ray: RayOption = None,
+    workers: WorkersOption = 0,
 ) -> None:
-    """Re-rank a run with a cross-encoder.
+    """Re-rank a run with a cross-encoder, or with an SDNet that a recipe made.
 
     Template, attention, markers and length are the checkpoint's own unless they are given.
 
@@ -105,6 +112,12 @@ def rerank(
         --aggregate top3 --cache scores.db --out windows.run
 
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model mono --duo duo --out duo.run
+
+        rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local --workers 4
+        --out mono.run
+
+    With --ray the scores are those of one process that computes with as many threads as a worker (OMP_NUM_THREADS),
+    to the bit; --device cuda gives each worker a GPU. What --duo compares is compared by this process.
     """
     from rankwell.core.errors import InputError, RankwellError
     from rankwell.core.manifest import Manifest, file_digest
@@ -113,9 +126,12 @@ def rerank(
     from rankwell.models.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.fusion import interpolation
+    from rankwell.rank.opening import AnyRanker, open_ranker
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.texts import digest_texts, make_tokens, open_texts, worth_keeping
+    from rankwell.scale.rerank import ClusterRanker, RerankJob
+    from rankwell.scale.runs import remove_shards, shards_folder
 
     # What can be wrong is found before the work begins, the quickest to check first.
     writable_id(out, "run name", tag)
@@ -123,6 +139,7 @@ def rerank(
         raise InputError(out, None, "is a folder, expected a file to write")
     if device is not None and backend != "torch":
         raise RankwellError(f"--device is for the backend torch, not {backend}")
+    cluster = cluster_of(ray, workers, device, cache=cache)
     fusion = None if fuse is None else interpolation(fuse, normalise)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
@@ -130,22 +147,45 @@ def rerank(
     lost = next((qid for qid in candidates if qid not in asked), None)
     if lost is not None:
         raise InputError(queries, None, f"no query {lost!r}, for which {run} has results")
+    reading = {"windows": windows, "stride": stride, "aggregate": aggregate, "keep_tokens": keep_tokens}
+    _check_sdnet(model, types=types, cache=cache, **reading)
     kept = ScoreCache(cache) if cache else None
     options: dict[str, Any] = {"backend": backend, "cache": kept, "engine": {"device": device} if device else {}}
     parts = _given(name=template, max_length=max_length, markers=markers)
     changes = _given(attention=attention, template=parts or None)
-    ranker = Ranker.from_pretrained(model, **options, **changes)
-    ranker.windows = _windows(ranker.windows, windows, stride, aggregate)
-    if labels and ranker.template.name != "typed":
-        raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
+    here = "cpu" if cluster and backend == "torch" else device  # with --ray workers compute, this process only checks
+    ranker = open_ranker(model, backend=backend, device=here, cache=kept, **changes)
+    if isinstance(ranker, Ranker):
+        ranker.windows = _windows(ranker.windows, windows, stride, aggregate)
+        if labels and ranker.template.name != "typed":
+            raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
     texts = open_texts(collection, candidates)
     if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
-        make_tokens(texts, ranker.tokenizer, stems=ranker.template.markers)
+        if isinstance(ranker, Ranker):
+            make_tokens(texts, ranker.tokenizer, stems=ranker.template.markers)
         if second is not None:
             make_tokens(texts, second.tokenizer)
 
-    pipeline = Given(candidates) >> Rerank(ranker, texts) % depth
+    scorer: AnyRanker | ClusterRanker = ranker
+    if cluster is not None:
+        if not isinstance(ranker, Ranker):
+            raise RankwellError(f"{model} is an SDNet ranker: --ray is for cross-encoders")
+        engine = {"device": device or "cpu"} if backend == "torch" else {}
+        job = RerankJob(
+            run.absolute(),
+            queries.absolute(),
+            for_workers(collection),
+            for_workers(model),
+            shards_folder(out),
+            depth,
+            types=types.absolute() if types else None,
+            ranker={"backend": backend, "engine": engine, **changes},
+            windows=ranker.windows,
+            keep_tokens=keep_tokens,
+        )
+        scorer = ClusterRanker(job, cluster)
+    pipeline = Given(candidates) >> Rerank(cast("Ranker", scorer), texts) % depth
     if fusion is not None:
         pipeline >>= Fuse(fusion)
     if second is not None:
@@ -154,13 +194,15 @@ def rerank(
     found = pipeline.run([asked[qid] for qid in candidates], name=tag)
     seconds = time.monotonic() - begin
     write_run(found, out, format=format)
+    if cluster is not None:
+        remove_shards(out)
     config = {
         "depth": depth,
         "backend": backend,
         "device": device,
         "attention": attention,
-        "template": asdict(ranker.template),
-        "windows": _described(ranker.windows),
+        "template": asdict(ranker.template) if isinstance(ranker, Ranker) else None,
+        "windows": _described(ranker.windows) if isinstance(ranker, Ranker) else None,
         "fuse": None if fuse is None else [fuse, normalise],
         "duo": None if duo is None else [duo_depth, duo_aggregate],
     }
@@ -171,11 +213,21 @@ def rerank(
     pairs = sum(map(len, candidates.values()))
     report = [
         f"{out}: {pairs:,} pairs, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
-        f"{ranker.truncation}",
+        f"{scorer.truncation}",
     ]
     report += [f"duo: {second.truncation}"] if second else []
     report += [f"{kept.hits:,} scores from {cache}"] if kept else []
     print("; ".join(report))
+
+
+def _check_sdnet(model: str, **given: object) -> None:
+    """An SDNet reads passages its own way: what says how a cross-encoder reads them cannot be given."""
+    from rankwell.core.errors import RankwellError
+    from rankwell.rank.opening import holds_sdnet
+
+    named = next((name.replace("_", "-") for name, value in given.items() if value is not None), None)
+    if named is not None and holds_sdnet(model):
+        raise RankwellError(f"{model} is an SDNet ranker: --{named} is for cross-encoders")
 
 
 def _windows(own: Windows | None, size: int | None, stride: int | None, aggregate: str | None) -> Windows | None:

@@ -10,7 +10,8 @@
 A rule is the same in every head and layer. :func:`dense_mask` is its definition; each kernel must agree with it. For
 ``exact_match`` the word ids already say which words are one (:func:`rankwell.models.shape.under_rule`).
 
-There are two layouts of a batch. :class:`Layout` is a padded grid with a mask, for torch's attention: on the CPU.
+There are two layouts of a batch. :class:`Layout` is a padded grid with a mask, for torch's attention: on the CPU, where
+scoring takes the sequences one by one instead.
 :class:`Packed` pads nothing, for the Triton kernels: on a GPU, with gradients and dropout or without.
 """
 
@@ -24,6 +25,9 @@ from torch.nn import functional
 
 from rankwell.models.shape import AttentionRule
 
+Bounds = tuple[tuple[int, int], ...]
+"""The first row and the end of each sequence."""
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -31,7 +35,8 @@ class Layout:
 
     ``slots`` (B · L) is the packed row of each place of the grid (0 for padding), ``places`` (T) the place of each
     packed row; ``mask`` broadcasts to (B, 1, L, L), ``None`` where all may attend to all; ``first`` (B) is the row of
-    each ``[CLS]``.
+    each ``[CLS]``. ``bounds`` are the first and the end row of each sequence of a padded batch on a CPU: without
+    gradients, attention takes them one after the other there, which pads nothing and copies less.
     """
 
     batch: int
@@ -40,6 +45,7 @@ class Layout:
     places: Tensor | None
     mask: Tensor | None
     first: Tensor
+    bounds: Bounds | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -96,12 +102,13 @@ def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) 
     real = offsets < lengths[:, None]
     slots = torch.where(real, begins[:, None] + offsets, 0).flatten()
     places = real.flatten().nonzero().squeeze(1)
+    bounds = tuple(zip(begins.tolist(), ends.tolist(), strict=True)) if device.type == "cpu" else None
     real, slots, places, begins = (index.to(device, non_blocking=True) for index in (real, slots, places, begins))
     if rule == "full":
         mask = real[:, None, None, :]
     else:
         mask = dense_mask(words[slots].view(batch, longest), last[slots].view(batch, longest), real, rule)
-    return Layout(batch, longest, slots, places, mask, begins)
+    return Layout(batch, longest, slots, places, mask, begins, bounds)
 
 
 def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: AttentionRule) -> Tensor:
@@ -129,6 +136,9 @@ def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.
 
         return attend_packed(qkv, layout, heads)
     size = qkv.shape[1] // (3 * heads)
+    if layout.bounds is not None and not dropout and not torch.is_grad_enabled():
+        query, key, value = qkv.view(1, -1, 3, heads, size).permute(2, 0, 3, 1, 4)
+        return _one_by_one(query, key, value, layout.bounds, layout.bounds, layout.mask)
     grid = qkv if layout.slots is None else qkv[layout.slots]
     query, key, value = grid.view(layout.batch, layout.longest, 3, heads, size).permute(2, 0, 3, 1, 4)
     mixed = functional.scaled_dot_product_attention(query, key, value, layout.mask, dropout)
@@ -149,6 +159,11 @@ def attend_first(
 
         return attend_first_packed(query, keys_values, layout, heads)
     size = query.shape[1] // heads
+    if layout.bounds is not None and not dropout and not torch.is_grad_enabled():
+        key, value = keys_values.view(1, -1, 2, heads, size).permute(2, 0, 3, 1, 4)
+        rows = tuple((number, number + 1) for number in range(layout.batch))
+        first = query.view(1, -1, heads, size).transpose(1, 2)
+        return _one_by_one(first, key, value, rows, layout.bounds, layout.mask)
     grid = keys_values if layout.slots is None else keys_values[layout.slots]
     key, value = grid.view(layout.batch, layout.longest, 2, heads, size).permute(2, 0, 3, 1, 4)
     # [CLS] is a word of its own, so its row of any rule's mask is the last pieces alone.
@@ -157,3 +172,19 @@ def attend_first(
         query.view(layout.batch, 1, heads, size).transpose(1, 2), key, value, mask, dropout
     )
     return mixed.transpose(1, 2).reshape(layout.batch, heads * size)
+
+
+def _one_by_one(query: Tensor, key: Tensor, value: Tensor, own: Bounds, bounds: Bounds, mask: Tensor | None) -> Tensor:
+    """Attention within each sequence: ``query`` (1, heads, R, size), the others (1, heads, T, size) → (R, H).
+
+    The rows of sequence i are ``own[i]`` of the query's and ``bounds[i]`` of the others'.
+    """
+    out = query.new_empty(query.shape[2], query.shape[1] * query.shape[3])
+    ruled = mask is not None and mask.shape[2] > 1  # else it says only what is padding
+    for number, ((start, stop), (begin, end)) in enumerate(zip(own, bounds, strict=True)):
+        part = mask[number : number + 1, :, : stop - start, : end - begin] if ruled and mask is not None else None
+        mixed = functional.scaled_dot_product_attention(
+            query[:, :, start:stop], key[:, :, begin:end], value[:, :, begin:end], part
+        )
+        out[start:stop] = mixed.transpose(1, 2).flatten(2)[0]
+    return out

@@ -44,6 +44,8 @@ from rankwell.models.foreign import (
     load_foreign,
 )
 from rankwell.models.names import find_model
+from rankwell.models.quantised import WEIGHTS as QUANTISED
+from rankwell.models.quantised import restore_tensors
 
 _LAYER_NAMES = {
     "attention.output.dense": "mix",
@@ -63,7 +65,13 @@ _HEAD_OUTPUTS = {"two_logits": 2, "score": 1}
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of ``model.safetensors``, whole or in shards, under transformers' names without ``bert.``"""
+    """The tensors of a checkpoint in fp32, under transformers' names without ``bert.``"""
+    tensors = restore_tensors(read_tensors(folder), folder)
+    return {_present_name(name): tensor for name, tensor in tensors.items()}
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors as they are in ``model.safetensors``, whole or in shards, or in the file with 8-bit weights."""
     tensors: dict[str, Tensor] = {}
     for name in _weight_files(folder):
         if not (folder / name).is_file():
@@ -73,13 +81,14 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             tensors |= load_file(folder / name)
         except SafetensorError as error:
             raise InputError(folder / name, None, f"not a safetensors file ({error})") from None
-    return {_present_name(name): tensor.float() for name, tensor in tensors.items()}
+    return tensors
 
 
 def _weight_files(folder: Path) -> list[str]:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
-        return ["model.safetensors"]
+        quantised = (folder / QUANTISED).is_file() and not (folder / "model.safetensors").is_file()
+        return [QUANTISED if quantised else "model.safetensors"]
     shards = read_object(index).get("weight_map")
     if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise InputError(index, None, "not an index of shards (it has no weight_map of file names)")

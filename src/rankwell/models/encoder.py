@@ -1,8 +1,8 @@
 """The BERT encoder over unpadded sequences, readable in one sitting.
 
 Every matrix product runs over the real tokens only, (T, H) with T = the sum of the lengths; only attention itself sees
-a padded grid, and on a GPU not even that. Query, key and value are one product. Where only ``[CLS]`` is wanted, the
-last layer is computed for it alone.
+a padded grid, and on a GPU, or scoring on a CPU, not even that. Query, key and value are one product. Where only
+``[CLS]`` is wanted, the last layer is computed for it alone.
 """
 
 from __future__ import annotations

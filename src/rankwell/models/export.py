@@ -1,4 +1,4 @@
-"""Export: a checkpoint as a graph that scores without torch, in ONNX Runtime or OpenVINO.
+"""Export: a checkpoint as a graph that scores without torch, in ONNX Runtime or OpenVINO; or with 8-bit weights.
 
 The graph holds the same weights in plain operations over a padded grid. What makes it fast where it runs: the scale of
 attention lies in the query's weights, the mask is added as numbers made once for all layers, and query, key and value
@@ -16,17 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest, file_digest
 from rankwell.models.attention import dense_mask
-from rankwell.models.checkpoints import load_checkpoint
+from rankwell.models.checkpoints import load_checkpoint, read_tensors
 from rankwell.models.config import AttentionRule
 from rankwell.models.encoder import CrossEncoder, Layer
 from rankwell.models.exported import GRAPHS, RECORD, Backend, ExportRecord, Precision, check_precision, graph_inputs
 from rankwell.models.names import find_model
+from rankwell.models.quantised import GROUP, quantise_tensors
+from rankwell.models.quantised import WEIGHTS as QUANTISED
 
 OPSET = 17  # the first with LayerNormalization
 # What a closed column's score is lowered by: it weighs e^-60, nothing in fp32 unless it lay 40 above the best open one.
@@ -40,6 +43,7 @@ _SOURCE_FILES = (
     "tokenizer_config.json",
     "vocab.txt",
 )
+_OTHER_FILES = (*_SOURCE_FILES[1:], "special_tokens_map.json", "README.md")
 
 
 class GridEncoder(nn.Module):
@@ -154,6 +158,27 @@ def export_model(
         (temporary / "rankwell.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
         (temporary / RECORD).write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
     return record
+
+
+def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> None:
+    """Write the checkpoint ``source``, of any kind, with its weights in 8 bits as the folder ``out``.
+
+    ``out`` must not exist yet; whatever loads ``source`` in rankwell loads it, too (:mod:`rankwell.models.quantised`).
+    """
+    source, out = find_model(source), Path(out)
+    if out.exists():
+        raise RankwellError(f"{out} exists already")
+    if not (source / "config.json").is_file():
+        raise InputError(source, None, "not a checkpoint (it has no config.json)")
+    tensors = quantise_tensors(read_tensors(source), group)
+    files = {file for pattern in _OTHER_FILES for file in source.glob(pattern)}
+    with atomic_folder(out) as temporary:
+        # Not save_file, which makes files that their owner alone may read; this one is to be shipped.
+        (temporary / QUANTISED).write_bytes(save(tensors, metadata={"format": "pt"}))
+        for file in sorted(files):
+            shutil.copyfile(file, temporary / file.name)
+        with (temporary / "README.md").open("a", encoding="utf-8") as card:
+            card.write(f"\n## Weights\n\nIn 8 bits on disk (`{QUANTISED}`), which rankwell reads and others do not.\n")
 
 
 def _trace(model: GridEncoder, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where a model is: a folder, a folder within an installed package, or a repository on the Hugging Face hub."""
+"""Where a model is: a folder, the one that ships, a folder in an installed package, or a repository on the hub."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from pathlib import Path
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 
+DEFAULT = "rankwell-mini"
+"""The model that is used where none is named."""
+SHIPPED = Path(__file__).parents[1] / "data" / DEFAULT
 _IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-]+)*)?")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _FILES = ["*.safetensors", "*.json", "*.txt"]
 
 
-def find_model(name: str | Path) -> Path:
+def find_model(name: str | Path = DEFAULT) -> Path:
     """The folder of a model, which is downloaded where it must be.
 
     =======================  =================================================================
     ``models/mine``          a folder; one that exists always wins
+    ``rankwell-mini``        the model that ships with rankwell
     ``some_package:model``   a folder within an installed package
     ``owner/name``           a repository on the hub: its safetensors, json and txt files only
     =======================  =================================================================
@@ -27,11 +31,24 @@ def find_model(name: str | Path) -> Path:
     folder = Path(name)
     if isinstance(name, Path) or folder.exists():
         return folder
+    if name == DEFAULT:
+        return _shipped()
     if found := _IN_PACKAGE.fullmatch(name):
         return _in_package(found[1], found[2] or "")
     if _ON_THE_HUB.fullmatch(name):
         return _from_the_hub(name)
     return folder
+
+
+def default_is_usable() -> bool:
+    """Whether the default model is here, with the packages that it needs: what is an extra then does without it."""
+    return SHIPPED.is_dir() and all(find_spec(package) for package in ("torch", "safetensors", "tokenizers"))
+
+
+def _shipped() -> Path:
+    if not SHIPPED.is_dir():
+        raise RankwellError(f"{DEFAULT}, the default model, is not part of this installation; name another one")
+    return SHIPPED
 
 
 def _in_package(package: str, inner: str) -> Path:

@@ -22,7 +22,7 @@ from rankwell.inputs.stored import KeptTokens, TokenSource
 from rankwell.inputs.templates import Sequences, Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
-from rankwell.models.names import find_model
+from rankwell.models.names import DEFAULT, find_model
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engine import Engine, Logits, load, probability, relevance
 from rankwell.rank.texts import Texts as Texts
@@ -81,7 +81,7 @@ class Group:
 
 
 class Ranker:
-    """A cross-encoder ready to score.
+    """A cross-encoder ready to score; ``Ranker()`` is the default model.
 
     >>> ranker = Ranker.from_pretrained("model")                                   # doctest: +SKIP
     >>> ranker.predict([("how do bees keep warm", "The cluster shivers.")])        # doctest: +SKIP
@@ -90,15 +90,22 @@ class Ranker:
 
     def __init__(
         self,
-        engine: Engine,
-        tokenizer: Tokenizer,
-        template: Template,
+        engine: Engine | None = None,
+        tokenizer: Tokenizer | None = None,
+        template: Template | None = None,
         *,
         windows: Windows | None = FITTING,
         segments: int = 2,
         cache: ScoreCache | None = None,
         identity: str = "",
     ):
+        if engine is None or tokenizer is None or template is None:
+            if any(part is not None for part in (engine, tokenizer, template)):
+                raise TypeError("a ranker is made of engine, tokenizer and template, or of nothing: the default model")
+            shipped = load(find_model(), "torch", {}, {})
+            engine, tokenizer, template = shipped.engine, shipped.tokenizer, shipped.config.template.build()
+            segments = shipped.segments
+            windows = shipped.config.reading() if windows is FITTING else windows
         if cache is not None and not identity:
             raise RankwellError("a score cache needs the model's identity: two models must not share scores")
         self.engine = engine
@@ -113,7 +120,7 @@ class Ranker:
     @classmethod
     def from_pretrained(
         cls,
-        folder: str | Path,
+        folder: str | Path = DEFAULT,
         *,
         backend: str = "torch",
         windows: Windows | Literal["default"] | None = "default",
@@ -121,7 +128,7 @@ class Ranker:
         cache: ScoreCache | None = None,
         **changes: Any,
     ) -> Ranker:
-        """Load a checkpoint folder: ours, a transformers classifier, a CrossEncoder, or a bare BERT.
+        """Load a checkpoint folder: ours, a transformers classifier, a CrossEncoder, or a bare BERT; or the default.
 
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
         ``engine`` holds the backend's own options (device, dtype, budget). What ``cache`` holds is not computed.
@@ -129,6 +136,8 @@ class Ranker:
         they are cut.
         """
         folder = find_model(folder)
+        if (folder / "sdnet.json").is_file():
+            raise RankwellError(f"{folder} is an SDNet ranker, not a cross-encoder; open it with rankwell.rank.opening")
         loaded = load(folder, backend, changes, engine or {})
         if windows == "default":
             windows = loaded.config.reading()

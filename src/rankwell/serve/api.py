@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -134,12 +134,13 @@ def create_app(
         """The process lives."""
         return json_response({"status": "ok"})
 
-    @app.get("/metrics", tags=["service"])
+    @app.get("/metrics", tags=["service"], response_class=PlainTextResponse)
     async def metrics() -> Response:
         """The service's figures, for Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     description = describe_api(app)
+    methods = {path: ", ".join(map(str.upper, own)) for path, own in description["paths"].items()}
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
@@ -160,8 +161,10 @@ def create_app(
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
-        refusal = http_error(error.status_code)
-        refusal.headers.update(error.headers or {})
+        # The page's files lie below every path, so what is refused there may be a path of the API asked wrongly.
+        allowed = methods.get(request.url.path)
+        refusal = http_error(405 if allowed else error.status_code)
+        refusal.headers.update({"Allow": allowed} if allowed else error.headers or {})
         return refusal.response(request.scope["state"]["request_id"])
 
     files: frozenset[str] = frozenset()

@@ -24,13 +24,13 @@ from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import TruncationReport, lay_out_pairs
 from rankwell.inputs.windows import aggregate_windows
 from rankwell.models.config import RankerConfig, read_encoder_config
-from rankwell.models.names import find_model
+from rankwell.models.names import DEFAULT, find_model
 from rankwell.rank.engine import Logits, load, probability, relevance
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 
-NO_MODEL = "there is no re-ranker here: results are BM25's alone; serve one with --model"
+NO_MODEL = f"there is no re-ranker here: results are BM25's alone; serve one with --model, say {DEFAULT}"
 WARM_UP = "how do bees keep warm in winter"
 
 

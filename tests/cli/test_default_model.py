@@ -1,0 +1,113 @@
+"""What is used where no model is named: the one that ships."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwell.cli import demo
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats import read_run
+from rankwell.models import names
+from rankwell.models.names import DEFAULT, find_model
+
+pytest.importorskip("torch")
+
+
+@pytest.fixture
+def shipped(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small model in the default one's place, with 8-bit weights as it has them."""
+    from rankwell.models.export import export_weights
+
+    folder = tmp_path_factory.mktemp("shipped") / DEFAULT
+    export_weights(tiny_checkpoint, folder)
+    monkeypatch.setattr(names, "SHIPPED", folder)
+    return folder
+
+
+@pytest.fixture
+def missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(names, "SHIPPED", tmp_path / "nowhere")
+
+
+def test_its_name_and_no_name_are_the_same(shipped: Path) -> None:
+    assert find_model() == find_model(DEFAULT) == shipped
+
+
+def test_a_folder_of_its_name_wins(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / DEFAULT).mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_model(DEFAULT) == Path(DEFAULT)
+
+
+def test_a_ranker_of_nothing_is_the_default_model(shipped: Path) -> None:
+    from rankwell import Ranker
+
+    texts = ["bees keep warm", "a bogus river", "tea " * 600]
+    expected = Ranker.from_pretrained(shipped).rank("bees", texts)
+    assert Ranker().rank("bees", texts) == Ranker.from_pretrained().rank("bees", texts) == expected
+    with pytest.raises(TypeError, match="engine, tokenizer and template"):
+        Ranker(Ranker().engine)
+
+
+def test_rerank_without_a_model(
+    shipped: Path, rankwell: Callable[..., Any], index: Path, queries: Path, tmp_path: Path
+) -> None:
+    rankwell("search", index, queries, "--k", "3", "--out", "bm25.run")
+    common = ("rerank", "bm25.run", "--queries", queries, "--collection", index, "--depth", "3")
+    for out, model in (("own.run", ()), ("named.run", ("--model", shipped))):
+        assert rankwell(*common, *model, "--out", out).code == 0
+    assert read_run(Path("own.run")) == read_run(Path("named.run")) != read_run(Path("bm25.run"))
+
+
+def test_explain_without_a_model(shipped: Path, rankwell: Callable[..., Any]) -> None:
+    shown = rankwell("explain", "--query", "what is bogue", "--document", "a bogus fish", "--json")
+    assert shown.code == 0
+    assert json.loads(shown.out)["document"] == "a bogus fish"
+
+
+def test_the_demo_has_a_row_of_it(shipped: Path, rankwell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DEPTH", 3)
+    shown = rankwell("demo", "--out", "demo")
+    assert shown.code == 0
+    assert "re-ranked" in shown.out
+    before, after = read_run(Path("demo/bm25.run")), read_run(Path("demo/reranked.run"))
+    moved = 0
+    for qid, ranking in before.items():
+        assert set(after[qid].docids[:3]) == set(ranking.docids[:3])
+        assert after[qid].docids[3:] == ranking.docids[3:]
+        moved += after[qid].docids[:3] != ranking.docids[:3]
+    assert moved > 100
+
+
+@pytest.mark.usefixtures("missing")
+def test_where_it_is_missing_one_line_says_so(rankwell: Callable[..., Any], index: Path, queries: Path) -> None:
+    from rankwell import Ranker
+
+    with pytest.raises(RankwellError, match="rankwell-mini, the default model, is not part of this installation"):
+        Ranker()
+    rankwell("search", index, queries, "--k", "3", "--out", "bm25.run")
+    shown = rankwell("rerank", "bm25.run", "--queries", queries, "--collection", index, "--out", "own.run")
+    assert shown.code == 2
+    assert shown.err.count("\n") == 1
+    assert "is not part of this installation" in shown.err
+
+
+def test_a_checkpoint_with_8_bit_weights_is_exported_by_name(
+    tiny_checkpoint: Path, rankwell: Callable[..., Any]
+) -> None:
+    shown = rankwell("export", tiny_checkpoint, "--backend", "torch", "--precision", "int8", "--out", "small")
+    assert shown.code == 0
+    assert "weights in int8" in shown.out
+    assert Path("small/model.int8.safetensors").is_file()
+    for options, problem in (
+        (["--precision", "fp32"], "in int8, not in fp32"),
+        (["--attention", "strm"], "for graphs"),
+    ):
+        arguments = ("--backend", "torch", "--precision", "int8", *options, "--out", "other")
+        shown = rankwell("export", tiny_checkpoint, *arguments)
+        assert (shown.code, problem in shown.err) == (2, True)
