@@ -33,15 +33,15 @@ from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import as_text, contrast_table
-from rankwell.training.candidates import Candidates, Selection
-from rankwell.training.experiment_tables import Outcome, compare_variants, file_name
-from rankwell.training.prepare import Prepared, prepare
+from rankwell.training.examples.candidates import Candidates, Selection
+from rankwell.training.examples.prepare import Prepared, prepare
+from rankwell.training.examples.sampling import Plan, draw
+from rankwell.training.experiments.tables import Outcome, compare_variants, file_name
 from rankwell.training.recipe import Recipe, read_recipe
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import run_recipe
-from rankwell.training.sampling import Plan, draw
 from rankwell.training.stage_store import stage_seconds
-from rankwell.training.stages import STAGES
+from rankwell.training.stages.kinds import STAGES
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "drbert.yaml"
 OURS = "rankwell"

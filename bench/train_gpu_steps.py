@@ -23,11 +23,11 @@ from rankwell.models.encoder import CrossEncoder
 from rankwell.models.graphs import GraphedEncoder
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
-from rankwell.training.lists import Lists, TrainingSet
+from rankwell.training.examples.lists import Lists, TrainingSet
 from rankwell.training.losses import make_loss
 from rankwell.training.optimiser import OptimiserOptions, make_optimiser
-from rankwell.training.ranking import RankingTask
-from rankwell.training.task import Step
+from rankwell.training.tasks.ranking import RankingTask
+from rankwell.training.tasks.task import Step
 from rerank_gpu_models import CLS, LONGEST, SEP, flops, make_pairs, random_model, texts
 from rerank_gpu_steps import Bench
 

@@ -37,9 +37,9 @@ class User:
 def user(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.chdir(tmp_path)
     user = User(tmp_path)
-    stages: Any = ModuleType("rankwell.training.stages")
+    stages: Any = ModuleType("rankwell.training.stages.kinds")
     stages.STAGES = user.toys.kinds
-    monkeypatch.setitem(sys.modules, "rankwell.training.stages", stages)
+    monkeypatch.setitem(sys.modules, "rankwell.training.stages.kinds", stages)
     start = toys.write_start(tmp_path / "start", tiny_tokenizer)
     tree = toys.recipe_tree(Path("unknown"), start)
     del tree["data"]

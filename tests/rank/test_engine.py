@@ -110,7 +110,7 @@ class TestTorchEngine:
     ) -> None:
         import torch
 
-        engine = self.engine(loaded, budget=1000)
+        engine = self.engine(loaded, budget=1000, lanes=1)
         expected = engine.logits(sequences)
         forward, failures = engine._forward, []
 

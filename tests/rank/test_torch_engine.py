@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,39 @@ class TestGrid:
         assert np.array_equal(first(), engine.logits(one))
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("lengths", [[7], [30, 4, 19], [1 + (7 * number) % 38 for number in range(90)]])
+def test_batches_side_by_side_give_what_they_give_one_after_the_other(rule: AttentionRule, lengths: list[int]) -> None:
+    sequences = random_sequences(lengths)
+    alone, beside = (TorchEngine(random_model(), rule, device="cpu", budget=200, lanes=lanes) for lanes in (1, 3))
+    assert beside.at_once == 600
+    np.testing.assert_allclose(beside.logits(sequences), alone.logits(sequences), atol=1e-6)
+
+
+def test_batches_side_by_side_are_computed_by_one_thread_each_and_leave_other_work_its_own() -> None:
+    own, seen = torch.get_num_threads(), set()
+    engine = TorchEngine(random_model(), "full", device="cpu", budget=100, lanes=2)
+    forward = engine._forward
+
+    def noting(batch: Sequences) -> torch.Tensor:
+        seen.add((threading.current_thread().name.startswith("rankwell-lane"), torch.get_num_threads()))
+        assert torch.is_inference_mode_enabled()
+        return forward(batch)
+
+    engine._forward = noting  # type: ignore[method-assign]
+    engine.logits(random_sequences([30] * 20))
+    assert seen == {(True, 1)}
+    assert torch.get_num_threads() == own
+
+
+def test_an_error_in_one_of_several_batches_is_the_caller_s() -> None:
+    engine = TorchEngine(random_model(), "full", device="cpu", budget=100, lanes=2)
+    sequences = random_sequences([30] * 20)
+    sequences.tokens[-1] = 1000  # no such token
+    with pytest.raises(IndexError):
+        engine.logits(sequences)
+
+
 def failing(forward: Callable[[Any], Any], failures: int, sizes: list[int]) -> Callable[[Any], Any]:
     """``forward``, but the first calls run out of memory, as CUDA's allocator says it."""
 
@@ -93,8 +127,8 @@ def failing(forward: Callable[[Any], Any], failures: int, sizes: list[int]) -> C
 class TestOutOfMemory:
     def test_the_budget_is_halved_once_and_loudly(self, monkeypatch: pytest.MonkeyPatch) -> None:
         sequences, model = random_sequences([16] * 8), random_model()
-        expected = TorchEngine(model, "strm", device="cpu", budget=64).logits(sequences)
-        engine = TorchEngine(model, "strm", device="cpu", budget=64)
+        expected = TorchEngine(model, "strm", device="cpu", budget=64, lanes=1).logits(sequences)
+        engine = TorchEngine(model, "strm", device="cpu", budget=64, lanes=1)
         sizes: list[int] = []
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, sizes))
         with pytest.warns(UserWarning, match="out of GPU memory; going on with 32 tokens at a time"):
@@ -104,13 +138,13 @@ class TestOutOfMemory:
         assert sizes == [64, 32, 32, 32, 32]
 
     def test_a_second_time_is_the_users(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = TorchEngine(random_model(), "strm", device="cpu", budget=64)
+        engine = TorchEngine(random_model(), "strm", device="cpu", budget=64, lanes=1)
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 2, []))
         with pytest.warns(UserWarning, match="out of GPU memory"), pytest.raises(torch.cuda.OutOfMemoryError):
             engine.logits(random_sequences([16] * 8))
 
     def test_one_sequence_cannot_be_halved(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        engine = TorchEngine(random_model(), "strm", device="cpu", budget=64)
+        engine = TorchEngine(random_model(), "strm", device="cpu", budget=64, lanes=1)
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, []))
         with pytest.raises(torch.cuda.OutOfMemoryError):
             engine.logits(random_sequences([33]))

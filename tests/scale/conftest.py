@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,20 @@ from rankwell.scale.workers import Cluster
 WORDS = (
     "bank money rate loan bee honey hive winter warm river fish whale bird city london paris music song film".split()
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As each worker has: the same sums in another order are not the same to the bit."""
+    if find_spec("torch") is None:
+        yield
+        return
+    import torch
+
+    own = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(own)
 
 
 @pytest.fixture(scope="session")

@@ -148,7 +148,8 @@ def test_a_killed_job_goes_on_where_it_was(job: RerankJob, whole: bytes, tmp_pat
     kept = part.rename(tmp_path / "kept.run")
     os.mkfifo(part)
     arguments = [job.run, job.queries, job.collection, job.model, job.folder]
-    process = subprocess.Popen([sys.executable, "-c", KILLED.format(size=PAIRS), *map(str, arguments)])
+    command = [sys.executable, "-c", KILLED.format(size=PAIRS), *map(str, arguments)]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})  # as workers have
     deadline = time.monotonic() + 60
     while lock_holder(shards.folder / "lock", 3) != process.pid:
         assert time.monotonic() < deadline

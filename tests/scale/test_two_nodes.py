@@ -87,7 +87,7 @@ def test_a_process_reads_the_documents_of_its_own_lists_alone() -> None:
 
     from rankwell.inputs.templates import Template
     from rankwell.models.placing import Placer
-    from rankwell.training.task import Step
+    from rankwell.training.tasks.task import Step
 
     from ..training.test_loop import make_model, make_task
 

@@ -49,7 +49,7 @@ def sources(served_index: Path, tiny_checkpoint: Path) -> Sources:
 class SlowEngine:
     """An engine that takes its time, and counts the sequences it was given."""
 
-    budget = 256
+    at_once = 256
 
     def __init__(self, inner: Engine, seconds: float):
         self.inner, self.seconds, self.scored = inner, seconds, 0

@@ -31,7 +31,7 @@ def sequences(lengths: list[int], first: int = 0) -> Sequences:
 class FirstToken:
     """An engine whose score of a sequence is its first token, so that every score tells whose it is."""
 
-    budget = 64
+    at_once = 64
 
     def __init__(self, gate: threading.Event | None = None, fail_on: int | None = None):
         self.gate, self.fail_on = gate, fail_on
@@ -187,7 +187,7 @@ def test_a_request_whose_turn_cannot_come_in_time_is_refused_at_once(start: Star
 
 def test_a_queue_matches_what_its_model_computes_at_a_time() -> None:
     model = FirstToken()
-    model.budget = 1 << 18  # a GPU's
+    model.at_once = 1 << 18  # a GPU's
     for chosen, limit in ((None, 1 << 22), (500, 500)):
         engine = RequestEngine(Batching(queue_tokens=chosen))
         engine.make_room(model)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankwell.models.placing import Placer
 from rankwell.training.gradient_cache import backward_scores
-from rankwell.training.task import Step
+from rankwell.training.tasks.task import Step
 
 CHUNKS = [slice(0, 3), slice(3, 4), slice(4, 12)]
 

@@ -16,11 +16,11 @@ from torch import nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.templates import Template
-from rankwell.training.lists import Lists, TrainingSet
+from rankwell.training.examples.lists import Lists, TrainingSet
 from rankwell.training.loop import LoopOptions, train
 from rankwell.training.losses import make_loss
 from rankwell.training.optimiser import OptimiserOptions
-from rankwell.training.ranking import RankingTask
+from rankwell.training.tasks.ranking import RankingTask
 
 from .conftest import SPECIAL, WORDS, Rows, make_model, pieces
 

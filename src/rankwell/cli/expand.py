@@ -75,7 +75,7 @@ def expand(
     from rankwell.models.writer_checkpoints import load_writer
     from rankwell.models.writer_decoding import Writer, Writing
     from rankwell.scale.enrich import expand_on
-    from rankwell.training.writing_stages import judge_of
+    from rankwell.training.stages.writing import judge_of
 
     if out.is_dir():
         raise InputError(out, None, "is a folder, expected the file to write")

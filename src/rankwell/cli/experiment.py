@@ -41,10 +41,10 @@ def experiment(
         rankwell experiment recipes/suites/negatives.yaml --set data=my-data --seeds 1 --jobs 4 --out negatives
     """
     from rankwell.evaluation.tables import as_text
-    from rankwell.training.experiment import planned_stages, read_suite, run_experiment
+    from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
     from rankwell.training.recipe import parse_setting
     from rankwell.training.stage_store import StageStore, process_number
-    from rankwell.training.stages import STAGES
+    from rankwell.training.stages.kinds import STAGES
 
     options = {name: kind.options for name, kind in STAGES.items()}
     asked = [f"seeds=[{seeds}]"] if seeds is not None else []

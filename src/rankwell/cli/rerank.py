@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -185,7 +185,7 @@ def rerank(
             keep_tokens=keep_tokens,
         )
         scorer = ClusterRanker(job, cluster)
-    pipeline = Given(candidates) >> Rerank(cast("Ranker", scorer), texts) % depth
+    pipeline = Given(candidates) >> Rerank(scorer, texts) % depth
     if fusion is not None:
         pipeline >>= Fuse(fusion)
     if second is not None:

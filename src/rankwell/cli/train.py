@@ -54,7 +54,7 @@ def train(
     from rankwell.training.recipe import read_recipe
     from rankwell.training.run import claim, make_ready, run_recipe
     from rankwell.training.stage_store import process_number
-    from rankwell.training.stages import STAGES
+    from rankwell.training.stages.kinds import STAGES
 
     asked = [f"data.train={queries}"] if queries is not None else []
     chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, [*(settings or ()), *asked])

@@ -125,6 +125,7 @@ def expand_collection(
     model: str,
     judge: Judge | None = None,
     judged_by: str | None = None,
+    shard_size: int = SHARD_SIZE,
 ) -> None:
     """Write the file ``out`` of expansions of ``documents``, whose digest is ``source``.
 
@@ -146,9 +147,17 @@ def expand_collection(
                 DocumentStore.build(documents, texts)
             fcntl.flock(lock, fcntl.LOCK_SH)
         store = DocumentStore.open(texts)
-        expand_store(store, writer, filtering, folder / "shards", model=model, judge=judge, judged_by=judged_by).join(
-            out
+        shards = expand_store(
+            store,
+            writer,
+            filtering,
+            folder / "shards",
+            model=model,
+            judge=judge,
+            judged_by=judged_by,
+            shard_size=shard_size,
         )
+        shards.join(out)
         try:
             # Each process joins the same bytes; who is alone by then clears up.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

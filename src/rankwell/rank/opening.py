@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Query, Run
 from rankwell.inputs.templates import TruncationReport
 from rankwell.models.names import find_model
+from rankwell.rank.pipeline import Reranker
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import Texts
 
 
-class AnyRanker(Protocol):
+class AnyRanker(Reranker, Protocol):
     """What all rankers can do."""
 
     @property
@@ -31,10 +30,6 @@ class AnyRanker(Protocol):
 
     def rank(self, query: str, documents: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
         """The documents, best first: ``corpus_id`` and ``score``."""
-        ...
-
-    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
-        """A run of the same candidates, the first ``depth`` of each query, in the model's order."""
         ...
 
 

@@ -9,9 +9,9 @@ re-ranker looks at, a fusion keeps. A pipeline is checked as a whole before any 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
@@ -147,11 +147,22 @@ class Given(Stage):
         return Run({qid: self.candidates[qid] for qid in asked}, name=self.candidates.name)
 
 
+R = TypeVar("R")
+
+
+class Reranker(Protocol):
+    """Whatever orders candidates by their texts: a cross-encoder, an SDNet, a cluster of workers."""
+
+    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
+        """A run of the same candidates, the first ``depth`` of each query, in another order."""
+        ...
+
+
 @dataclass(frozen=True)
-class _Reader(Stage):
+class _Reader(Stage, Generic[R]):
     """A stage that reads documents: from ``texts``, or else from the index of the first stage."""
 
-    ranker: Ranker
+    ranker: R
     texts: Texts | None = field(default=None, repr=False)
 
     def check(self, before: tuple[Stage, ...]) -> None:
@@ -170,7 +181,7 @@ class _Reader(Stage):
 
 
 @dataclass(frozen=True)
-class Rerank(_Reader):
+class Rerank(_Reader[Reranker]):
     """The first ``depth`` candidates in a model's order; those below are left out."""
 
     depth: int = 1000
@@ -184,7 +195,7 @@ class Rerank(_Reader):
 
 
 @dataclass(frozen=True)
-class Duo(_Reader):
+class Duo(_Reader[Ranker]):
     """The first ``depth`` candidates compared two by two; those below keep their order beneath."""
 
     depth: int = 30

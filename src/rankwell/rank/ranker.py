@@ -233,7 +233,7 @@ class Ranker:
         missing = next((qid for qid in run if qid not in by_qid), None)
         if missing is not None:
             raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
-        for qids in track(_groups(run, depth), "re-ranking", unit="groups of queries"):
+        for qids in track(groups_of_queries(run, depth), "re-ranking", unit="groups of queries"):
             chosen = [run[qid].docids[:depth] for qid in qids]
             asked = [by_qid[qid] for qid in qids]
             query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in chosen])
@@ -377,7 +377,7 @@ def _distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
     return list(numbers), which
 
 
-def _groups(run: Run, depth: int) -> list[list[str]]:
+def groups_of_queries(run: Run, depth: int) -> list[list[str]]:
     """Queries together as long as they have at most some ten thousand candidates, so that memory is bounded."""
     groups: list[list[str]] = []
     room = 0

@@ -26,7 +26,7 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.config import read_ranker_config
 from rankwell.models.names import find_model
 from rankwell.rank.cache import hash_model
-from rankwell.rank.ranker import Ranker, _groups
+from rankwell.rank.ranker import Ranker, groups_of_queries
 from rankwell.rank.texts import KeptTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
 from rankwell.scale.runs import read_parts, write_part
@@ -70,7 +70,7 @@ class RerankJob:
                 docids = list(dict.fromkeys(docid for ranking in candidates.values() for docid in ranking.docids))
                 DocumentStore.build(map(Document, docids, texts.texts(docids)), store)
             texts = DocumentStore.open(store)
-        groups = _groups(candidates, self.depth)
+        groups = groups_of_queries(candidates, self.depth)
         parts = self._candidates(Shards(self.folder, len(groups), self.groups, data))
 
         def write(items: range, file: IO[bytes]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rankwell.training.task import Step
+from rankwell.training.tasks.task import Step
 
 
 def backward_scores(

@@ -33,7 +33,7 @@ from rankwell.training.guard import CollapseGuard
 from rankwell.training.log import TrainingLog
 from rankwell.training.optimiser import OptimiserOptions, learning_rate_at, make_optimiser
 from rankwell.training.resume import load_state, save_state
-from rankwell.training.task import Step, Task, mix_seed
+from rankwell.training.tasks.task import Step, Task, mix_seed
 
 CPU_BUDGET = 8192
 SAVE_SECONDS = 300.0

@@ -13,8 +13,7 @@ from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
 from rankwell.models.config import read_encoder_config, read_ranker_config
 from rankwell.models.names import find_model
-from rankwell.training.first_stages import with_first_stage
-from rankwell.training.prepare import folder_digest, prepare
+from rankwell.training.examples.prepare import folder_digest, prepare
 from rankwell.training.recipe import Recipe, read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
@@ -36,6 +35,7 @@ from rankwell.training.stage_store import (
     stage_seconds,
     working_in,
 )
+from rankwell.training.stages.first import with_first_stage
 
 OWN_NAMES = {"recipe.yaml", "data", "stages", "model", "table.md", "results.json", "lock"}
 
@@ -87,7 +87,7 @@ def train(
     >>> trained = train("recipes/drbert.yaml", "drbert", ["data=my-data"])         # doctest: +SKIP
     >>> trained.model                                                              # doctest: +SKIP
     """
-    from rankwell.training.stages import STAGES
+    from rankwell.training.stages.kinds import STAGES
 
     chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, settings)
     return run_recipe(chosen, STAGES, Path(out), device=device, resume=resume, say=say)

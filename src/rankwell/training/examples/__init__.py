@@ -1,0 +1,1 @@
+"""What is learned from: prepared data, candidates, lists, teachers, noise reduction."""

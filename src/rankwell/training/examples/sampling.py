@@ -1,0 +1,190 @@
+"""Sampling: the lists of an epoch, drawn from the candidates. A pure function of seed and epoch.
+
+Every list is one query with N⁺ relevant and N⁻ other documents. Pointwise training with k negatives a positive,
+pairwise training and triples are lists too: what differs is the loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.training.examples.candidates import Candidates, Mask
+from rankwell.training.examples.lists import Lists
+
+KEYS_AT_A_TIME = 2**21
+
+Weighting = Literal["uniform", "rank", "top"]
+Per = Literal["positive", "query"]
+Labels = Literal["relevance", "grade", "teacher"]
+_CHOICES = {
+    "weighting": ("uniform", "rank", "top"),
+    "per": ("positive", "query"),
+    "labels": ("relevance", "grade", "teacher"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How lists are drawn.
+
+    ``positives`` and ``negatives``   N⁺ and N⁻
+    ``weighting``                     of a query's negatives: ``uniform``; ``rank``, the r-th of them with weight 1/r,
+                                      so that hard ones come more often; ``top``, always the first ones
+    ``per``                           a list for each ``positive`` (it is the first of its list), or one for each
+                                      ``query`` (the first is drawn)
+    ``labels``                        ``relevance`` (1 or 0), the ``grade`` (unjudged: 0), or the ``teacher``'s score
+    """
+
+    positives: int = 1
+    negatives: int = 5
+    weighting: Weighting = "uniform"
+    per: Per = "positive"
+    labels: Labels = "relevance"
+
+    def __post_init__(self) -> None:
+        for name in ("positives", "negatives"):
+            if getattr(self, name) < 1:
+                raise RankwellError(f"{name} is {getattr(self, name)}, expected 1 or more of them in a list")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise RankwellError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(known)}")
+
+
+def draw(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> Lists:
+    """The lists of an epoch, in a random order; the positives are the first N⁺ columns.
+
+    Documents are drawn without replacement where a query has enough. Where it has too few, each comes once before any
+    comes again, and as evenly as possible from there on.
+    """
+    queries, chosen = _draw(candidates, plan, seed, epoch)
+    return Lists(queries, candidates.documents[chosen], _labels(candidates, plan)[chosen])
+
+
+def draw_duo(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> Lists:
+    """Pairs of documents for duoBERT: each positive with each negative of :func:`draw`'s lists, both ways.
+
+    Of the 2·N⁺·N⁻ columns the first half compares a positive with a negative (label 1), the second the same pairs
+    turned round (label 0).
+    """
+    if plan.labels != "relevance":
+        raise RankwellError(f"pairs of documents are labelled by relevance, not by {plan.labels}")
+    queries, chosen = _draw(candidates, plan, seed, epoch)
+    documents = candidates.documents[chosen]
+    positives = np.repeat(documents[:, : plan.positives], plan.negatives, axis=1)
+    negatives = np.tile(documents[:, plan.positives :], (1, plan.positives))
+    labels = np.repeat(np.array([[1, 0]], np.float32), positives.shape[1], axis=1)
+    return Lists(
+        queries,
+        np.concatenate([positives, negatives], axis=1),
+        np.repeat(labels, len(queries), axis=0),
+        np.concatenate([negatives, positives], axis=1),
+    )
+
+
+def split_folds(candidates: Candidates, folds: int, seed: int) -> NDArray[np.int64]:
+    """The fold of each query: equally many queries in each, give or take one."""
+    queries = len(candidates.qids)
+    if not 2 <= folds <= queries:
+        raise RankwellError(f"{folds} folds for {queries} queries: there must be at least 2, and a query for each")
+    return np.random.default_rng(seed).permutation(queries) % folds
+
+
+def _draw(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The query of each list (L,) and its documents (L, N⁺ + N⁻), as places among the candidates."""
+    random = np.random.default_rng([seed, epoch])
+    positives, negatives = _Pools.of(candidates, candidates.relevant), _Pools.of(candidates, ~candidates.relevant)
+    for pools, kind in ((positives, "relevant document"), (negatives, "non-relevant candidate")):
+        if not pools.sizes.all():
+            raise RankwellError(f"query {candidates.qids[int(pools.sizes.argmin())]!r} has no {kind} to draw from")
+    if plan.per == "positive":
+        queries = np.repeat(np.arange(len(positives.sizes)), positives.sizes)
+        own = np.arange(len(queries)) - positives.begins[queries]
+    else:
+        queries = np.arange(len(positives.sizes))
+        own = random.integers(positives.sizes)
+    order = random.permutation(len(queries))
+    queries, own = queries[order], own[order]
+    others = _choose(random, positives.sizes[queries] - 1, plan.positives - 1, "uniform")
+    others += others >= own[:, None]  # the list's own positive is not among them
+    first = _repeat_evenly(np.concatenate([own[:, None], others], axis=1), positives.sizes[queries])
+    rest = _choose(random, negatives.sizes[queries], plan.negatives, plan.weighting)
+    rest = _repeat_evenly(rest, negatives.sizes[queries])
+    return queries, np.concatenate([positives.places(queries, first), negatives.places(queries, rest)], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pools:
+    """For each query the candidates of one kind: those of query ``q`` are ``members[begins[q]:][:sizes[q]]``."""
+
+    members: NDArray[np.int64]
+    begins: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, candidates: Candidates, mask: Mask) -> _Pools:
+        sizes = candidates.per_query(mask)
+        return cls(np.flatnonzero(mask), np.cumsum(sizes) - sizes, sizes)
+
+    def places(self, queries: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """``chosen`` (L, n) counts within each query's pool; the result counts among all candidates."""
+        places: NDArray[np.int64] = self.members[self.begins[queries][:, None] + chosen]
+        return places
+
+
+def _choose(
+    random: np.random.Generator, sizes: NDArray[np.int64], count: int, weighting: Weighting
+) -> NDArray[np.int64]:
+    """``count`` numbers below ``sizes[i]`` for each i, none twice; of a size below ``count`` only so many are meant.
+
+    Each number gets the key e/w with e exponential and w its weight; those with the smallest keys are an exact weighted
+    sample without replacement (Efraimidis and Spirakis), in the order they would have been drawn.
+    """
+    if weighting == "top" or not count:
+        return np.tile(np.arange(count), (len(sizes), 1))
+    chosen = np.empty((len(sizes), count), np.int64)
+    step = max(1, KEYS_AT_A_TIME // max(1, int(sizes.max(initial=0))))
+    for begin in range(0, len(sizes), step):
+        some = sizes[begin : begin + step, None]
+        width = max(count, int(some.max()))
+        ranks = np.arange(width, dtype=np.float32)
+        if weighting == "uniform":  # any increasing function of e keeps the order, so plain uniform numbers will do
+            keys = random.random((len(some), width), np.float32)
+        else:
+            keys = random.standard_exponential((len(some), width), np.float32)
+            keys *= ranks + 1
+        keys[ranks >= some] = np.inf
+        if width > count:
+            near = np.argpartition(keys, count - 1, axis=1)[:, :count]
+            order = np.argsort(np.take_along_axis(keys, near, axis=1), axis=1)
+            chosen[begin : begin + step] = np.take_along_axis(near, order, axis=1)
+        else:
+            chosen[begin : begin + step] = np.argsort(keys, axis=1)
+    return chosen
+
+
+def _repeat_evenly(chosen: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where a row has fewer than its columns, go through them again from the first."""
+    columns = np.arange(chosen.shape[1])
+    return np.take_along_axis(chosen, columns % sizes[:, None], axis=1)
+
+
+def _labels(candidates: Candidates, plan: Plan) -> NDArray[np.float32]:
+    """The label of each candidate."""
+    if plan.labels == "relevance":
+        return candidates.relevant.astype(np.float32)
+    if plan.labels == "grade":
+        return np.maximum(candidates.grades, 0).astype(np.float32)
+    if candidates.teacher is None:
+        raise RankwellError("labels are the teacher's scores, but there is no teacher's run")
+    # All are looked at, not only those drawn: an epoch hours from now may draw what this one did not.
+    missing = np.isnan(candidates.teacher)
+    if missing.any():
+        pair = candidates.name_pair(int(missing.argmax()))
+        count = f"{int(missing.sum()):,} of {len(candidates):,} candidates"
+        raise RankwellError(f"the teacher's run has no score for {pair}; it lacks {count}")
+    return candidates.teacher

@@ -1,0 +1,1 @@
+"""One recipe in many variants and seeds, compared."""

@@ -1,0 +1,343 @@
+"""Experiments: one recipe in many variants and seeds, and one table that says which differences are more than chance.
+
+All variants share one pool of stages, so what they have in common is computed once. A variant's value on a query is the
+mean over its seeds; those means are tested against the baseline's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.corpus.datasets import IRDS_PREFIXES
+from rankwell.evaluation.breakdowns import Groups, draw_differences
+from rankwell.evaluation.evaluate import Evaluation
+from rankwell.training.examples.prepare import folder_digest, prepare
+from rankwell.training.experiments.groups import GroupKind, query_groups
+from rankwell.training.experiments.jobs import Job, run_jobs
+from rankwell.training.experiments.tables import DEV, Outcome, compare_variants, draw_axis, file_name, write_tables
+from rankwell.training.experiments.units import Result, Unit, carry_out, carry_out_apart, elsewhere, with_candidates
+from rankwell.training.options import Options
+from rankwell.training.recipe import Kinds, Override, Recipe, build_recipe, problem_of, read_yaml, value_at
+from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
+from rankwell.training.run import Say, check_start
+from rankwell.training.stage import StageKind
+from rankwell.training.stage_store import Planned, StageStore, parts_of, plan_stages, process_count, process_number
+
+BASE = "base"
+SETTABLE = ("seeds", "baseline", "measures", "test", "candidates", "groups", "evaluate_on")
+"""What of a suite itself ``--set`` may change."""
+WRITE_SECONDS = 60
+_VARIANT_NAME = re.compile(r"[^/\\\s][^/\\\n]*")
+
+
+class Elsewhere(Options):
+    """Another data set or split to measure on."""
+
+    folder: str | None = Field(default=None, description="The data set; none: the recipe's own.")
+    split: str = Field(default="test", description="The split.")
+    run: str | None = Field(default=None, description="Its first-stage run; none: BM25 as in the recipe.")
+    queries: int | None = Field(default=None, ge=1, description="Use the first so many queries; none: all.")
+
+
+class Suite(Options):
+    """An experiment, as its YAML file has it."""
+
+    base: str = Field(description="The recipe that is varied.")
+    set: dict[str, Any] = Field(default_factory=dict, description="Options that differ from the base in all variants.")
+    variants: dict[str, dict[str, Any] | None] = Field(
+        min_length=1,
+        description="Name → what differs: paths and values as for --set, and `base` for another recipe than the "
+        "suite's; none: the recipe as it is.",
+    )
+    seeds: tuple[int, ...] = Field(default=(1,), min_length=1, description="Each variant is trained with each of them.")
+    baseline: str | None = Field(default=None, description="The variant others are tested against; none: the first.")
+    candidates: str | None = Field(
+        default=None,
+        description="The variant whose first stage (DeepCT, doc2query) finds the candidates of all others, trained "
+        "with the first seed; none: each recipe's own.",
+    )
+    measures: tuple[str, ...] | None = Field(default=None, description="The table's columns; none: the recipe's.")
+    test: Literal["t", "wilcoxon", "randomisation"] = Field(default="t", description="The significance test.")
+    groups: tuple[GroupKind, ...] = Field(
+        default=(), description="Compare within groups of queries, too: `split words`, `length`, `type`."
+    )
+    evaluate_on: dict[str, Elsewhere] = Field(
+        default_factory=dict, description="Name → further data sets and splits to measure on."
+    )
+    axis: str | None = Field(
+        default=None, description="An option's path; draws the first measure against its value, variant by variant."
+    )
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked suite: the recipe of every variant and seed."""
+
+    suite: Suite
+    baseline: str
+    recipes: Mapping[str, Mapping[int, Recipe]]
+
+    def units(self) -> Iterator[Unit]:
+        """Seed by seed, the baseline first: a table of one seed is there early."""
+        order = sorted(self.recipes, key=lambda name: name != self.baseline)
+        for seed in self.suite.seeds:
+            for name in order:
+                yield Unit(name, seed, self.recipes[name][seed])
+
+
+def read_suite(path: str | Path, kinds: Kinds, settings: Sequence[Override] = ()) -> Experiment:
+    """Read a suite and check all its recipes.
+
+    ``settings`` go before what the variants say; those whose path is a key of :data:`SETTABLE` change the suite.
+    """
+    path = Path(path)
+    of_suite = {one.path: one.value for one in settings if one.path in SETTABLE}
+    settings = [one for one in settings if one.path not in SETTABLE]
+    try:
+        suite = Suite.model_validate({**read_yaml(path), **of_suite})
+    except ValidationError as error:
+        raise InputError(path, None, ": ".join(problem_of(error, Suite))) from None
+    baseline = suite.baseline or next(iter(suite.variants))
+    for key, name in (("baseline", baseline), ("candidates", suite.candidates)):
+        if name is not None and name not in suite.variants:
+            known = ", ".join(suite.variants)
+            raise InputError(path, None, f"{key}: no variant is called {name!r} (variants: {known})")
+    if len(set(suite.seeds)) != len(suite.seeds):
+        raise InputError(path, None, "seeds: a seed comes twice")
+    if DEV in suite.evaluate_on:
+        raise InputError(path, None, f"evaluate_on.{DEV}: the recipe's own dev split goes by that name; choose another")
+    recipes: dict[str, dict[int, Recipe]] = {}
+    for name in suite.variants:
+        if not _VARIANT_NAME.fullmatch(name):
+            raise InputError(path, None, f"variants: {name!r} cannot name a folder")
+        recipe = _variant(path, suite, name, kinds, settings)
+        recipes[name] = {seed: recipe.model_copy(update={"seed": seed, "name": name}) for seed in suite.seeds}
+        measures_of(recipe, suite.measures)
+    if suite.axis is not None:
+        _axis_values(recipes, suite.axis, path)
+    folders = [file_name(name) for name in recipes]
+    if twice := next((name for name, at in zip(recipes, folders, strict=True) if folders.count(at) > 1), None):
+        raise InputError(path, None, f"variants: another name than {twice!r} gives the same folder {file_name(twice)}")
+    base = Path() if "evaluate_on" in of_suite else path.parent
+    elsewhere = {name: _anchored(other, base) for name, other in suite.evaluate_on.items()}
+    return Experiment(suite.model_copy(update={"evaluate_on": elsewhere}), baseline, recipes)
+
+
+def _variant(path: Path, suite: Suite, name: str, kinds: Kinds, settings: Sequence[Override]) -> Recipe:
+    """The recipe of a variant. What is set for a stage goes for the recipes that have it, where any of them has."""
+    differs = dict(suite.variants[name] or {})
+    base = path.parent / differs.pop(BASE, suite.base)
+    tree = read_yaml(base)
+    shared = [Override(key, value, f"{path}: set:", path.parent) for key, value in suite.set.items()]
+    elsewhere = _stages_of_bases(path, suite) - set(tree.get("stages") or ())
+    fitting = [one for one in [*shared, *settings] if not _is_of(one.path, elsewhere)]
+    own = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
+    return build_recipe(tree, kinds, base, [*fitting, *own])
+
+
+def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
+    bases = {suite.base, *(str(differs[BASE]) for differs in suite.variants.values() if differs and BASE in differs)}
+    return {stage for base in bases for stage in read_yaml(path.parent / base).get("stages") or ()}
+
+
+def _is_of(option: str, stages: Iterable[str]) -> bool:
+    keys = option.split(".")
+    return keys[0] == "stages" and len(keys) > 1 and keys[1] in stages
+
+
+def _anchored(other: Elsewhere, base: Path) -> Elsewhere:
+    """Its files with their whole path."""
+    given = {name: getattr(other, name) for name in ("folder", "run")}
+    files = {name: at for name, at in given.items() if at is not None and not at.startswith(IRDS_PREFIXES)}
+    return other.model_copy(update={name: os.path.abspath(base / at) for name, at in files.items()})
+
+
+def _axis_values(recipes: Mapping[str, Mapping[int, Recipe]], axis: str, source: Path) -> dict[str, float]:
+    """The option of each variant that has it; a stage may be left out in some."""
+    found: dict[str, float] = {}
+    missing: RankwellError | None = None
+    for name, by_seed in recipes.items():
+        try:
+            value = value_at(next(iter(by_seed.values())), axis)
+        except RankwellError as error:
+            missing = missing or error
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(source, None, f"axis: {axis} is {value!r} in {name}, expected a number")
+        found[name] = float(value)
+    if missing is not None and not found:
+        raise missing
+    return found
+
+
+# Running
+
+
+def run_experiment(
+    experiment: Experiment,
+    kinds: Mapping[str, StageKind],
+    out: Path,
+    *,
+    device: str | None = None,
+    jobs: int = 1,
+    say: Say = lambda line: None,
+) -> Outcome:
+    """Run every variant and seed that is not finished, and write the tables; what fails is told, the rest goes on.
+
+    With ``jobs``, so many run at once, in processes of their own.
+    """
+    if jobs > 1 and process_count() > 1:
+        raise RankwellError("several jobs at once are for one device each, not for torchrun's processes")
+    board = _Board(experiment, out, say)
+    work = _Work(experiment.suite, kinds, out, device, jobs)
+    units = list(experiment.units())
+    if (chosen := experiment.suite.candidates) is not None:
+        first = next(unit for unit in units if unit.name == chosen)
+        (result,) = (result for _, result in work.results([first], say))
+        if result.candidates is None:
+            raise RankwellError(f"the candidates of {first}: {result.failure or 'it learns no first stage'}")
+        units = [unit if unit.name == chosen else with_candidates(unit, *result.candidates) for unit in units]
+    for unit, result in work.results(units, say):
+        board.take(unit, result)
+    return board.outcome(last=True)
+
+
+def planned_stages(experiment: Experiment, kinds: Mapping[str, StageKind], out: Path) -> dict[str, list[Planned]]:
+    """The stages of each variant and seed; equal keys are the same work, done once."""
+    data = _Data(out)
+    return {str(unit): data.plan(unit.recipe, kinds) for unit in experiment.units()}
+
+
+class _Data:
+    """The data of recipes, read once for all that have the same."""
+
+    def __init__(self, pool: Path):
+        self._pool = pool
+        self._digests: dict[str, dict[str, str]] = {}
+
+    def plan(self, recipe: Recipe, kinds: Mapping[str, StageKind]) -> list[Planned]:
+        key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
+        if key not in self._digests:
+            found = prepare(recipe, self._pool)
+            self._digests[key] = {
+                "collection": found.collection.digest,
+                "train": found.train.digest,
+                "dev": found.dev.digest,
+            }
+        return plan_stages(recipe, kinds, parts_of(recipe, folder_digest(check_start(recipe)), self._digests[key]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    """How units are run."""
+
+    suite: Suite
+    kinds: Mapping[str, StageKind]
+    out: Path
+    device: str | None
+    jobs: int
+
+    def results(self, units: Sequence[Unit], say: Say) -> Iterator[tuple[Unit, Result]]:
+        """Units with what came of them, as it comes."""
+        if self.jobs == 1:
+            for unit in units:
+                say(str(unit))
+                yield unit, carry_out(unit, self.suite, self.kinds, self.out, self.device, say)
+            return
+        data, store, by_name = _Data(self.out), StageStore(self.out), {str(unit): unit for unit in units}
+        jobs = []
+        for unit in units:
+            try:
+                stages = tuple(planned.key for planned in data.plan(unit.recipe, self.kinds))
+            except RankwellError as error:
+                yield unit, Result({}, str(error))
+                continue
+            arguments = (unit, self.suite, self.kinds, self.out, self.device)
+            jobs.append(Job(str(unit), stages, carry_out_apart, arguments))
+        for job, found in run_jobs(jobs, self.jobs, lambda key: any(store.folder.glob(f"*-{key}"))):
+            yield by_name[job.name], Result({}, found) if isinstance(found, str) else found
+
+
+# Measuring
+
+
+class _Board:
+    """The figures so far. What is wrong with the data is found when it is made, before anything is trained."""
+
+    def __init__(self, experiment: Experiment, out: Path, say: Say):
+        self.experiment, self.out, self.say = experiment, out, say
+        suite, recipe = experiment.suite, experiment.recipes[experiment.baseline][experiment.suite.seeds[0]]
+        own = prepare(recipe, out)
+        places = [(DEV, own.collection, own.dev), *elsewhere(recipe, suite, out)]
+        self.measures = measures_of(recipe, suite.measures)
+        self.groups: dict[str, dict[str, Groups]] = {
+            place: {kind: query_groups(kind, recipe, collection, split, out) for kind in suite.groups}
+            for place, collection, split in places
+        }
+        depth = recipe.evaluate.depth
+        self.measured: dict[str, dict[str, list[Evaluation]]] = {
+            place: {FIRST_STAGE: [evaluate_split(split, split.run, self.measures, depth)]} for place, _, split in places
+        }
+        self.failures: dict[str, str] = {}
+        self.written = time.monotonic()
+
+    def take(self, unit: Unit, result: Result) -> None:
+        """Add a unit's figures."""
+        failure = result.failure
+        for place, (qids, _) in result.values.items():
+            if qids != self.measured[place][FIRST_STAGE][0].qids:
+                failure = f"measured on other queries of {place} than the baseline: they cannot be compared"
+        if failure is not None:
+            self.failures[str(unit)] = failure
+            self.say(f"{unit} failed: {failure}")
+            return
+        for place, (qids, values) in result.values.items():
+            evaluation = Evaluation(unit.name, qids, self.measures, np.asarray(values))
+            self.measured[place].setdefault(unit.name, []).append(evaluation)
+            figures = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.mean.items())
+            self.say(f"{unit}, {place}: {figures} ({result.seconds:.0f} s)")
+        # Tests and intervals take seconds, for which a device that waits is too dear.
+        if time.monotonic() - self.written > WRITE_SECONDS and self.experiment.baseline in self.measured[DEV]:
+            self.outcome()
+
+    def outcome(self, *, last: bool = False) -> Outcome:
+        """Compare what is there, and write it."""
+        experiment, suite = self.experiment, self.experiment.suite
+        if experiment.baseline not in self.measured[DEV]:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures.items())
+            raise RankwellError(f"the baseline {experiment.baseline!r} has no figures ({reasons})")
+        order = (FIRST_STAGE, *experiment.recipes)
+        compared = {
+            place: compare_variants(measured, order, experiment.baseline, suite.test, self.groups[place])
+            for place, measured in self.measured.items()
+        }
+        notes = [f"{DEV}: all variants rank the candidates of {suite.candidates}"] if suite.candidates else []
+        outcome = Outcome(compared, self.failures, notes)
+        if process_number() == 0:
+            write_tables(self.out, outcome)
+            if last:
+                self._draw(outcome)
+        self.written = time.monotonic()
+        return outcome
+
+    def _draw(self, outcome: Outcome) -> None:
+        axis, recipes = self.experiment.suite.axis, self.experiment.recipes
+        if axis is not None:
+            draw_axis(_axis_values(recipes, axis, self.out), self.measured[DEV], axis, self.out / "axis.png")
+        comparison = outcome.compared[DEV].comparison
+        with suppress(MissingExtraError):  # nobody asked for them
+            for name in recipes:
+                if name in comparison.evaluations and name != comparison.baseline:
+                    path = self.out / "differences" / f"{file_name(name)}.png"
+                    draw_differences(comparison, name, self.measures[0], path)

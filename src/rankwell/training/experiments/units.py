@@ -1,0 +1,137 @@
+"""A variant of an experiment with a seed: trained, measured wherever the suite says, here or in another process."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.files import atomic_text
+from rankwell.corpus.formats import write_run
+from rankwell.evaluation.evaluate import Evaluation
+from rankwell.training.examples.prepare import Collection, Prepared, Split, open_collection, open_split
+from rankwell.training.experiments.tables import DEV, file_name
+from rankwell.training.recipe import Recipe
+from rankwell.training.results import evaluate_split, measured_run, measures_of
+from rankwell.training.run import Say, Trained, run_recipe
+from rankwell.training.stage import StageKind
+from rankwell.training.stage_store import process_count, process_number
+
+if TYPE_CHECKING:
+    from rankwell.training.experiments.experiment import Suite
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A variant with a seed."""
+
+    name: str
+    seed: int
+    recipe: Recipe
+
+    def __str__(self) -> str:
+        return f"{self.name}, seed {self.seed}"
+
+    @property
+    def place(self) -> str:
+        """Its folder in the experiment's."""
+        return f"runs/{file_name(self.name)}/seed-{self.seed}"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What came of a unit: queries and values (measures, queries) by what was measured on, or why there are none.
+
+    ``candidates`` are the runs of the training and the dev queries, where a first stage was learned.
+    """
+
+    values: Mapping[str, tuple[tuple[str, ...], Any]]
+    failure: str | None = None
+    candidates: tuple[str, str] | None = None
+    seconds: float = 0.0
+
+
+def carry_out(
+    unit: Unit, suite: Suite, kinds: Mapping[str, StageKind], out: Path, device: str | None, say: Say
+) -> Result:
+    """Train a unit and measure it."""
+    begin, folder = time.monotonic(), out / unit.place
+    try:
+        trained = run_recipe(unit.recipe, kinds, folder, pool=out, device=device, resume=True, say=say)
+        found = {place: (one.qids, one.values) for place, one in _evaluations(trained, suite, out)}
+        candidates = _write_candidates(trained, out) if unit.name == suite.candidates else None
+    except Exception as error:
+        if process_count() > 1:  # the other processes are in the midst of it: nothing can go on
+            raise
+        return Result({}, _reason(error, folder), seconds=time.monotonic() - begin)
+    return Result(found, None, candidates, time.monotonic() - begin)
+
+
+def carry_out_apart(unit: Unit, suite: Suite, kinds: Mapping[str, StageKind], out: Path, device: str | None) -> Result:
+    """The same in a process of its own, whose words go to a file beside the unit's folder."""
+    path = (out / unit.place).with_suffix(".log")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
+        return carry_out(unit, suite, kinds, out, device, print)
+
+
+def _reason(error: Exception, folder: Path) -> str:
+    """One line; what is not the user's business leaves its traceback in a file."""
+    if isinstance(error, RankwellError):
+        return str(error)
+    with atomic_text(folder / "error.txt") as file:
+        file.write("".join(traceback.format_exception(error)))
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]} (see {folder / 'error.txt'})"
+
+
+# The candidates of a learned first stage
+
+
+def _write_candidates(trained: Trained, out: Path) -> tuple[str, str] | None:
+    """The candidates that the last learned first stage of a recipe found, as files."""
+    learned = [done.produced.first_stage for done in trained.work.done if done.produced.first_stage is not None]
+    if not learned:
+        return None
+    paths = []
+    for split in (trained.work.data.train, trained.work.data.dev):
+        path = out / "candidates" / f"{learned[-1].name}.{split.digest}.run.gz"
+        if process_number() == 0 and not path.exists():
+            write_run(split.run, path)
+        paths.append(os.path.abspath(path))
+    return paths[0], paths[1]
+
+
+def with_candidates(unit: Unit, train_run: str, dev_run: str) -> Unit:
+    """The unit with candidates from these runs."""
+    given = unit.recipe.first_stage.model_copy(update={"train_run": train_run, "dev_run": dev_run})
+    return replace(unit, recipe=unit.recipe.model_copy(update={"first_stage": given}))
+
+
+# Measuring
+
+
+def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[str, Evaluation]]:
+    recipe, last = trained.recipe, trained.last
+    if last is None:
+        raise RankwellError(f"no stage of {recipe.name} ranks documents, so there is nothing to compare")
+    measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
+    data = last.work.data
+    yield DEV, evaluate_split(data.dev, last.run, measures, depth)
+    for name, collection, split in elsewhere(recipe, suite, pool):
+        there = replace(last.work, prepared=Prepared(collection, data.train, split))
+        run = measured_run(there, last.kind, last.produced, last.folder)
+        assert run is not None
+        yield name, evaluate_split(split, run, measures, depth)
+
+
+def elsewhere(recipe: Recipe, suite: Suite, pool: Path) -> Iterator[tuple[str, Collection, Split]]:
+    """The further splits."""
+    for name, other in suite.evaluate_on.items():
+        collection = open_collection(other.folder or recipe.data.folder, pool)
+        yield name, collection, open_split(recipe, collection, other.split, pool, run=other.run, limit=other.queries)

@@ -1,0 +1,274 @@
+"""The stage ``sdnet``: features of a frozen encoder, kept on disk; a network over them; BM25's share beside it.
+
+Beside the network, the stage leaves
+
+    interpolation.json   α·BM25 + (1−α)·S for each α and normalisation, with 95 % intervals; what each fold chose
+    alpha.png            the same as lines
+    interpolated.run.gz  the dev queries under the setting that is best on all of them
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.files import atomic_text
+from rankwell.core.manifest import digest
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.vectors import open_vectors
+from rankwell.enrich.features import PassageFeatures, StoredFeatures, store_features
+from rankwell.enrich.named_features import NamedFeatures, open_features
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.evaluation.significance import TESTS
+from rankwell.evaluation.sweep_plots import draw_sweep, mean_interval
+from rankwell.inputs.words import Rows
+from rankwell.models.config import read_encoder_config
+from rankwell.models.names import find_model
+from rankwell.models.sdnet import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
+from rankwell.models.word_features import FeatureEncoder, WordTable
+from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
+from rankwell.rank.sdnet_ranker import SdnetRanker, find_vectors
+from rankwell.training.examples.sampling import draw
+from rankwell.training.guard import CollapseGuard
+from rankwell.training.loop import train
+from rankwell.training.losses import make_loss
+from rankwell.training.options import SdnetOptions
+from rankwell.training.stage import Produced, Work
+from rankwell.training.stage_store import process_number
+from rankwell.training.stages.ranking import check_lists, list_plan, training_candidates
+from rankwell.training.stages.text import loop_options, outcome_figures
+from rankwell.training.tasks.sdnet import SdnetTask, SdnetValidation
+
+ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
+NORMALISATIONS = ("none", "min-max", "z-score")
+PAPER = interpolation(0.8, "none")
+Features = PassageFeatures | NamedFeatures
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What the network stands on."""
+
+    encoder: FeatureEncoder
+    table: WordTable
+    vectors_digest: str | None
+
+    @classmethod
+    def open(cls, work: Work, options: SdnetOptions) -> _Parts:
+        encoder = FeatureEncoder.from_pretrained(work.model, layers=options.layers, device=work.device)
+        if options.vectors is None:
+            return cls(encoder, WordTable(encoder.vocabulary, encoder.encoder, encoder.device), None)
+        vectors = open_vectors(find_vectors(options.vectors))
+        return cls(encoder, WordTable(encoder.vocabulary, vectors, encoder.device), vectors.digest)
+
+    def config(self, work: Work, options: SdnetOptions) -> SdnetConfig:
+        start = work.recipe.model.start
+        named = not Path(start).exists() and find_model(start) == work.model
+        return SdnetConfig(
+            encoder=start if named else str(work.model.resolve()),
+            encoder_digest=self.encoder.digest,
+            vectors=_absolute(options.vectors),
+            vectors_digest=self.vectors_digest,
+            width=self.encoder.width,
+            layers=self.encoder.layers,
+            vector_size=self.table.size,
+            hidden=options.hidden,
+            attention=2 * options.hidden,
+            signals=options.signals,
+            top=options.top,
+            dropout=options.dropout,
+            max_words=options.max_words,
+            max_query_words=work.recipe.model.max_query,
+            history=work.history,
+        )
+
+
+def _absolute(vectors: str | None) -> str | None:
+    """Where a file is from anywhere; a name within a package is so already."""
+    return vectors if vectors is None or ":" in vectors else str(Path(vectors).resolve())
+
+
+def check_sdnet(work: Work, options: SdnetOptions) -> None:
+    """Whatever would fail after the features are computed."""
+    check_lists(work, options)
+    kinds = [stage.kind for stage in work.recipe.stages]
+    if set(kinds[kinds.index("sdnet") + 1 :]) - {"interpolate"}:
+        raise RankwellError("stages.sdnet must be the last to train: what it leaves is no checkpoint to go on from")
+    known = read_encoder_config(work.model).num_hidden_layers + 1
+    if options.layers is not None and options.layers > known:
+        raise RankwellError(
+            f"stages.sdnet.layers is {options.layers}, but the encoder has {known}, embeddings included"
+        )
+    if options.vectors is not None:
+        open_vectors(find_vectors(options.vectors))
+    if len(work.data.dev.queries) < options.folds:
+        raise RankwellError(f"stages.sdnet.folds is {options.folds}, but dev has {len(work.data.dev.queries)} queries")
+
+
+def sdnet(work: Work, options: SdnetOptions, folder: Path) -> Produced:
+    """Compute features, train the network, measure it alone and interpolated with the first stage."""
+    parts = _Parts.open(work, options)
+    store = work.data.collection.store
+    # Numbered by the document store, as the features are.
+    candidates = training_candidates(work, store, skip=options.skip, depth=options.depth)
+    begin, named = time.monotonic(), np.concatenate([candidates.documents, _dev_numbers(work)])
+    passages = open_features(store, parts.encoder, named, max_words=options.max_words, shard_size=options.shard)
+    feature_seconds = time.monotonic() - begin
+    queries = _training_queries(work, parts.encoder, candidates.qids, folder)
+    lists = partial(draw, candidates, list_plan(options), work.seed)
+    loss = make_loss(options.loss, **options.loss_options)
+    task = SdnetTask(
+        queries, passages, parts.table, lambda epoch: lists(epoch), loss, max_pairs=options.max_pairs_in_memory
+    )
+    model = new_sdnet(parts.config(work, options), work.seed)
+    outcome = train(
+        model,
+        task,
+        loop_options(work, options),
+        folder,
+        save=lambda target: save_sdnet(target, model),
+        validate=_validation(work, options, parts, passages),
+        guard=CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels))),
+        description="SDNet",
+    )
+    if process_number() > 0:
+        return Produced(folder / "model")
+    figures = outcome_figures(outcome) | {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "passages with features": len(passages.features),
+        "bytes of features a passage": round(passages.features.bytes_per_text),
+        "feature seconds": round(feature_seconds, 1),
+        "passages cut": passages.features.cut,
+    }
+    run = _rerank_dev(work, folder / "model", passages, parts)
+    write_run(run, folder / _dev_run(work))
+    return Produced(folder / "model", figures=figures | _interpolate(work, options, run, folder))
+
+
+def _dev_numbers(work: Work) -> Rows:
+    """The documents that are candidates of the dev queries."""
+    head = work.data.dev.run.head(work.recipe.evaluate.depth)
+    docids = list(dict.fromkeys(docid for ranking in head.values() for docid in ranking.docids))
+    return work.data.collection.store.numbers(docids).astype(np.int64)
+
+
+def _training_queries(work: Work, encoder: FeatureEncoder, qids: tuple[str, ...], folder: Path) -> StoredFeatures:
+    by_id = {query.qid: query.text for query in work.data.train.queries}
+    texts = [by_id[qid] for qid in qids]
+    most = work.recipe.model.max_query
+    return store_features(
+        encoder,
+        lambda numbers: [texts[number] for number in numbers.tolist()],
+        len(texts),
+        folder / "queries",
+        name=digest(texts),
+        max_words=most,
+        shard_size=1024,
+    )
+
+
+def _measure(work: Work, options: SdnetOptions) -> Measure:
+    level = work.recipe.data.relevance
+    name = "RR@10" if options.best == "last" else options.best
+    return parse_measures([name], rel=level if level != 1 else None)[0]
+
+
+def _validation(work: Work, options: SdnetOptions, parts: _Parts, passages: Features) -> SdnetValidation | None:
+    if options.best == "last":
+        return None
+    dev = work.data.dev
+    queries = dev.queries[: options.dev_queries]
+    asked = {query.qid for query in queries}
+    return SdnetValidation(
+        Run({qid: ranking for qid, ranking in dev.run.items() if qid in asked}, name=dev.run.name),
+        queries,
+        Qrels({qid: grades for qid, grades in dev.qrels.items() if qid in asked}),
+        parts.encoder.read([query.text for query in queries], work.recipe.model.max_query),
+        passages,
+        parts.encoder,
+        parts.table,
+        _measure(work, options),
+        depth=work.recipe.evaluate.depth,
+    )
+
+
+def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> dict[str, Any]:
+    """α·BM25 + (1−α)·S with α by cross-validation on dev; leaves the whole grid and the run under the best of it."""
+    dev, measure = work.data.dev, _measure(work, options)
+    first = dev.run.head(work.recipe.evaluate.depth)
+    settings = [interpolation(alpha, normalise) for normalise in NORMALISATIONS for alpha in ALPHAS]
+    tuning = tune_fusion(
+        [first, run], dev.qrels, measure=str(measure), settings=settings, folds=options.folds, seed=work.seed
+    )
+    write_run(fuse([first, run], tuning.best, name="interpolated"), folder / "interpolated.run.gz")
+    with atomic_text(folder / "interpolation.json") as file:
+        json.dump(_grid(tuning), file, indent=2)
+        file.write("\n")
+    with suppress(MissingExtraError):  # the figures are what counts
+        lines = {name: (np.array(ALPHAS), tuning.values[_rows(tuning, name)]) for name in NORMALISATIONS}
+        draw_sweep(lines, folder / "alpha.png", option="α, the first stage's share", measure=str(measure))
+    judged = Qrels({qid: dev.qrels[qid] for qid in first if qid in dev.qrels})
+    alone = {name: evaluate(judged, found, [measure]).values[0] for name, found in (("first stage", first), ("S", run))}
+    figures: dict[str, Any] = {f"{name} {measure}": round(float(values.mean()), 4) for name, values in alone.items()}
+    figures[f"interpolated {measure}, cross-validated"] = round(tuning.found.mean, 4)
+    figures[f"interpolated {measure}, α as in the paper"] = round(float(tuning.values[settings.index(PAPER)].mean()), 4)
+    figures |= {"interpolation": str(tuning.best), "alpha": tuning.best.weights[0]}
+    for name, values in alone.items():
+        p = TESTS["t"](tuning.found.values, values)
+        figures[f"p, interpolated against {name}"] = float(f"{p:.3g}")
+    return figures
+
+
+def _rows(tuning: FusionTuning, normalise: str) -> list[int]:
+    """Where the settings of a normalisation are, α ascending."""
+    return [row for row, fusion in enumerate(tuning.settings) if fusion.normalise == normalise]
+
+
+def _grid(tuning: FusionTuning) -> dict[str, Any]:
+    rows = []
+    for fusion, values in zip(tuning.settings, tuning.values, strict=True):
+        row = {"alpha": fusion.weights[0], "normalise": fusion.normalise, tuning.measure: float(values.mean())}
+        rows.append(row | {"interval": list(mean_interval(values))})
+    folds = [str(tuning.settings[number]) for number in tuning.found.chosen]
+    return {"settings": rows, "best": str(tuning.best), "of each fold": folds, "cross-validated": tuning.found.mean}
+
+
+def _dev_run(work: Work) -> str:
+    return f"sdnet-{digest([work.data.dev.digest, work.recipe.evaluate.depth])}.run.gz"
+
+
+def _rerank_dev(work: Work, model: Path, passages: Features, parts: _Parts) -> Run:
+    ranker = SdnetRanker(load_sdnet(model), parts.encoder, parts.table)
+    dev = work.data.dev
+    return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)
+
+
+def measure_sdnet(work: Work, produced: Produced) -> Run:
+    """The dev candidates by the network alone."""
+    assert produced.model is not None
+    kept = produced.model.parent / _dev_run(work)
+    if kept.exists():
+        return read_run(kept)
+    options = next(stage.options for stage in work.recipe.stages if stage.kind == "sdnet")
+    assert isinstance(options, SdnetOptions)
+    ranker = SdnetRanker.from_pretrained(produced.model, device=work.device)
+    passages = open_features(
+        work.data.collection.store,
+        ranker.encoder,
+        _dev_numbers(work),
+        max_words=ranker.model.config.max_words,
+        shard_size=options.shard,
+    )
+    dev = work.data.dev
+    return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)

@@ -1,0 +1,1 @@
+"""What models learn: a task draws items and gives their gradient, the loop does the rest."""

@@ -1,0 +1,119 @@
+"""Teachers: what they say of lists, in one unit, and queries made of passages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document
+from rankwell.corpus.store import DocumentStore
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import PassageVectors
+from rankwell.rank.ranker import Ranker
+from rankwell.training.examples.synthetic import make_query, synthetic_queries
+from rankwell.training.examples.teachers import BiEncoderTeacher, CrossEncoderTeacher, Named, teach
+
+TEXTS = ["bee honey market", "river bridge", "iron and salt", "coffee or tea", "the queen of the hive"]
+QUERIES = ["honey bee", "iron bridge"]
+PASSAGE = (
+    "Our galaxy has about 150 globular clusters, some of which were captured by the Milky Way. It is so. "
+    "The giant elliptical galaxy contains over a thousand clusters."
+)
+
+
+class Fixed:
+    """A teacher whose scores are given."""
+
+    def __init__(self, table: list[list[float]]):
+        self._table = np.array(table, np.float32)
+
+    def scores(self, queries: np.ndarray, documents: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(self._table[queries], documents, axis=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DocumentStore:
+    return DocumentStore.build([Document(f"d{i}", text) for i, text in enumerate(TEXTS)], tmp_path / "store")
+
+
+def test_teachers_are_averaged_in_units_of_their_own_deviation() -> None:
+    # Of 0, 2, 4 the mean is 2 and the deviation √(8/3); of 30, 10, 20 the mean is 20 and the deviation √(200/3).
+    one, two = Fixed([[0, 2, 4]]), Fixed([[30, 10, 20]])
+    rows, documents = np.array([0]), np.array([[0, 1, 2]])
+    unit = 1.5**0.5
+    np.testing.assert_allclose(teach([one], rows, documents), [[-unit, 0, unit]], rtol=1e-6)
+    np.testing.assert_allclose(teach([one, two], rows, documents), [[0, -unit / 2, unit / 2]], atol=1e-6)
+
+
+def test_a_teacher_may_be_surer_of_one_list_than_of_another() -> None:
+    # Deviations 1 and 3, 2 in the mean.
+    teacher = Fixed([[0, 2], [0, 6]])
+    rows, documents = np.array([0, 1]), np.array([[0, 1], [0, 1]])
+    np.testing.assert_allclose(teach([teacher], rows, documents, unit="teacher"), [[-0.5, 0.5], [-1.5, 1.5]])
+    np.testing.assert_allclose(teach([teacher], rows, documents, unit="query"), [[-1, 1], [-1, 1]])
+
+
+def test_a_list_of_equal_scores_says_nothing() -> None:
+    found = teach([Fixed([[0.7, 0.7, 0.7]])], np.array([0]), np.array([[0, 1, 2]]))
+    np.testing.assert_array_equal(found, [[0, 0, 0]])
+
+
+def test_a_bi_encoder_teaches_its_cosines(store: DocumentStore, tiny_checkpoint: Path) -> None:
+    encoder = BiEncoder.from_pretrained(tiny_checkpoint, device="cpu", max_length=32)
+    vectors = PassageVectors.open(store, encoder)
+    teacher = BiEncoderTeacher(encoder.encode(QUERIES), vectors, torch.device("cpu"))
+    documents = np.array([[4, 0], [1, 1], [2, 3]])
+    rows = np.array([1, 0, 1])
+    cosines = encoder.encode(QUERIES) @ encoder.encode(TEXTS).T
+    np.testing.assert_allclose(teacher.scores(rows, documents), cosines[rows[:, None], documents], atol=1e-3)
+    np.testing.assert_array_equal(teacher.nearest(2), np.argsort(-cosines, axis=1)[:, :2])
+
+
+def test_a_ranker_teaches_its_scores(store: DocumentStore, tiny_checkpoint: Path) -> None:
+    named = Named.of(str(tiny_checkpoint))
+    assert named.pairs
+    teacher = CrossEncoderTeacher(named.load_ranker("cpu"), QUERIES, store)
+    found = teacher.scores(np.array([1, 0]), np.array([[0, 3], [2, 2]]))
+    pairs = [(QUERIES[1], TEXTS[0]), (QUERIES[1], TEXTS[3]), (QUERIES[0], TEXTS[2]), (QUERIES[0], TEXTS[2])]
+    expected = Ranker.from_pretrained(tiny_checkpoint, engine={"device": "cpu"}).predict(pairs)
+    np.testing.assert_allclose(found.reshape(-1), expected, atol=1e-5)
+
+
+def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RankwellError, match=r"teacher .*none.*config\.json"):
+        Named.of(str(tmp_path / "none"))
+
+
+def test_synthetic_queries_are_short_and_of_the_passages_words() -> None:
+    random = np.random.default_rng(0)
+    made = [make_query(PASSAGE, random) for _ in range(300)]
+    known = set(re.findall(r"\w+", PASSAGE.lower()))
+    assert all(query and query == query.lower() and len(query.split()) <= 12 for query in made)
+    # Besides the passage's own words there is at most an opening of three, such as "what is the".
+    assert all(len([word for word in query.split() if word not in known]) <= 3 for query in made if query)
+    assert "what is milky way" in made
+    assert any("globular clusters" in query for query in made if query)
+    assert len(set(made)) > 100
+    assert make_query("It is. The.", random) is None
+
+
+def test_synthetic_queries_are_a_function_of_seed_and_epoch() -> None:
+    texts = [PASSAGE, "It is so.", "Iron bridges cross the old river at London since 1820."]
+
+    def draw(seed: int, epoch: int) -> tuple[list[str], list[int]]:
+        queries, owners = synthetic_queries(lambda rows: [texts[row] for row in rows], 3, 20, seed, epoch)
+        return queries, owners.tolist()
+
+    assert draw(1, 0) == draw(1, 0)
+    assert draw(1, 0) != draw(1, 1)
+    assert draw(1, 0) != draw(2, 0)
+    queries, owners = draw(1, 0)
+    assert len(queries) == 20
+    assert set(owners) == {0, 2}
+    with pytest.raises(RankwellError, match="only 0 could be"):
+        synthetic_queries(lambda rows: ["It is so."] * len(rows), 3, 20, 1, 0)
