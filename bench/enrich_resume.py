@@ -167,7 +167,8 @@ def main() -> None:
         print(f"killed {kills} times: {time.monotonic() - begin:.1f} s, exit codes {codes}")
         print(f"{len(whole)} shards, {len(killed)} times one was begun to be written")
         print(f"same {arguments.what}: {filecmp.cmp(folder / 'whole.jsonl', folder / 'killed.jsonl', shallow=False)}")
-        print(f"same {len(arrays)} arrays of the index: {same}")
+        if arrays:
+            print(f"same {len(arrays)} arrays of the index: {same}")
         assert set(whole) == set(killed)
         assert len(killed) <= len(whole) + kills
 
