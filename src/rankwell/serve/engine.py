@@ -109,7 +109,8 @@ class RequestEngine:
 
     def budget(self, engine: Engine) -> int:
         """How many tokens a batch of this model has."""
-        return self.batching.tokens or int(getattr(engine, "at_once", DEFAULT_BATCH))
+        own = getattr(engine, "at_once", None) or getattr(engine, "budget", DEFAULT_BATCH)
+        return self.batching.tokens or int(own)
 
     def make_room(self, engine: Engine) -> None:
         """Let a model that computes many tokens at a time have a queue to match, unless its length was chosen."""
