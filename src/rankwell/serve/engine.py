@@ -109,8 +109,8 @@ class RequestEngine:
 
     def budget(self, engine: Engine) -> int:
         """How many tokens a batch of this model has."""
-        own = getattr(engine, "at_once", None) or getattr(engine, "budget", DEFAULT_BATCH)
-        return self.batching.tokens or int(own)
+        own: int = getattr(engine, "at_once", getattr(engine, "budget", DEFAULT_BATCH))
+        return self.batching.tokens or own
 
     def make_room(self, engine: Engine) -> None:
         """Let a model that computes many tokens at a time have a queue to match, unless its length was chosen."""
