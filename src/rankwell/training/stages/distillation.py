@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
-from rankwell.models.heads import start_listwise_head
 from rankwell.rank.dense import PassageVectors
 from rankwell.training.examples.candidates import UNJUDGED, Candidates, Names
 from rankwell.training.examples.denoising import write_candidates
@@ -39,7 +37,7 @@ from rankwell.training.losses import make_loss
 from rankwell.training.options import DistilOptions, FilterOptions
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
-from rankwell.training.stages.ranking import load_ranker, ranker_tokens, ranking_validation, training_candidates
+from rankwell.training.stages.ranking import load_one_score, ranker_tokens, ranking_validation, training_candidates
 from rankwell.training.stages.text import loop_options, outcome_figures
 from rankwell.training.tasks.ranking import RankingTask
 
@@ -228,11 +226,7 @@ class Lessons:
 
 def distil(work: Work, options: DistilOptions, folder: Path) -> Produced:
     """A ranker of one score that scores as its teachers do."""
-    ranker = load_ranker(work)
-    if ranker.config.head == "two_logits":
-        start: Literal["difference", "normal"] = "difference" if options.head == "pointwise" else "normal"
-        start_listwise_head(ranker.model, start, seed=work.seed)
-        ranker = replace(ranker, config=ranker.config.changed({"head": "score"}))
+    ranker = load_one_score(work, options.head)
     folder.mkdir(parents=True, exist_ok=True)
     asked = gather(work, options)
     teachers = load_teachers(work, options.teachers, asked.texts, folder, options.teacher_length)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,6 +69,15 @@ def load_ranker(work: Work, start: Path | None = None) -> _Ranker:
     if config.template.markers:
         add_markers(model, tokenizer)
     return _Ranker(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
+
+
+def load_one_score(work: Work, head: str) -> _Ranker:
+    """The same, with a head of one score; of two logits, ``pointwise`` starts it as their difference."""
+    ranker = load_ranker(work)
+    if ranker.config.head != "two_logits":
+        return ranker
+    start_listwise_head(ranker.model, "difference" if head == "pointwise" else "normal", seed=work.seed)
+    return replace(ranker, config=ranker.config.changed({"head": "score"}))
 
 
 def ranker_tokens(work: Work, ranker: _Ranker) -> TokenSource:
@@ -180,12 +189,7 @@ def pointwise(work: Work, options: PointwiseOptions, folder: Path) -> Produced:
 
 def listwise(work: Work, options: ListwiseOptions, folder: Path) -> Produced:
     """One score, and a loss over whole lists."""
-    ranker = load_ranker(work)
-    if ranker.config.head == "two_logits":
-        start: Literal["difference", "normal"] = "difference" if options.head == "pointwise" else "normal"
-        start_listwise_head(ranker.model, start, seed=work.seed)
-        ranker = replace(ranker, config=ranker.config.changed({"head": "score"}))
-    return _fit(work, options, folder, ranker, "listwise")
+    return _fit(work, options, folder, load_one_score(work, options.head), "listwise")
 
 
 def _probabilities(work: Work, model: Path, candidates: Candidates) -> NDArray[np.float32]:
