@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import write_documents, write_queries, write_run
 from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.models.writer_checkpoints import WriterConfig, load_writer, save_writer
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.scale.rerank import RerankJob
@@ -131,6 +132,19 @@ def test_weights_of_a_model(rankwell: Call, data: Path, tiny_checkpoint: Path, t
     assert len(files) > 10
     assert all((Path("one") / file).read_bytes() == (Path("two") / file).read_bytes() for file in files)
     assert not Path("two.shards").exists()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_written_queries(rankwell: Call, data: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:  # noqa: F811
+    model, tokenizer, _ = load_writer(tiny_checkpoint, seed=2)
+    save_writer(tmp_path / "writer", model, tokenizer, WriterConfig(max_length=32, max_query=6))
+    call = ["expand", data / "collection.tsv", "--model", "writer", "--n", "2"]
+    one = rankwell(*call, "--out", "one.jsonl")
+    two = rankwell(*call, "--out", "two.jsonl", "--ray", "local")
+    assert (one.code, two.code) == (0, 0), two.err
+    assert b'"queries"' in Path("one.jsonl").read_bytes()
+    assert Path("one.jsonl").read_bytes() == Path("two.jsonl").read_bytes()
+    assert not Path("two.jsonl.shards").exists()
 
 
 @pytest.mark.parametrize(
