@@ -33,9 +33,9 @@ from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import as_text, contrast_table
-from rankwell.training.examples.candidates import Candidates, Selection
-from rankwell.training.examples.prepare import Prepared, prepare
-from rankwell.training.examples.sampling import Plan, draw
+from rankwell.training.data.candidates import Candidates, Selection
+from rankwell.training.data.prepare import Prepared, prepare
+from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.experiments.tables import Outcome, compare_variants, file_name
 from rankwell.training.recipe import Recipe, read_recipe
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of

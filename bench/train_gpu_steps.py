@@ -23,7 +23,7 @@ from rankwell.models.encoder import CrossEncoder
 from rankwell.models.graphs import GraphedEncoder
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
-from rankwell.training.examples.lists import Lists, TrainingSet
+from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.losses import make_loss
 from rankwell.training.optimiser import OptimiserOptions, make_optimiser
 from rankwell.training.tasks.ranking import RankingTask

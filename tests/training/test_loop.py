@@ -16,7 +16,7 @@ from torch import nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.templates import Template
-from rankwell.training.examples.lists import Lists, TrainingSet
+from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.loop import LoopOptions, train
 from rankwell.training.losses import make_loss
 from rankwell.training.optimiser import OptimiserOptions

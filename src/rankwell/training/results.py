@@ -22,7 +22,7 @@ from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.significance import holm
 from rankwell.evaluation.tables import TEST_NAMES, Cell, Table, figure_cell, name_cell
-from rankwell.training.examples.prepare import Split
+from rankwell.training.data.prepare import Split
 from rankwell.training.recipe import Recipe
 from rankwell.training.stage import Produced, StageKind, Work
 from rankwell.training.stage_store import POLL_SECONDS, process_number

@@ -13,7 +13,7 @@ from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
 from rankwell.models.config import read_encoder_config, read_ranker_config
 from rankwell.models.names import find_model
-from rankwell.training.examples.prepare import folder_digest, prepare
+from rankwell.training.data.prepare import folder_digest, prepare
 from rankwell.training.recipe import Recipe, read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Run
-from rankwell.training.examples.prepare import Prepared
+from rankwell.training.data.prepare import Prepared
 from rankwell.training.recipe import Recipe, Stage
 
 PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention", "seed"})

@@ -25,7 +25,7 @@ from rankwell.models.checkpoints import new_cross_encoder, save_checkpoint
 from rankwell.models.config import EncoderConfig, RankerConfig
 from rankwell.models.encoder import Encoder
 from rankwell.rank.ranker import Ranker
-from rankwell.training.examples.candidates import Candidates, Names
+from rankwell.training.data.candidates import Candidates, Names
 from rankwell.training.recipe import Recipe, build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stages.distillation import Asked, Lessons, keep_below_relevant, merge, standard_scores

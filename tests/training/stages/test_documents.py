@@ -22,7 +22,7 @@ from rankwell.models.config import read_ranker_config
 from rankwell.rank.fusion import fuse, interpolation
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores
-from rankwell.training.examples.prepare import prepare
+from rankwell.training.data.prepare import prepare
 from rankwell.training.experiments.experiment import read_suite, run_experiment
 from rankwell.training.recipe import Override, Recipe, build_recipe
 from rankwell.training.run import Trained, run_recipe

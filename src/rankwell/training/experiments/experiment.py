@@ -22,7 +22,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.evaluation.breakdowns import Groups, draw_differences
 from rankwell.evaluation.evaluate import Evaluation
-from rankwell.training.examples.prepare import folder_digest, prepare
+from rankwell.training.data.prepare import folder_digest, prepare
 from rankwell.training.experiments.groups import GroupKind, query_groups
 from rankwell.training.experiments.jobs import Job, run_jobs
 from rankwell.training.experiments.tables import DEV, Outcome, compare_variants, draw_axis, file_name, write_tables

@@ -15,7 +15,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import write_run
 from rankwell.evaluation.evaluate import Evaluation
-from rankwell.training.examples.prepare import Collection, Prepared, Split, open_collection, open_split
+from rankwell.training.data.prepare import Collection, Prepared, Split, open_collection, open_split
 from rankwell.training.experiments.tables import DEV, file_name
 from rankwell.training.recipe import Recipe
 from rankwell.training.results import evaluate_split, measured_run, measures_of

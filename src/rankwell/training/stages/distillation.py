@@ -25,12 +25,12 @@ from rankwell.core.manifest import digest
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.rank.dense import PassageVectors
-from rankwell.training.examples.candidates import UNJUDGED, Candidates, Names
-from rankwell.training.examples.denoising import write_candidates
-from rankwell.training.examples.lists import Lists, TrainingSet
-from rankwell.training.examples.sampling import Plan, draw
-from rankwell.training.examples.synthetic import synthetic_queries
-from rankwell.training.examples.teachers import BiEncoderTeacher, CrossEncoderTeacher, Named, Teacher, teach
+from rankwell.training.data.candidates import UNJUDGED, Candidates, Names
+from rankwell.training.data.denoising import write_candidates
+from rankwell.training.data.lists import Lists, TrainingSet
+from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.data.synthetic import synthetic_queries
+from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, Named, Teacher, teach
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import train
 from rankwell.training.losses import make_loss

@@ -21,7 +21,7 @@ from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import DEFAULT, Tuning, parse_values, tune_bm25
-from rankwell.training.examples.prepare import Prepared, Split
+from rankwell.training.data.prepare import Prepared, Split
 from rankwell.training.stage import Work
 
 INDEX = "index"

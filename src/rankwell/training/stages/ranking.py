@@ -26,10 +26,10 @@ from rankwell.models.heads import start_listwise_head
 from rankwell.rank.duo import DuoOptions as DuoRanking
 from rankwell.rank.duo import rerank_duo
 from rankwell.rank.ranker import Ranker
-from rankwell.training.examples.candidates import Candidates, Numbering, Selection
-from rankwell.training.examples.denoising import Denoising, cross_fit, denoise, read_candidates, write_candidates
-from rankwell.training.examples.lists import Lists, TrainingSet
-from rankwell.training.examples.sampling import Plan, draw, draw_duo
+from rankwell.training.data.candidates import Candidates, Numbering, Selection
+from rankwell.training.data.denoising import Denoising, cross_fit, denoise, read_candidates, write_candidates
+from rankwell.training.data.lists import Lists, TrainingSet
+from rankwell.training.data.sampling import Plan, draw, draw_duo
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import Outcome, train
 from rankwell.training.losses import make_loss

@@ -39,7 +39,7 @@ from rankwell.models.sdnet import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.models.word_features import FeatureEncoder, WordTable
 from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
 from rankwell.rank.sdnet_ranker import SdnetRanker, find_vectors
-from rankwell.training.examples.sampling import draw
+from rankwell.training.data.sampling import draw
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import train
 from rankwell.training.losses import make_loss

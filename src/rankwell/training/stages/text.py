@@ -11,7 +11,7 @@ import numpy as np
 from rankwell.core.files import atomic_text
 from rankwell.corpus.labelled import read_labelled
 from rankwell.models.heads import load_pretraining, save_pretraining
-from rankwell.training.examples.domain_gap import count_words, measure_domain_gap
+from rankwell.training.data.domain_gap import count_words, measure_domain_gap
 from rankwell.training.loop import LoopOptions, Outcome, train
 from rankwell.training.optimiser import OptimiserOptions
 from rankwell.training.options import ClassifyOptions, PretrainOptions, TrainingOptions

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rankwell.inputs.batching import slice_sequences
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template, TruncationReport, lay_out_pairs
-from rankwell.training.examples.lists import Lists, TrainingSet
+from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.gradient_cache import backward_scores
 from rankwell.training.tasks.task import Step, Task, chunk_by_tokens
 

@@ -15,7 +15,7 @@ from rankwell.evaluation.notation import Measure
 from rankwell.models.sdnet import Sdnet
 from rankwell.models.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
 from rankwell.rank.sdnet_ranker import Passages, SdnetRanker
-from rankwell.training.examples.lists import Lists
+from rankwell.training.data.lists import Lists
 from rankwell.training.tasks.ranking import ListTask, Loss
 from rankwell.training.tasks.task import Step
 

@@ -15,8 +15,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.inputs.stored import KeptTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.examples.candidates import UNJUDGED, Candidates, Selection
-from rankwell.training.examples.lists import TrainingSet
+from rankwell.training.data.candidates import UNJUDGED, Candidates, Selection
+from rankwell.training.data.lists import TrainingSet
 
 
 class Numbered:

@@ -12,8 +12,8 @@ from rankwell.corpus.records import Document, Query
 from rankwell.corpus.training import Example, Triple, read_examples
 from rankwell.inputs.stored import KeptTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.examples.candidates import UNJUDGED, Candidates
-from rankwell.training.examples.given import from_examples, from_id_triples, from_triples
+from rankwell.training.data.candidates import UNJUDGED, Candidates
+from rankwell.training.data.given import from_examples, from_id_triples, from_triples
 
 
 def test_equal_texts_are_one_query_and_one_document() -> None:

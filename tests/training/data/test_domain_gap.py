@@ -15,7 +15,7 @@ from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.records import Document
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.sample import FOLDER
-from rankwell.training.examples.domain_gap import (
+from rankwell.training.data.domain_gap import (
     collection_reference,
     count_words,
     fold,

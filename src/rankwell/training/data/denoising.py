@@ -23,8 +23,8 @@ from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.formats.lines import FilePath, write_lines
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.rank.ranker import Texts
-from rankwell.training.examples.candidates import Candidates, Mask, Numbering, Selection
-from rankwell.training.examples.sampling import split_folds
+from rankwell.training.data.candidates import Candidates, Mask, Numbering, Selection
+from rankwell.training.data.sampling import split_folds
 
 Probabilities = NDArray[np.float32]
 

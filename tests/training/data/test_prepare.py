@@ -16,7 +16,7 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Query
 from rankwell.evaluation import evaluate
 from rankwell.retrieve.index import Index
-from rankwell.training.examples.prepare import find_types, folder_digest, prepare
+from rankwell.training.data.prepare import find_types, folder_digest, prepare
 from rankwell.training.recipe import Override, Recipe, build_recipe
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.examples.candidates import UNJUDGED, Candidates, Names
-from rankwell.training.examples.sampling import Plan, draw, draw_duo, split_folds
+from rankwell.training.data.candidates import UNJUDGED, Candidates, Names
+from rankwell.training.data.sampling import Plan, draw, draw_duo, split_folds
 
 SEED = 7
 
@@ -124,7 +124,7 @@ def test_the_order_of_lists_is_shuffled_fairly() -> None:
 
 
 def test_queries_with_few_and_many_candidates_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankwell.training.examples.sampling.KEYS_AT_A_TIME", 40)
+    monkeypatch.setattr("rankwell.training.data.sampling.KEYS_AT_A_TIME", 40)
     candidates = make(*[(1, 1 + 3 * i) for i in range(12)])
     lists = draw(candidates, Plan(negatives=6), SEED, 0)
     rows = dict(zip(candidates.documents.tolist(), candidates.rows.tolist(), strict=True))

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.examples.candidates import Candidates, Mask
-from rankwell.training.examples.lists import Lists
+from rankwell.training.data.candidates import Candidates, Mask
+from rankwell.training.data.lists import Lists
 
 KEYS_AT_A_TIME = 2**21
 

@@ -13,7 +13,7 @@ from rankwell.corpus.records import Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.examples.candidates import Candidates
+from rankwell.training.data.candidates import Candidates
 
 
 @dataclass(frozen=True, eq=False)

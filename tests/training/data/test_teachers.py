@@ -15,8 +15,8 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import PassageVectors
 from rankwell.rank.ranker import Ranker
-from rankwell.training.examples.synthetic import make_query, synthetic_queries
-from rankwell.training.examples.teachers import BiEncoderTeacher, CrossEncoderTeacher, Named, teach
+from rankwell.training.data.synthetic import make_query, synthetic_queries
+from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, Named, teach
 
 TEXTS = ["bee honey market", "river bridge", "iron and salt", "coffee or tea", "the queen of the hive"]
 QUERIES = ["honey bee", "iron bridge"]

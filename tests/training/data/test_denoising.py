@@ -18,8 +18,8 @@ from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.retrieve.index import Index
 from rankwell.sample import FOLDER
-from rankwell.training.examples.candidates import UNJUDGED, Candidates, Names, Selection
-from rankwell.training.examples.denoising import (
+from rankwell.training.data.candidates import UNJUDGED, Candidates, Names, Selection
+from rankwell.training.data.denoising import (
     AUDIT_COLUMNS,
     REASONS,
     Audit,
@@ -29,7 +29,7 @@ from rankwell.training.examples.denoising import (
     read_candidates,
     write_candidates,
 )
-from rankwell.training.examples.sampling import Plan, draw
+from rankwell.training.data.sampling import Plan, draw
 
 
 class Numbered:
