@@ -48,6 +48,24 @@ class TestMono:
         assert str(laid.report) == "0 of 0 pairs cut (0.0%)"
 
 
+class TestTwin:
+    def test_each_text_begins_anew(self, lay: Any) -> None:
+        laid = lay(Template("twin"), query=["what is bogue", "bank"], document=["the bank .", ""])
+        assert laid.tokens == [
+            words("[CLS] what is bog ##ue [SEP] [CLS] the bank . [SEP]"),
+            words("[CLS] bank [SEP] [CLS] [SEP]"),
+        ]
+        assert laid.rows("segments") == [[0] * 6 + [1] * 5, [0, 0, 0, 1, 1]]
+        assert laid.rows("positions") == [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4], [0, 1, 2, 0, 1]]
+        assert laid.rows("words") == [[0, 1, 2, 3, 3, 4, 5, 6, 7, 8, 9], [0, 1, 2, 3, 4]]
+
+    def test_the_second_beginning_takes_a_place(self, lay: Any) -> None:
+        laid = lay(Template("twin", 10, 4), query="how do bees", document="the bank money hive")
+        assert laid.tokens == [words("[CLS] how do bees [SEP] [CLS] the bank money [SEP]")]
+        with pytest.raises(RankwellError, match="at least 9, not 8"):
+            Template("twin", 8, 4)
+
+
 class TestBudget:
     def test_only_the_document_is_cut(self, lay: Any) -> None:
         laid = lay(Template(max_length=10, max_query=5), query="how do bees", document="the bees keep warm in the hive")

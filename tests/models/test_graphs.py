@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
+from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.sequences import Sequences
 from rankwell.models import graphs, placing
 from rankwell.models.attention import Blocks, Packed
@@ -59,10 +60,10 @@ def sequences(seed: int = 0) -> Sequences:
     return Sequences(tokens, (positions > 5).astype(np.int8), positions, words, last, np.cumsum(LENGTHS))
 
 
-def tiny_model(dropout: float = 0.2) -> CrossEncoder:
+def tiny_model(dropout: float = 0.2, *, apart: int = 0, similarity: float = 0.0) -> CrossEncoder:
     torch.manual_seed(0)
     config = EncoderConfig(30, 16, 2, 1, 24, 40, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    model = CrossEncoder(Encoder(config), 1, pooler=True)
+    model = CrossEncoder(Encoder(config, apart=apart), 1, pooler=True, similarity=similarity)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     return model.train()
@@ -84,12 +85,14 @@ def test_a_form_has_room_for_any_lengths_and_little_to_spare(tokens: int) -> Non
 
 
 @interpreted
+@pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("rule", ["full", "strict"])
-def test_what_fills_a_batch_changes_neither_scores_nor_gradients(rule: AttentionRule) -> None:
-    model = tiny_model()  # with dropout: the same seed, the same elements
+def test_what_fills_a_batch_changes_neither_scores_nor_gradients(rule: AttentionRule, parts: bool) -> None:
+    # With dropout: the same seed, the same elements.
+    model = tiny_model(apart=1, similarity=5.0) if parts else tiny_model()
     graphed = GraphedEncoder(model, rule, BLOCKS)
-    block = seeded(BlockPlacer(CPU, rule, BLOCKS), 3, sequences())
-    plain = seeded(Placer(CPU, rule, BLOCKS, seeded=True), 3, sequences())
+    block = seeded(BlockPlacer(CPU, rule, BLOCKS, parts=parts), 3, sequences())
+    plain = seeded(Placer(CPU, rule, BLOCKS, seeded=True, parts=parts), 3, sequences())
     found, gradients = [], []
     for logits in (lambda: graphed(*block), lambda: model(*plain)):
         graphed.clear_gradients()
@@ -118,6 +121,20 @@ def test_a_block_has_tiles_without_rows_and_a_seed_by_torchs_generator() -> None
     assert (lengths == 0).sum() > 0
     assert layout.sequences[:, 1].sum() == form.tokens == 32  # type: ignore[union-attr]
     assert (layout.sequences[:, 1] > 0).all()  # type: ignore[union-attr]
+
+
+@interpreted
+@pytest.mark.parametrize("rule", ["full", "strm"])
+def test_packed_parts_score_as_on_the_grid(rule: AttentionRule) -> None:
+    model = tiny_model(apart=1, similarity=5.0).eval()
+    batch = sequences()
+    batch.segments[17] = 0
+    whole = take_sequences(batch, np.array([0, 2]))  # the one of one token has no second part
+    whole.segments[-2:] = 1
+    with torch.no_grad():
+        packed = model(*Placer(CPU, rule, BLOCKS, parts=True)(whole))
+        on_grid = model(*Placer(CPU, rule, parts=True)(whole))
+    torch.testing.assert_close(packed, on_grid, rtol=1e-4, atol=1e-4)
 
 
 class Toy(nn.Module):

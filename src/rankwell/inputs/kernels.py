@@ -91,6 +91,7 @@ def lay_out(
     ends: NDArray[np.int64],
     caps: NDArray[np.int64],
     segments: NDArray[np.int8],
+    alone: NDArray[np.bool_],
     cls: int,
     sep: int,
     first_marker: int,
@@ -107,7 +108,8 @@ def lay_out(
     """Write ``[CLS] field [SEP] field [SEP] …`` for each pair, one after the other without padding.
 
     ``begins`` and ``ends`` (pairs, fields) say where a pair's fields lie in the piece arrays; an empty field with begin
-    -1 vanishes together with its ``[SEP]``. Two fields have ``between`` separators between them. A marked word is
+    -1 vanishes together with its ``[SEP]``. Two fields have ``between`` separators between them; one that is ``alone``
+    begins with a ``[CLS]`` of its own, and its positions are counted from there. A marked word is
     written ``[ek] pieces [/ek]`` with the ids ``first_marker + 2(k - 1)`` and one more; where room runs out, it keeps
     both markers and a piece or more, or goes. ``cut[pair, field]`` counts the pieces left out. Returns the number of
     tokens.
@@ -124,7 +126,7 @@ def lay_out(
             needs[f] = 0
             if begins[pair, f] < 0:
                 continue
-            separators += 1 if separators == 0 else between
+            separators += (1 if separators == 0 else between) + alone[f]
             final = f
             needs[f] = ends[pair, f] - begins[pair, f]
             if marked:
@@ -141,6 +143,14 @@ def lay_out(
             if begins[pair, f] < 0:
                 cut[pair, f] = 0
                 continue
+            opened = at
+            if alone[f]:
+                for j in range(start, at):
+                    positions[j] = j - start
+                word += 1
+                tokens[at], words[at], last[at] = cls, word, True
+                at += 1
+                start = opened
             limit = at + rooms[f]
             joined = False
             i = begins[pair, f]
@@ -176,7 +186,7 @@ def lay_out(
                 word += 1
                 tokens[at], words[at], last[at] = sep, word, True
                 at += 1
-            for j in range(limit - rooms[f], at):
+            for j in range(opened, at):
                 token_segments[j] = segments[f]
         for j in range(start, at):
             positions[j] = j - start

@@ -6,6 +6,7 @@
     single  [CLS] Q [SEP]                       a classifier of texts
     pair    [CLS] Q [SEP] D [SEP]               a classifier of pairs, which share the room fairly
     nli     [CLS] D [SEP] Q [SEP]               a judge of entailment: what D says is the premise, Q the hypothesis
+    twin    [CLS] Q [SEP] [CLS] D [SEP]         each text as a bi-encoder reads it, its positions counted from 0
 
 A template is data: its fields, each with a segment id and a cap. Exact-match markers combine with each of them.
 The query keeps up to ``max_query`` pieces whatever the document needs; what is left is the document's.
@@ -32,11 +33,15 @@ NO_LIMIT = 0
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One part of a template; ``cap`` is the most pieces it may take, 0 for a share of what the others leave."""
+    """One part of a template; ``cap`` is the most pieces it may take, 0 for a share of what the others leave.
+
+    One that is ``alone`` begins with a ``[CLS]`` of its own, and its positions are counted from there.
+    """
 
     name: str
     segment: int
     cap: int = NO_LIMIT
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,7 @@ class Template:
         """An error where the length cannot hold every field, with ``between`` separators between two."""
         fields = self.fields
         separators = 1 + (len(fields) - 1) * between
-        least = 1 + separators + sum(f.cap for f in fields) + sum(f.cap == NO_LIMIT for f in fields)
+        least = 1 + separators + sum(f.cap + f.alone + (f.cap == NO_LIMIT) for f in fields)
         if self.max_length < least:
             problem = f"the template {self.name} with a query of {self.max_query} needs a length of at least {least}"
             raise RankwellError(f"{problem}, not {self.max_length}")
@@ -114,6 +119,11 @@ def _pair(max_query: int) -> tuple[Field, ...]:
 @TEMPLATES.register("nli")
 def _nli(max_query: int) -> tuple[Field, ...]:
     return Field("document", 0), Field("query", 1, max_query)
+
+
+@TEMPLATES.register("twin")
+def _twin(max_query: int) -> tuple[Field, ...]:
+    return Field("query", 0, max_query), Field("document", 1, alone=True)
 
 
 @dataclass
@@ -192,7 +202,7 @@ def lay_out_pairs(
             begins[ends[:, column] == begins[:, column], column] = -1
     parts = [fields[f.name] for f in layout]
     room = int(
-        (1 + special.between * len(layout)) * pairs
+        (1 + special.between * len(layout) + sum(f.alone for f in layout)) * pairs
         + sum(np.minimum(p.lengths() * 3, template.max_length).sum() for p in parts)
     )
     room = min(room, pairs * template.max_length)
@@ -213,6 +223,7 @@ def lay_out_pairs(
         ends,
         np.array([f.cap for f in layout], np.int64),
         np.array([min(f.segment, segments - 1) for f in layout], np.int8),
+        np.array([f.alone for f in layout], np.bool_),
         special.cls,
         special.sep,
         special.first_marker,

@@ -7,8 +7,11 @@
 
     allowed(a, b) = real(b) and (word(a) == word(b) or last(b))            a attends, b is attended
 
-A rule is the same in every head and layer. :func:`dense_mask` is its definition; each kernel must agree with it. For
-``exact_match`` the word ids already say which words are one (:func:`rankwell.models.shape.under_rule`).
+A rule is the same in every head, and in every layer that follows it. :func:`dense_mask` is its definition; each kernel
+must agree with it. For ``exact_match`` the word ids already say which words are one
+(:func:`rankwell.models.shape.under_rule`).
+
+A layer may also read the *parts* of a sequence, query and document, apart: to it each part is a sequence of its own.
 
 There are two layouts of a batch. :class:`Layout` is a padded grid with a mask, for torch's attention: on the CPU, where
 scoring takes the sequences one by one instead.
@@ -17,7 +20,7 @@ scoring takes the sequences one by one instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,8 +38,9 @@ class Layout:
 
     ``slots`` (B · L) is the packed row of each place of the grid (0 for padding), ``places`` (T) the place of each
     packed row; ``mask`` broadcasts to (B, 1, L, L), ``None`` where all may attend to all; ``first`` (B) is the row of
-    each ``[CLS]``. ``bounds`` are the first and the end row of each sequence of a padded batch on a CPU: without
-    gradients, attention takes them one after the other there, which pads nothing and copies less.
+    each ``[CLS]``, ``lengths`` (B) how many tokens each sequence has. ``bounds`` are the first and the end row of each
+    sequence of a padded batch on a CPU: without gradients, attention takes them one after the other there, which pads
+    nothing and copies less. ``parts`` is the layout of the same rows in which each part is a sequence.
     """
 
     batch: int
@@ -45,7 +49,9 @@ class Layout:
     places: Tensor | None
     mask: Tensor | None
     first: Tensor
+    lengths: Tensor
     bounds: Bounds | None = None
+    parts: Layout | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -69,7 +75,8 @@ class Blocks:
 class Packed:
     """Where the tokens of a batch lie for :mod:`rankwell.models.triton_attention`, which says what the tables hold.
 
-    ``seeds`` (1,) is what the batch's dropout is made of (:mod:`rankwell.models.triton_dropout`).
+    ``seeds`` (1,) is what the batch's dropout is made of (:mod:`rankwell.models.triton_dropout`); ``parts`` is the
+    layout of the same rows in which each part is a sequence.
     """
 
     rule: AttentionRule
@@ -79,11 +86,17 @@ class Packed:
     row_codes: Tensor
     column_codes: Tensor
     seeds: Tensor | None = None
+    parts: Packed | None = None
 
     @property
     def first(self) -> Tensor:
         """The row of each ``[CLS]`` (B,)."""
         return self.sequences[:, 0]
+
+    @property
+    def lengths(self) -> Tensor:
+        """How many tokens each sequence has (B,)."""
+        return self.sequences[:, 1]
 
 
 def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) -> Layout:
@@ -97,18 +110,30 @@ def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) 
     batch, longest = len(ends), int(lengths.max())
     if bool((lengths == longest).all()):
         mask = None if rule == "full" else dense_mask(words.view(batch, -1), last.view(batch, -1), None, rule)
-        return Layout(batch, longest, None, None, mask, begins.to(device))
+        return Layout(batch, longest, None, None, mask, begins.to(device), lengths.to(device))
     offsets = torch.arange(longest, device=ends.device)
     real = offsets < lengths[:, None]
     slots = torch.where(real, begins[:, None] + offsets, 0).flatten()
     places = real.flatten().nonzero().squeeze(1)
     bounds = tuple(zip(begins.tolist(), ends.tolist(), strict=True)) if device.type == "cpu" else None
-    real, slots, places, begins = (index.to(device, non_blocking=True) for index in (real, slots, places, begins))
+    real, slots, places, begins, lengths = (
+        index.to(device, non_blocking=True) for index in (real, slots, places, begins, lengths)
+    )
     if rule == "full":
         mask = real[:, None, None, :]
     else:
         mask = dense_mask(words[slots].view(batch, longest), last[slots].view(batch, longest), real, rule)
-    return Layout(batch, longest, slots, places, mask, begins, bounds)
+    return Layout(batch, longest, slots, places, mask, begins, lengths, bounds)
+
+
+def without_rule(layout: Layout | Packed) -> Layout | Packed:
+    """The same batch for a layer in which every token sees its whole sequence."""
+    if isinstance(layout, Packed):
+        return replace(layout, rule="full")
+    if layout.slots is None:
+        return replace(layout, mask=None)
+    real = torch.arange(layout.longest, device=layout.lengths.device) < layout.lengths[:, None]
+    return replace(layout, mask=real[:, None, None, :])
 
 
 def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: AttentionRule) -> Tensor:

@@ -13,6 +13,7 @@ _TEMPLATES = {
     "mono": "`[CLS] query [SEP] document [SEP]`",
     "typed": "`[CLS] type [SEP] query [SEP] document [SEP]`; without a type, it and its `[SEP]` are left out",
     "duo": "`[CLS] query [SEP] document [SEP] other document [SEP]`",
+    "twin": "`[CLS] query [SEP] [CLS] document [SEP]`, the positions of each counted from 0",
     "nli": "`[CLS] document [SEP] query [SEP]`: the document is the premise, the query the hypothesis",
 }
 _RULES = {

@@ -189,10 +189,13 @@ def load_checkpoint(
         raise RankwellError(
             f"{folder}: a length of {ranker.template.max_length}, but the encoder has {limit} positions"
         )
-    if isinstance(encoder, ForeignEncoder):
-        encoder.check_rule(ranker.attention, folder)
-    model = new_cross_encoder(encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed)
+    _tell_what_to_see(encoder, ranker, folder)
+    model = new_cross_encoder(
+        encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
+    )
     missing = fill_head(model, tensors, folder)
+    if missing and ranker.similarity:
+        start_as_bi_encoder(model)
     if missing and own is not None and (own.head, own.pooler) == (ranker.head, ranker.pooler):
         raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
     if missing:
@@ -200,11 +203,41 @@ def load_checkpoint(
     return model.eval(), tokenizer, ranker
 
 
-def new_cross_encoder(encoder: Encoder | ForeignEncoder, outputs: int, *, pooler: bool, seed: int) -> CrossEncoder:
+def _tell_what_to_see(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, folder: Path) -> None:
+    """Tell the encoder's layers which tokens see which, or say that it cannot be told."""
+    config = encoder.config
+    ranker.check_layers(config.num_hidden_layers)
+    told = ranker.apart > 0 or ranker.similarity > 0 or ranker.attention_layers is not None
+    if isinstance(encoder, ForeignEncoder):
+        encoder.check_rule(ranker.attention, folder)
+        if told or any(field.alone for field in ranker.template.build().fields):
+            problem = "only BERT can read texts apart or follow a rule in some layers"
+            raise InputError(folder, None, f"a model of the type {config.model_type}; {problem}")
+        return
+    if (ranker.apart or ranker.similarity) and config.type_vocab_size < 2:
+        raise InputError(folder, None, "it knows one segment only: query and document cannot be told apart")
+    encoder.apart, encoder.ruled = ranker.apart, ranker.attention_layers
+
+
+def new_cross_encoder(
+    encoder: Encoder | ForeignEncoder, outputs: int, *, pooler: bool, seed: int, similarity: float = 0.0
+) -> CrossEncoder:
     """A cross-encoder with a new head, the same for the same seed."""
     names = HEADS.get(encoder.config.model_type)
+    activation = names.activation if names else "tanh"
     with seeded(seed):
-        return CrossEncoder(encoder, outputs, pooler=pooler, activation=names.activation if names else "tanh")
+        return CrossEncoder(encoder, outputs, pooler=pooler, activation=activation, similarity=similarity)
+
+
+def start_as_bi_encoder(model: CrossEncoder) -> None:
+    """Let the similarity be all there is at first: the head says 0, and the document's segment is the query's, which is
+    the only one a bi-encoder has seen.
+    """
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+        if isinstance(model.encoder, Encoder):
+            model.encoder.segments.weight[1:] = model.encoder.segments.weight[:1]
 
 
 @contextmanager

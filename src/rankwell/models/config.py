@@ -8,12 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.templates import Template
-from rankwell.inputs.windows import Windows
+from rankwell.inputs.windows import Unit, Windows
 from rankwell.models.shape import AttentionRule as AttentionRule
 from rankwell.models.shape import EncoderConfig as EncoderConfig
 
@@ -44,6 +44,7 @@ class WindowsConfig(BaseModel):
     size: int = 100
     stride: int = 50
     aggregate: str = "max"
+    unit: Unit = "words"
 
     def build(self) -> Windows:
         """The windows."""
@@ -58,6 +59,12 @@ class RankerConfig(BaseModel):
     version: Literal[1] = 1
     template: TemplateConfig = TemplateConfig()
     attention: AttentionRule = "full"
+    attention_layers: tuple[int, ...] | None = None
+    """The layers that follow the attention rule, from 0 on; in the others a token sees all. None: every layer."""
+    apart: int = Field(default=0, ge=0)
+    """How many of the first layers read query and document apart, as a bi-encoder does."""
+    similarity: float = Field(default=0.0, ge=0)
+    """How many times the cosine of the query's and the document's mean states is added to the score; 0 for none."""
     head: HeadKind = "two_logits"
     pooler: bool = True
     """Whether BERT's pooler (dense + tanh) stands between [CLS] and the head, as in transformers' classifiers."""
@@ -68,6 +75,21 @@ class RankerConfig(BaseModel):
     """The training stages that made the model, oldest first."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """Measured figures: name → value, with the data they were measured on."""
+
+    @model_validator(mode="after")
+    def _score_alone(self) -> RankerConfig:
+        if self.similarity and self.head != "score":
+            raise ValueError(f"a similarity is added to a score, but the head has {self.head.replace('_', ' ')}")
+        return self
+
+    def check_layers(self, layers: int) -> None:
+        """An error where an encoder of so many layers cannot be read as this says."""
+        most = layers if self.similarity else layers - 1
+        if self.apart > most:
+            raise RankwellError(f"{self.apart} layers read query and document apart; of {layers}, at most {most} may")
+        wrong = [number for number in self.attention_layers or () if not 0 <= number < layers]
+        if wrong:
+            raise RankwellError(f"no layer has the number {wrong[0]}: there are {layers}, from 0 on")
 
     def reading(self) -> Windows | None:
         """The windows documents are read in, None where what does not fit is cut."""

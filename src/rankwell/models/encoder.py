@@ -7,7 +7,7 @@ a padded grid, and on a GPU, or scoring on a CPU, not even that. Query, key and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.attention import Layout, Packed, attend, attend_first
+from rankwell.models.attention import Layout, Packed, attend, attend_first, without_rule
 from rankwell.models.shape import EncoderConfig
 
 if TYPE_CHECKING:
@@ -94,10 +94,16 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embeddings and layers."""
+    """Embeddings and layers.
 
-    def __init__(self, config: EncoderConfig):
+    ``apart`` is how many of the first layers read the parts of a sequence apart, ``ruled`` which layers follow the
+    attention rule (``None``: all of them).
+    """
+
+    def __init__(self, config: EncoderConfig, *, apart: int = 0, ruled: Sequence[int] | None = None):
         super().__init__()
+        self.apart = apart
+        self.ruled = ruled
         if config.hidden_act not in ACTIVATIONS:
             raise RankwellError(f"no activation is called {config.hidden_act!r} (known: {', '.join(ACTIVATIONS)})")
         self.config = config
@@ -134,23 +140,58 @@ class Encoder(nn.Module):
             x = self._embed_packed(tokens, segments, positions, layout)
         else:
             x = self.embed(tokens, segments, positions)
-        for layer in self.layers[:-1]:
-            x = layer(x, layout)
+        *views, last = self.views(layout)
+        for layer, view in zip(self.layers, views, strict=False):
+            x = layer(x, view)
         final = self.layers[-1]
         assert isinstance(final, Layer)
-        return final.forward_first(x, layout) if first_only else final(x, layout)
+        return final.forward_first(x, last) if first_only else final(x, last)
+
+    def views(self, layout: Layout | Packed) -> list[Layout | Packed]:
+        """What each layer sees of a batch."""
+        parts = layout.parts
+        views: list[Layout | Packed] = []
+        for number in range(len(self.layers)):
+            seen = parts if number < self.apart else layout
+            assert seen is not None
+            views.append(seen if self.ruled is None or number in self.ruled else without_rule(seen))
+        return views
+
+    def masks(self, ruled: Tensor, free: Tensor, segments: Tensor) -> list[Tensor]:
+        """The same as masks (B, 1, L, L): ``ruled`` and ``free`` are those with and without the rule, ``segments`` is
+        (B, L). Layers that see the same have the same tensor.
+        """
+        follows = [self.ruled is None or number in self.ruled for number in range(len(self.layers))]
+        masks = [ruled if follow else free for follow in follows]
+        if self.apart:
+            query = segments == 0
+            same = query[:, None, :, None] == query[:, None, None, :]
+            apart = {True: ruled & same, False: free & same}
+            masks[: self.apart] = [apart[follow] for follow in follows[: self.apart]]
+        return masks
 
 
 class CrossEncoder(nn.Module):
     """An encoder and a head over ``[CLS]``: 2 logits (not relevant, relevant), 1 score, or a logit for each class.
 
-    ``pooler`` puts a dense layer between the two, with ``activation`` after it: BERT's has tanh, others' differ.
+    ``pooler`` puts a dense layer between the two, with ``activation`` after it: BERT's has tanh, others' differ. With
+    ``similarity`` the score has so many times the cosine of the parts' mean states added, as a bi-encoder compares
+    texts; the parts may see each other, except in the encoder's layers that read them apart.
     """
 
-    def __init__(self, encoder: Encoder | ForeignEncoder, outputs: int, *, pooler: bool, activation: str = "tanh"):
+    def __init__(
+        self,
+        encoder: Encoder | ForeignEncoder,
+        outputs: int,
+        *,
+        pooler: bool,
+        activation: str = "tanh",
+        similarity: float = 0.0,
+    ):
         super().__init__()
         hidden = encoder.config.hidden_size
         self.encoder = encoder
+        self.similarity = similarity
         self.pooler = nn.Linear(hidden, hidden) if pooler else None
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(encoder.config.hidden_dropout_prob)
@@ -160,13 +201,23 @@ class CrossEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
         """The logits (B, outputs)."""
-        first = self.encoder(tokens, segments, positions, layout)
+        states = self.encoder(tokens, segments, positions, layout, first_only=not self.similarity)
+        first = states.index_select(0, layout.first) if self.similarity else states
         if self.pooler is not None:
             first = self.activation(self.pooler(first))
         # In 16 bits a score has two or three digits and candidates would tie, so the head is computed in 32.
         with torch.autocast(first.device.type, enabled=False):
             weight, bias = self.head.weight.float(), self.head.bias.float()
-            return functional.linear(self._drop(first.float(), layout), weight, bias)
+            logits = functional.linear(self._drop(first.float(), layout), weight, bias)
+            if self.similarity:
+                assert layout.parts is not None
+                logits = logits + self.similarity * compare_parts(states.float(), layout.parts.lengths)[:, None]
+            return logits
+
+    @property
+    def needs_parts(self) -> bool:
+        """Whether a batch's layout must say where its sequences' parts are."""
+        return bool(self.similarity) or getattr(self.encoder, "apart", 0) > 0
 
     def _drop(self, first: Tensor, layout: Layout | Packed) -> Tensor:
         if not (self.training and isinstance(layout, Packed)):
@@ -176,6 +227,19 @@ class CrossEncoder(nn.Module):
 
         layers = self.encoder.config.num_hidden_layers
         return dropout_trained(first, self.dropout.p, layout.seeds, site=1 + 3 * layers)
+
+
+def compare_parts(states: Tensor, lengths: Tensor) -> Tensor:
+    """The cosine of the mean states of each sequence's two parts: (T, H) and (2B,) → (B,)."""
+    sums = torch.segment_reduce(states, "sum", lengths=lengths.long(), unsafe=True, initial=0)
+    # What only fills a batch up has no second part: its mean is 0, and so is what goes back through it.
+    means = sums / lengths.clamp(min=1)[:, None]
+    return cosine(means[0::2], means[1::2])
+
+
+def cosine(one: Tensor, other: Tensor) -> Tensor:
+    """(B, H) and (B, H) → (B,)."""
+    return (functional.normalize(one, dim=1) * functional.normalize(other, dim=1)).sum(dim=1)
 
 
 def relevance(logits: Tensor) -> Tensor:

@@ -25,8 +25,17 @@ from rankwell.core.manifest import digest, file_digest
 from rankwell.models.attention import dense_mask
 from rankwell.models.checkpoints import load_checkpoint, read_tensors
 from rankwell.models.config import AttentionRule
-from rankwell.models.encoder import CrossEncoder, Layer
-from rankwell.models.exported import GRAPHS, RECORD, Backend, ExportRecord, Precision, check_precision, graph_inputs
+from rankwell.models.encoder import CrossEncoder, Encoder, Layer, cosine
+from rankwell.models.exported import (
+    FIXED,
+    GRAPHS,
+    RECORD,
+    Backend,
+    ExportRecord,
+    Precision,
+    check_precision,
+    graph_inputs,
+)
 from rankwell.models.names import find_model
 from rankwell.models.quantised import GROUP, quantise_tensors
 from rankwell.models.quantised import WEIGHTS as QUANTISED
@@ -47,12 +56,16 @@ _OTHER_FILES = (*_SOURCE_FILES[1:], "special_tokens_map.json", "README.md")
 
 
 class GridEncoder(nn.Module):
-    """A :class:`CrossEncoder` over a padded grid: (B, L) inputs → logits (B, 1 or 2)."""
+    """A :class:`CrossEncoder` over a padded grid: (B, L) inputs → logits (B, 1 or 2).
 
-    def __init__(self, model: CrossEncoder, rule: AttentionRule):
+    With ``alone`` the second segment's positions are counted from its own first token.
+    """
+
+    def __init__(self, model: CrossEncoder, rule: AttentionRule, *, alone: bool = False):
         super().__init__()
         self.model = model
         self.rule = rule
+        self.alone = alone
         self.projections = nn.ModuleList([part for layer in _layers(model) for part in _projections(layer)])
 
     def forward(
@@ -60,20 +73,38 @@ class GridEncoder(nn.Module):
     ) -> Tensor:
         """The logits; see :mod:`rankwell.models.exported` for the inputs."""
         batch, longest = tokens.shape
-        mask = real[:, None, None, :]
+        free = mask = real[:, None, None, :]
         if words is not None and last is not None:
             mask = dense_mask(words, last, real, self.rule)
-        bias = torch.where(mask, 0.0, _CLOSED)
+        encoder = self.model.encoder
+        assert isinstance(encoder, Encoder)
+        masks = encoder.masks(mask, free, segments)
+        made = {id(mask): torch.where(mask, 0.0, _CLOSED) for mask in masks}
+        biases = [made[id(mask)] for mask in masks]
         positions = torch.arange(longest).expand(batch, longest)
-        x = self.model.encoder.embed(tokens.flatten(), segments.flatten(), positions.flatten())
+        if self.alone:
+            before = (real & (segments == 0)).sum(dim=1, keepdim=True)
+            positions = torch.where(segments == 0, positions, positions - before)
+        x = encoder.embed(tokens.flatten(), segments.flatten(), positions.flatten())
         *layers, final = _layers(self.model)
         for number, layer in enumerate(layers):
-            x = layer.finish(x, self._attend(number, x, x, bias, batch))
-        first = x.reshape(batch, -1, x.shape[1])[:, 0]
-        first = final.finish(first, self._attend(len(layers), first, x, bias[:, :, :1], batch))
+            x = layer.finish(x, self._attend(number, x, x, biases[number], batch))
+        if self.model.similarity:
+            x = final.finish(x, self._attend(len(layers), x, x, biases[-1], batch))
+            first = x.reshape(batch, -1, x.shape[1])[:, 0]
+        else:
+            first = x.reshape(batch, -1, x.shape[1])[:, 0]
+            first = final.finish(first, self._attend(len(layers), first, x, biases[-1][:, :, :1], batch))
         if self.model.pooler is not None:
             first = torch.tanh(self.model.pooler(first))
         logits: Tensor = self.model.head(first)
+        if self.model.similarity:
+            states = x.reshape(batch, -1, x.shape[1])
+            # Sums will do: a vector's length is not in its cosine.
+            query, document = (
+                (states * (real & part)[:, :, None]).sum(dim=1) for part in (segments == 0, segments != 0)
+            )
+            logits = logits + self.model.similarity * cosine(query, document)[:, None]
         return logits
 
     def _attend(self, number: int, rows: Tensor, x: Tensor, bias: Tensor, batch: int) -> Tensor:
@@ -134,17 +165,16 @@ def export_model(
     record = ExportRecord(
         backend=backend,
         precision=precision,
-        attention=config.attention,
-        head=config.head,
-        pooler=config.pooler,
+        **{name: getattr(config, name) for name in FIXED},
         opset=OPSET,
         reduced_range=reduced_range and precision == "int8",
         source=_source_hash(source),
         packages=packages,
     )
+    alone = any(field.alone for field in config.template.build().fields)
     with atomic_folder(out) as temporary:
         traced = temporary / "traced.onnx"
-        grid = GridEncoder(model, config.attention).eval()
+        grid = GridEncoder(model, config.attention, alone=alone).eval()
         _trace(grid, traced)
         if backend == "openvino":
             _to_openvino(traced, temporary / GRAPHS[backend], precision)
@@ -226,7 +256,9 @@ def _quantise(model: GridEncoder, traced: Path, path: Path, reduced_range: bool)
 def _cls_weights(model: GridEncoder) -> set[str]:
     """The names of the weights that are applied to one token a sequence: the last query and what follows it."""
     final = len(model.model.encoder.layers) - 1
-    prefixes = ("model.head.", "model.pooler.", f"model.encoder.layers.{final}.", f"projections.{3 * final}.")
+    prefixes: tuple[str, ...] = ("model.head.", "model.pooler.")
+    if not model.model.similarity:  # which needs the last layer of every token
+        prefixes += (f"model.encoder.layers.{final}.", f"projections.{3 * final}.")
     return {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
 
 

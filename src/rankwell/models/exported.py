@@ -29,6 +29,8 @@ Backend = Literal["onnx", "openvino"]
 Precision = Literal["fp32", "int8", "f16"]
 RECORD = "export.json"
 GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
+FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
+"""What of a ranker's configuration is in its graph."""
 PRECISIONS: dict[Backend, tuple[Precision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
 
 
@@ -41,6 +43,9 @@ class ExportRecord(BaseModel):
     backend: Backend
     precision: Precision
     attention: AttentionRule
+    attention_layers: tuple[int, ...] | None = None
+    apart: int = 0
+    similarity: float = 0.0
     head: HeadKind
     pooler: bool
     opset: int
@@ -95,7 +100,7 @@ def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerCon
 
 def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:
     """An error where a configuration asks for what is fixed in the graph."""
-    for name in ("attention", "head", "pooler"):
+    for name in FIXED:
         have, asked = getattr(record, name), getattr(config, name)
         if have != asked:
             raise RankwellError(

@@ -11,7 +11,7 @@ a :class:`Form` of which there are few, with sequences that no one asked for, an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -48,19 +48,24 @@ class Form:
     sequences: int
     tiles: int
     masked: bool
+    part_tiles: int = 0
+    """The tiles of the sequences' parts, 0 where nobody asks for parts."""
 
     @classmethod
-    def around(cls, tokens: int, sequences: int, rows: int, *, masked: bool) -> Form:
+    def around(cls, tokens: int, sequences: int, rows: int, *, masked: bool, parts: bool = False) -> Form:
         """The form of a batch that is filled up: some 2 % more tokens, and tiles enough for any lengths."""
         width = LEAST
         while width * 32 <= tokens:
             width *= 2
         tokens = -(-(tokens + SPARE) // width) * width
         sequences += SPARE
-        return cls(tokens, sequences, tokens // rows + sequences, masked)
+        whole = tokens // rows
+        return cls(tokens, sequences, whole + sequences, masked, whole + 2 * sequences if parts else 0)
 
     def parts(self) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
-        """Type and shape of: tokens, positions, words, tiles, sequences, segments, last pieces, seed."""
+        """Type and shape of: tokens, positions, words, tiles and sequences, the same of parts, segments, last pieces,
+        seed.
+        """
         known = self.tokens if self.masked else 0
         long, short = torch.int32, torch.int8
         return (
@@ -69,6 +74,8 @@ class Form:
             (long, (known,)),
             (long, (self.tiles, 3)),
             (long, (self.sequences, 3)),
+            (long, (self.part_tiles, 3)),
+            (long, (2 * self.sequences if self.part_tiles else 0, 3)),
             (short, (self.tokens,)),
             (short, (known,)),
             (long, (1,)),
@@ -94,16 +101,24 @@ def packed_blocks(encoder: nn.Module, rule: AttentionRule) -> Blocks | None:
 class Placer:
     """Puts sequences on a device, packed where it is given ``blocks`` (see :func:`packed_blocks`), else on the grid.
 
-    With ``seeded`` a packed batch brings a seed for its dropout, drawn from torch's generator on the CPU.
+    With ``seeded`` a packed batch brings a seed for its dropout, drawn from torch's generator on the CPU. With
+    ``parts`` the layout has one of the parts, too.
     """
 
     def __init__(
-        self, device: torch.device, rule: AttentionRule, blocks: Blocks | None = None, *, seeded: bool = False
+        self,
+        device: torch.device,
+        rule: AttentionRule,
+        blocks: Blocks | None = None,
+        *,
+        seeded: bool = False,
+        parts: bool = False,
     ):
         self.device = device
         self.rule = rule
         self.blocks = blocks
         self._seeded = seeded
+        self._parts = parts
         on_gpu = device.type == "cuda"
         self._copies = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call,unused-ignore]
 
@@ -121,6 +136,9 @@ class Placer:
 
         words, last = move(sequences.words, torch.int32), move(sequences.last, torch.bool)
         layout = make_layout(words, last, torch.from_numpy(sequences.ends), self.rule)
+        if self._parts:
+            parts = make_layout(words, last, torch.from_numpy(part_ends(sequences)), self.rule)
+            layout = replace(layout, parts=parts)
         tokens, segments = move(sequences.tokens, torch.int64), move(sequences.segments, torch.int64)
         return Batch(tokens, segments, move(sequences.positions, torch.int64), layout)
 
@@ -133,13 +151,17 @@ class Placer:
         if masked and int(sequences.words.max(initial=0)) >= WORDS:
             raise RankwellError(f"a sequence of over {WORDS:,} words")
         ends, count = sequences.ends, len(sequences.tokens)
+        ends_of_parts = part_ends(sequences) if self._parts else ends[:0]
         if fill:
-            form = Form.around(count, len(ends), blocks.rows, masked=masked)
+            form = Form.around(count, len(ends), blocks.rows, masked=masked, parts=self._parts)
             spare = np.linspace(count, form.tokens, SPARE + 1).astype(np.int64)[1:]
             ends = np.concatenate([ends, spare])
+            if self._parts:
+                ends_of_parts = np.concatenate([ends_of_parts, np.repeat(spare, 2)])
         tiles, table = make_tiles(ends, blocks.rows)
+        part_tiles, part_table = make_tiles(ends_of_parts, blocks.rows)
         if not fill:
-            form = Form(count, len(ends), len(tiles), masked)
+            form = Form(count, len(ends), len(tiles), masked, len(part_tiles))
         seed = np.array([draw_seed() if self._seeded else 0], np.int32)
         nothing = sequences.words[:0]
         words, last = (sequences.words, sequences.last) if masked else (nothing, nothing)
@@ -148,7 +170,8 @@ class Placer:
         memory = block.numpy()
         if fill:
             memory[:] = 0
-        parts = (sequences.tokens, sequences.positions, words, tiles, table, sequences.segments, last, seed)
+        tables = (tiles, table, part_tiles, part_table)
+        parts = (sequences.tokens, sequences.positions, words, *tables, sequences.segments, last, seed)
         for part, begin in zip(parts, begins, strict=True):
             memory[begin : begin + part.nbytes].view(part.dtype)[:] = part.reshape(-1)
         if self._copies is not None:
@@ -165,8 +188,8 @@ class Placer:
 class BlockPlacer(Placer):
     """Puts sequences on a device for a :class:`~rankwell.models.graphs.GraphedEncoder`: packed, filled up, seeded."""
 
-    def __init__(self, device: torch.device, rule: AttentionRule, blocks: Blocks):
-        super().__init__(device, rule, blocks, seeded=True)
+    def __init__(self, device: torch.device, rule: AttentionRule, blocks: Blocks, *, parts: bool = False):
+        super().__init__(device, rule, blocks, seeded=True, parts=parts)
 
     def __call__(self, sequences: Sequences) -> Any:
         """The batch, a :class:`Block`."""
@@ -179,12 +202,23 @@ def open_block(data: Tensor, form: Form, rule: AttentionRule, blocks: Blocks, *,
     from rankwell.models.triton_attention import pack
 
     begins, _ = _places(form)
-    tokens, positions, words, tiles, sequences, segments, last, seeds = (
+    tokens, positions, words, tiles, sequences, part_tiles, part_sequences, segments, last, seeds = (
         data[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
         for (dtype, shape), begin in zip(form.parts(), begins, strict=True)
     )
     layout = pack(words, last, tiles, sequences, rule, blocks, seeds if seeded else None)
+    if form.part_tiles:
+        parts = pack(words, last, part_tiles, part_sequences, rule, blocks, layout.seeds)
+        layout = replace(layout, parts=parts)
     return Batch(tokens, segments, positions, layout)
+
+
+def part_ends(sequences: Sequences) -> NDArray[np.int64]:
+    """Where the two parts of each sequence end (2B,): the tokens of segment 0, and the others."""
+    lengths = sequences.lengths()
+    begins = sequences.ends - lengths
+    own = np.add.reduceat(sequences.segments == 0, begins, dtype=np.int64) if len(begins) else begins
+    return np.stack([begins + own, sequences.ends], axis=1).reshape(-1)
 
 
 def _places(form: Form) -> tuple[list[int], int]:

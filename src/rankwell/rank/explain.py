@@ -33,7 +33,7 @@ except ImportError:
     raise MissingExtraError("torch", "models", "explaining a score") from None
 
 from rankwell.models.attention import dense_mask
-from rankwell.models.encoder import CrossEncoder, Layer
+from rankwell.models.encoder import CrossEncoder, Encoder, Layer, cosine
 from rankwell.rank.torch_engine import TorchEngine
 
 Head = int | Literal["mean"]
@@ -255,19 +255,25 @@ def dense_pass(
         torch.from_numpy(values).to(device, torch.int64)
         for values in (sequence.tokens, sequence.segments, sequence.positions, sequence.words)
     )
-    mask = dense_mask(words[None], torch.from_numpy(sequence.last).to(device)[None], None, rule)[0, 0]
+    mask = dense_mask(words[None], torch.from_numpy(sequence.last).to(device)[None], None, rule)
     x = encoder.embed(tokens, segments, positions)
+    assert isinstance(encoder, Encoder)
+    masks = encoder.masks(mask, torch.ones_like(mask), segments[None])
     kept = []
-    for layer in encoder.layers:
+    for layer, seen in zip(encoder.layers, masks, strict=True):
         assert isinstance(layer, Layer)
         query, key, value = layer.qkv(x).view(len(x), 3, layer.heads, -1).permute(1, 2, 0, 3)  # (heads, L, size) each
         fit = (query @ key.transpose(1, 2)).float() * query.shape[-1] ** -0.5
-        weights = fit.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+        weights = fit.masked_fill(~seen[0], -torch.inf).softmax(dim=-1)
         kept.append(weights.cpu())
         x = layer.finish(x, (weights.to(x.dtype) @ value).transpose(0, 1).flatten(1))
     first = x[:1] if model.pooler is None else torch.tanh(model.pooler(x[:1]))
-    logits: Logits = model.head(first).float().cpu().numpy()
-    return logits, torch.stack(kept).numpy(), mask.cpu().numpy()
+    scores = model.head(first).float()
+    if model.similarity:
+        query, document = (x[part].float().mean(dim=0, keepdim=True) for part in (segments == 0, segments != 0))
+        scores = scores + model.similarity * cosine(query, document)[:, None]
+    logits: Logits = scores.cpu().numpy()
+    return logits, torch.stack(kept).numpy(), mask[0, 0].cpu().numpy()
 
 
 def _as_ranker(loaded: Loaded) -> Ranker:

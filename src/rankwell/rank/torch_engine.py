@@ -112,7 +112,7 @@ class TorchEngine:
         if packed and blocks is None:
             size = model.encoder.config.head_size
             raise RankwellError(f"packed attention needs the package triton and a BERT; it knows no heads of {size}")
-        self._place = Placer(self.device, rule, blocks)
+        self._place = Placer(self.device, rule, blocks, parts=model.needs_parts)
         self._halved = False
         for layer in model.modules():
             if isinstance(layer, Layer):

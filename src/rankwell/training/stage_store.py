@@ -47,8 +47,9 @@ class Planned:
 
 def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, Any]:
     """What stages may depend on; ``start`` and ``data`` are hashes of the first checkpoint, collection and splits."""
-    model = recipe.model.model_dump(mode="json", exclude={"start", "adapt", "attention"})
-    return {"start": start, "inputs": model, "attention": recipe.model.attention, "seed": recipe.seed, **data}
+    model = recipe.model.model_dump(mode="json", exclude={"start", "adapt", "attention", "attention_layers"})
+    attention = [recipe.model.attention, recipe.model.attention_layers]
+    return {"start": start, "inputs": model, "attention": attention, "seed": recipe.seed, **data}
 
 
 def plan_stages(recipe: Recipe, kinds: Mapping[str, StageKind], parts: Mapping[str, Any]) -> list[Planned]:

@@ -44,7 +44,7 @@ STAGES: dict[str, StageKind] = {
     "pretrain": StageKind(
         PretrainOptions, texts.pretrain, reads=frozenset({"collection", "start", "attention", "seed"})
     ),
-    "pointwise": StageKind(PointwiseOptions, ranking.pointwise, check=ranking.check_lists, measure=rerank_dev),
+    "pointwise": StageKind(PointwiseOptions, ranking.pointwise, check=ranking.check_pointwise, measure=rerank_dev),
     "denoise": StageKind(DenoiseOptions, ranking.denoise_stage, check=ranking.check_denoise, reads=PARTS - {"dev"}),
     "listwise": StageKind(ListwiseOptions, ranking.listwise, check=ranking.check_lists, measure=rerank_dev),
     "duo": StageKind(DuoOptions, ranking.duo, check=ranking.check_lists, measure=ranking.measure_duo),

@@ -170,6 +170,13 @@ def check_lists(work: Work, options: ListOptions) -> None:
         training_candidates(work, work.data.collection.store, skip=options.skip, depth=options.depth)
 
 
+def check_pointwise(work: Work, options: PointwiseOptions) -> None:
+    """The same, and that there are two logits."""
+    if work.recipe.model.similarity:
+        raise RankwellError("stages.pointwise: a model with a similarity has one score, not two logits; leave it out")
+    check_lists(work, options)
+
+
 def _fit(work: Work, options: ListOptions, folder: Path, ranker: _Ranker, description: str) -> Produced:
     documents = ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents, skip=options.skip, depth=options.depth)

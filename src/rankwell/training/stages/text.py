@@ -57,6 +57,7 @@ def pretrain(work: Work, options: PretrainOptions, folder: Path) -> Produced:
     """Masked words and next spans of the collection itself; also leaves ``domain-gap.json``."""
     model, tokenizer = load_pretraining(work.model, seed=work.seed)
     documents = work.data.tokens(tokenizer)
+    model.encoder.ruled = work.recipe.model.attention_layers
     gap = measure_domain_gap(count_words(work.data.collection.store), tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_text(folder / "domain-gap.json") as file:
