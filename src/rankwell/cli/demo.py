@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from rich.console import Console
 
-    from rankwell.corpus.records import Query, Run
+    from rankwell.corpus.records import Query, Ranking, Run
     from rankwell.retrieve.index import Index
 
 MEASURES = "RR(rel=2)@10 nDCG@10 R(rel=2)@100"
-QUERY = "what kind of fish is bogue"
+QID = "D025"
 DEPTH = 10
+SHOWN = 3
 
 
 def demo(
@@ -28,8 +29,6 @@ def demo(
         rankwell demo
     """
     from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
 
     from rankwell import sample
     from rankwell.corpus.analyser import Analyzer
@@ -37,7 +36,7 @@ def demo(
     from rankwell.corpus.formats import write_run
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
-    from rankwell.models import names
+    from rankwell.models.names import DEFAULT, default_lacks
     from rankwell.retrieve.index import Index
 
     console = Console(highlight=False)
@@ -49,41 +48,60 @@ def demo(
     words = Index.build(dataset.documents(), out / "index-plain", overwrite=True, analyzer=Analyzer.plain())
     console.print(f"   {len(stems):,} passages, {stems.terms:,} terms in {out / 'index'}\n")
 
-    console.print(f"[bold]2. Search[/bold]  {QUERY}")
-    wanted = set(stems.analyzer.terms(QUERY))
-    for rank, (docid, score) in enumerate(stems.rank(QUERY, k=3), 1):
-        passage = Text(stems.text(docid))
-        for word in stems.analyzer.words(passage.plain):
+    query = next(query for query in queries if query.qid == QID)
+    console.print(f"[bold]2. Search[/bold]  {query.text}")
+    files = {"BM25, plain words": "bm25-plain", "BM25": "bm25"}
+    runs = {"BM25, plain words": words.search(queries), "BM25": stems.search(queries)}
+    _show(console, stems, query, runs["BM25"][QID])
+
+    lacks = default_lacks()
+    console.print(f"\n[bold]3. Re-rank[/bold] the best {DEPTH} with {DEFAULT}, the default model")
+    if lacks is None:
+        from rankwell.rank.ranker import Ranker
+
+        best = Ranker().rerank(runs["BM25"], queries, stems, depth=DEPTH)
+        _show(console, stems, query, best[QID])
+        runs["re-ranked"] = _above(best, runs["BM25"])
+        files["re-ranked"] = "reranked"
+    else:
+        console.print(f"   left out: {lacks}", markup=False, soft_wrap=True)
+
+    console.print(f"\n[bold]4. Evaluate[/bold] {len(queries)} queries with graded judgments")
+    for name, file in files.items():
+        write_run(runs[name], out / f"{file}.run")
+    print("\n" + as_text(comparison_table(compare(qrels, runs, MEASURES))) + "\n")
+
+    console.print("[bold]5. Your own documents[/bold]")
+    console.print("   rankwell index collection.tsv --out my-index", markup=False)
+    console.print("   rankwell search my-index queries.tsv --out bm25.run", markup=False)
+    again = ""
+    if lacks is None:
+        rerank = "rankwell rerank bm25.run --queries queries.tsv --collection my-index --depth 100 --out reranked.run"
+        console.print(f"   {rerank}", markup=False, soft_wrap=True)
+        again = " reranked.run"
+    console.print(f"   rankwell evaluate qrels.txt bm25.run{again}", markup=False)
+    console.print("   rankwell serve    # the sample as a page; --index and --model serve yours", markup=False)
+
+
+def _show(console: Console, index: Index, query: Query, ranking: Ranking) -> None:
+    """The first of a ranking, with the query's words in colour."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    wanted = set(index.analyzer.terms(query.text))
+    for rank, (docid, score) in enumerate(ranking.head(SHOWN), 1):
+        passage = Text(index.text(docid))
+        for word in index.analyzer.words(passage.plain):
             if word.term in wanted:
                 passage.stylize("bold green", word.begin, word.end)
         passage.truncate(2 * (console.width - 6) - 12, overflow="ellipsis")
         console.print(f"   {rank}. {docid}  {score:.3f}")
         console.print(Padding(passage, (0, 0, 0, 6)))
 
-    console.print(f"\n[bold]3. Evaluate[/bold] {len(queries)} queries with graded judgments")
-    files = {"BM25, plain words": "bm25-plain", "BM25": "bm25"}
-    runs = {"BM25, plain words": words.search(queries), "BM25": stems.search(queries)}
-    if names.default_is_usable():
-        console.print(f"   {names.DEFAULT} re-ranks the best {DEPTH} of each")
-        runs["re-ranked"] = _reranked(runs["BM25"], queries, stems)
-        files["re-ranked"] = "reranked"
-    elif names.SHIPPED.is_dir():
-        console.print(f"   by BM25 alone; {names.DEFAULT} needs pip install 'rankwell[models]'", markup=False)
-    for name, file in files.items():
-        write_run(runs[name], out / f"{file}.run")
-    print("\n" + as_text(comparison_table(compare(qrels, runs, MEASURES))) + "\n")
 
-    console.print("[bold]4. Your own documents[/bold]")
-    console.print("   rankwell index collection.tsv --out my-index", markup=False)
-    console.print("   rankwell search my-index queries.tsv --out bm25.run", markup=False)
-    console.print("   rankwell evaluate qrels.txt bm25.run", markup=False)
-
-
-def _reranked(run: Run, queries: Sequence[Query], index: Index) -> Run:
-    """The first of each ranking in the default model's order, the others below them as they were."""
+def _above(best: Run, run: Run) -> Run:
+    """The re-ranked documents of each query above its others, which stay in their order."""
     from rankwell.corpus.records import Ranking, Run
-    from rankwell.rank.ranker import Ranker
 
-    best = Ranker().rerank(run, queries, index, depth=DEPTH)
-    whole = {qid: (*best[qid].docids, *ranking.docids[DEPTH:]) for qid, ranking in run.items()}
+    whole = {qid: (*best[qid].docids, *ranking.docids[len(best[qid]) :]) for qid, ranking in run.items()}
     return Run({qid: Ranking.of(docids, range(len(docids), 0, -1)) for qid, docids in whole.items()})

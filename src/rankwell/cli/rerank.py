@@ -13,7 +13,7 @@ from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_worke
 from rankwell.models.names import DEFAULT
 
 if TYPE_CHECKING:
-    from rankwell.inputs.windows import Windows
+    from rankwell.inputs.windows import Unit, Windows
 
 
 def rerank(
@@ -51,12 +51,12 @@ def rerank(
     ] = None,
     max_length: Annotated[int | None, typer.Option("--max-length", help="Most tokens of a sequence.")] = None,
     windows: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--windows",
-            min=0,
-            help="Read documents in windows of so many words; 0 cuts long ones. By default they are read in windows of "
-            "what fits.",
+            metavar="WORDS|sentences[:WORDS]",
+            help="Read documents in windows of so many words, or of whole sentences of up to so many, by default 100; "
+            "0 cuts long ones. Without it they are read in windows of what fits.",
         ),
     ] = None,
     stride: Annotated[int | None, typer.Option("--stride", help="Words from one window to the next.")] = None,
@@ -111,6 +111,9 @@ def rerank(
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100 --stride 50
         --aggregate top3 --cache scores.db --out windows.run
 
+        rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows sentences:150
+        --aggregate top3 --out sentences.run
+
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model mono --duo duo --out duo.run
 
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local --workers 4
@@ -123,6 +126,7 @@ def rerank(
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
     from rankwell.corpus.formats.lines import writable_id
+    from rankwell.inputs.windows import parse_windows
     from rankwell.models.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.fusion import interpolation
@@ -141,6 +145,7 @@ def rerank(
         raise RankwellError(f"--device is for the backend torch, not {backend}")
     cluster = cluster_of(ray, workers, device, cache=cache)
     fusion = None if fuse is None else interpolation(fuse, normalise)
+    asked_windows = None if windows is None else parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
     asked = {query.qid: replace(query, type=labels.get(query.qid)) for query in read_queries(queries)}
@@ -156,7 +161,7 @@ def rerank(
     here = "cpu" if cluster and backend == "torch" else device  # with --ray workers compute, this process only checks
     ranker = open_ranker(model, backend=backend, device=here, cache=kept, **changes)
     if isinstance(ranker, Ranker):
-        ranker.windows = _windows(ranker.windows, windows, stride, aggregate)
+        ranker.windows = _windows(ranker.windows, asked_windows, stride, aggregate)
         if labels and ranker.template.name != "typed":
             raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
@@ -230,16 +235,19 @@ def _check_sdnet(model: str, **given: object) -> None:
         raise RankwellError(f"{model} is an SDNet ranker: --{named} is for cross-encoders")
 
 
-def _windows(own: Windows | None, size: int | None, stride: int | None, aggregate: str | None) -> Windows | None:
+def _windows(
+    own: Windows | None, asked: tuple[Unit, int] | None, stride: int | None, aggregate: str | None
+) -> Windows | None:
     """The model's own windows, with what the user gave."""
     from rankwell.core.errors import RankwellError
     from rankwell.inputs.fitting import Fitting
     from rankwell.inputs.windows import Windows
 
-    if size == 0:
-        return None
-    if size is not None:
-        own = Windows(size, stride or (size + 1) // 2)
+    if asked is not None:
+        unit, size = asked
+        if size == 0:
+            return None
+        own = Windows(size, stride or (size + 1) // 2, unit=unit)
     elif stride is not None:
         if own is None or isinstance(own, Fitting):
             raise RankwellError("--stride needs --windows")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,13 +27,13 @@ def serve(
     ] = "torch",
     device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
     precision: Annotated[
-        Literal["fp32", "bf16"] | None,
+        Literal["auto", "fp32", "bf16"],
         typer.Option(
             "--precision",
-            help="Of torch: fp32 is exact; bf16 is much faster on a GPU, and on processors with AMX.",
-            show_default="bf16 on a GPU, else fp32",
+            help="Of torch: fp32 is exact, bf16 nearly; auto is bf16 where that is much faster: on a GPU, and on a "
+            "processor with AMX.",
         ),
-    ] = None,
+    ] = "auto",
     key: Annotated[
         str | None,
         typer.Option("--key", envvar="RANKWELL_KEY", help="A key that requests must bring; it allows /reload, too."),
@@ -73,18 +73,19 @@ def serve(
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
-    from rankwell.models.names import DEFAULT, default_is_usable
+    from rankwell.models.names import DEFAULT, default_lacks
     from rankwell.serve.experiments import check_experiments
     from rankwell.serve.limits import Batching, Limits
+    from rankwell.serve.precision import engine_options
     from rankwell.serve.server import Address, run
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
     check_experiments(experiment or ())
     models = tuple(model or ())
-    if index is None and not models and backend == "torch" and default_is_usable():
+    if index is None and not models and backend == "torch" and default_lacks() is None:
         models = (DEFAULT,)
-    options = _engine_options(backend, device, precision)
+    options = engine_options(backend, device, precision) if models else {}
     usual = Limits()
     limits = replace(
         usual,
@@ -99,7 +100,10 @@ def serve(
         service = Service(Sources(folder, models, backend, options), limits, batching)
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
-        typer.echo(f"rankwell: serving at http://{host}:{port}", err=True)
+        used = sorted(set(service.precision().values()))
+        how = f", scores in {' and '.join(used)}" if used else ""
+        how += " (exact ones: --precision fp32)" if "bf16" in used else ""
+        typer.echo(f"rankwell: serving at http://{host}:{port}{how}", err=True)
         run(service, Address(host, port, key or None, tuple(origin or ()), tuple(experiment or ()), drain_seconds))
 
 
@@ -118,21 +122,6 @@ def _index(folder: Path | None, with_model: bool) -> Iterator[Path | None]:
     with TemporaryDirectory(prefix="rankwell-sample-") as scratch:
         built = Index.build(open_dataset(sample.FOLDER).documents(), Path(scratch) / "sample")
         yield built.folder
-
-
-def _engine_options(backend: str, device: str | None, precision: str | None) -> dict[str, Any]:
-    from rankwell.core.errors import MissingExtraError, RankwellError
-
-    options: dict[str, Any] = {"device": device} if device else {}
-    if precision is None:
-        return options
-    if backend != "torch":
-        raise RankwellError(f"--precision is for the backend torch; that of {backend} is chosen by rankwell export")
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
-    return {**options, "dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
 
 
 def _require_packages() -> None:

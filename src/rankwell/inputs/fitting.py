@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.sentences import sentence_marks, sentence_starts
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, cut_windows
 
 _NO_LIMIT = (1 << 31) - 1
@@ -29,7 +31,7 @@ class Fitting(Windows):
 
 
 def window_fields(
-    template: Template, special: SpecialTokens, fields: Mapping[str, Pieces], windows: Windows | None
+    template: Template, tokenizer: Tokenizer, fields: Mapping[str, Pieces], windows: Windows | None
 ) -> tuple[dict[str, Pieces], Rows]:
     """The fields of the windows of pairs, a row for each window, and the pair each window belongs to.
 
@@ -40,14 +42,17 @@ def window_fields(
     if windows is None:
         return dict(fields), whole
     if isinstance(windows, Fitting):
-        costs, room = _costs_and_room(template, special, fields)
+        costs, room = _costs_and_room(template, tokenizer.special, fields)
         # A window that begins within a marked word marks what is left of it.
         begins, ends, pair_of = fit_windows(document, costs, room, spare=2 if template.markers else 0)
         if len(pair_of) == len(whole):
             return dict(fields), whole
         cut = document.cut(begins, ends - begins)
     else:
-        cut, pair_of = cut_windows(document, windows)
+        sentences = None
+        if windows.unit == "sentences":
+            sentences = sentence_starts(document, sentence_marks(tokenizer))
+        cut, pair_of = cut_windows(document, windows, sentences)
     return {name: cut if name == "document" else rows.take(pair_of) for name, rows in fields.items()}, pair_of
 
 
@@ -108,7 +113,9 @@ def _costs_and_room(template: Template, special: SpecialTokens, fields: Mapping[
         if f.name not in fields:
             continue
         need = fields[f.name].lengths()
-        room -= special.between * ((need > 0) | (f.name != "type"))  # an empty type vanishes together with its [SEP]
+        room -= f.alone + special.between * (
+            (need > 0) | (f.name != "type")
+        )  # an empty type vanishes together with its [SEP]
         if f.name in openings and f.cap:
             before = np.concatenate([[0], np.cumsum(openings[f.name])])
             need = need + 2 * (before[fields[f.name].ends] - before[fields[f.name].begins])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +15,27 @@ from rankwell.inputs.pieces import Pieces
 MOST_WINDOWS = 1000
 """The largest N of ``topN``."""
 
+Unit = Literal["words", "sentences"]
+Rows = NDArray[np.int64]
+_WINDOWS = re.compile(r"([0-9]{1,9})|sentences(?::([1-9][0-9]{0,8}))?")
+
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How documents are cut: windows of ``size`` words every ``stride`` words, their scores joined by ``aggregate``."""
+    """How documents are cut: windows of ``size`` words every ``stride`` words, their scores joined by ``aggregate``.
+
+    Those of ``unit`` sentences hold whole ones, as many as have ``size`` words together, and each begins with the
+    sentence that holds the word ``stride`` words after the beginning of the window before it.
+    """
 
     size: int = 100
     stride: int = 50
     aggregate: str = "max"
+    unit: Unit = "words"
 
     def __post_init__(self) -> None:
+        if self.unit not in get_args(Unit):
+            raise RankwellError(f"windows of {self.unit!r} are not known (known: {', '.join(get_args(Unit))})")
         if not 1 <= self.stride <= self.size:
             raise RankwellError(
                 f"windows of {self.size} words every {self.stride}: the stride must be from 1 to the size"
@@ -30,26 +43,80 @@ class Windows:
         parse_aggregate(self.aggregate)
 
 
-def cut_windows(documents: Pieces, windows: Windows) -> tuple[Pieces, NDArray[np.int64]]:
+def parse_windows(text: str) -> tuple[Unit, int]:
+    """What windows are made of, and their size in words, by default 100.
+
+    >>> parse_windows("100"), parse_windows("sentences"), parse_windows("sentences:150")
+    (('words', 100), ('sentences', 100), ('sentences', 150))
+    """
+    found = _WINDOWS.fullmatch(text)
+    if found is None:
+        raise RankwellError(f"windows {text!r}: expected a number of words, or sentences, or sentences:WORDS")
+    if found[1]:
+        return "words", int(found[1])
+    return "sentences", int(found[2] or Windows().size)
+
+
+def cut_windows(
+    documents: Pieces, windows: Windows, sentences: NDArray[np.bool_] | None = None
+) -> tuple[Pieces, NDArray[np.int64]]:
     """The windows of all documents as rows of their own, and the document each belongs to.
 
-    A window begins and ends between words. The last one reaches the document's end and, where the document is long
-    enough, is as long as the others; a document that fits is one window.
+    A window begins and ends between words, or between ``sentences``: whether one begins with a piece (T,). The last
+    one reaches the document's end and, where the document is long enough, is as full as the others; a document that
+    fits is one window. A sentence longer than a window is cut between words.
     """
     starts = np.flatnonzero(~documents.continues)  # where words begin; a text's first piece continues nothing
-    bounds = np.append(starts, len(documents.ids))
     first = np.searchsorted(starts, documents.begins)
     words = np.searchsorted(starts, documents.ends) - first
+    if windows.unit == "words":
+        begin, end, owners = _word_windows(first, words, windows)
+    elif sentences is None:
+        raise RankwellError("windows of sentences need to know where sentences begin")
+    else:
+        begin, end, owners = _sentence_windows(first, words, sentences[starts], windows)
+    bounds = np.append(starts, len(documents.ids))
+    begins = np.where(words[owners] > 0, bounds[begin], documents.begins[owners])
+    ends = np.where(words[owners] > 0, bounds[end], documents.begins[owners])
+    return documents.cut(begins, ends - begins), owners
+
+
+def _word_windows(first: Rows, words: Rows, windows: Windows) -> tuple[Rows, Rows, Rows]:
+    """The words windows begin and end with, and the document each belongs to, which has ``words`` from ``first`` on."""
     counts = np.maximum(1, -(-(words - windows.size) // windows.stride) + 1)
-    owners = np.repeat(np.arange(len(documents)), counts)
+    owners = np.repeat(np.arange(len(words)), counts)
     order = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
     begin = np.maximum(np.minimum(order * windows.stride, words[owners] - windows.size), 0)
     end = np.minimum(begin + windows.size, words[owners])
-    begins = np.where(
-        words[owners] > 0, bounds[np.minimum(first[owners] + begin, len(starts))], documents.begins[owners]
-    )
-    ends = np.where(words[owners] > 0, bounds[first[owners] + end], documents.begins[owners])
-    return documents.cut(begins, ends - begins), owners
+    return first[owners] + begin, first[owners] + end, owners
+
+
+def _sentence_windows(first: Rows, words: Rows, opens: NDArray[np.bool_], windows: Windows) -> tuple[Rows, Rows, Rows]:
+    """The same of whole sentences; ``opens`` says of each word whether it begins one."""
+    sentences = np.flatnonzero(opens)
+    lengths = np.diff(np.append(sentences, len(opens)))
+    # Of a sentence longer than a window each word is one: it is cut as if there were no sentences.
+    starts = np.flatnonzero(opens | np.repeat(lengths > windows.size, lengths))
+    bounds = np.append(starts, len(opens))
+    # Where a window that begins with each sentence ends, and where the one after it begins, at the latest there.
+    until = np.searchsorted(bounds, bounds + windows.size, side="right") - 1
+    step = np.searchsorted(starts, bounds + windows.stride, side="right") - 1
+    step = np.minimum(np.maximum(step, np.arange(len(bounds)) + 1), until)
+    begin, stop = np.searchsorted(starts, first), np.searchsorted(starts, first + words)
+    last = np.searchsorted(starts, np.maximum(first + words - windows.size, first))
+
+    # One window after the other, of all documents at once that have not reached their last.
+    owner = np.arange(len(words))
+    begins, owners = [begin[:0]], [owner[:0]]
+    while len(owner):
+        begin = np.minimum(begin, last[owner])
+        begins.append(begin)
+        owners.append(owner)
+        more = begin < last[owner]
+        owner, begin = owner[more], step[begin[more]]
+    order = np.argsort(owner := np.concatenate(owners), kind="stable")
+    owner, begin = owner[order], np.concatenate(begins)[order]
+    return bounds[begin], bounds[np.minimum(until[begin], stop[owner])], owner
 
 
 def parse_aggregate(name: str) -> tuple[str, tuple[float, ...]]:

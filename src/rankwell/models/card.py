@@ -82,7 +82,8 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     elif ranker.windows is not None:
         windows = ranker.windows
         rows["Long documents"] = (
-            f"windows of {windows.size} words every {windows.stride}, their scores joined by {windows.aggregate}"
+            f"windows of {'sentences of up to ' if windows.unit == 'sentences' else ''}{windows.size} words "
+            f"every {windows.stride}, their scores joined by {windows.aggregate}"
         )
     return _table(("", ""), rows)
 

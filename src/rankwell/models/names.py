@@ -13,6 +13,8 @@ DEFAULT = "rankwell-mini"
 SHIPPED = Path(__file__).parents[1] / "data" / DEFAULT
 _IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-]+)*)?")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
+_ABSENT = f"{DEFAULT}, the default model, is not part of this installation"
+_PACKAGES = ("torch", "safetensors", "tokenizers")
 _FILES = ["*.safetensors", "*.json", "*.txt"]
 
 
@@ -40,14 +42,17 @@ def find_model(name: str | Path = DEFAULT) -> Path:
     return folder
 
 
-def default_is_usable() -> bool:
-    """Whether the default model is here, with the packages that it needs: what is an extra then does without it."""
-    return SHIPPED.is_dir() and all(find_spec(package) for package in ("torch", "safetensors", "tokenizers"))
+def default_lacks() -> str | None:
+    """What keeps the default model from being used, for those that can do without it; ``None`` where nothing does."""
+    if not SHIPPED.is_dir():
+        return _ABSENT
+    missing = next((package for package in _PACKAGES if find_spec(package) is None), None)
+    return None if missing is None else str(MissingExtraError(missing, "models", f"{DEFAULT}, the default model,"))
 
 
 def _shipped() -> Path:
     if not SHIPPED.is_dir():
-        raise RankwellError(f"{DEFAULT}, the default model, is not part of this installation; name another one")
+        raise RankwellError(f"{_ABSENT}; name another one")
     return SHIPPED
 
 

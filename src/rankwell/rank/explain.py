@@ -206,7 +206,7 @@ def explain(
     fields = {"query": tokenizer.encode([query], stems=True), "document": tokenizer.encode([document], stems=True)}
     if type and len((label := tokenizer.encode([type.lower()])).ids):
         fields = {"type": label, **fields}
-    fields, _ = window_fields(template, tokenizer.special, fields, ranker.windows)
+    fields, _ = window_fields(template, tokenizer, fields, ranker.windows)
     pairs = len(fields["document"])
     sequences = lay_out_pairs(template, tokenizer.special, fields, segments=ranker.segments)
 

@@ -314,7 +314,7 @@ class Ranker:
             fields = {"query": queries.take(query_of[block]), "document": source.at(numbers[document_of[block]])}
             if len(types.ids):
                 fields["type"] = types.take(type_of[block])
-            fields, pair_of = window_fields(self.template, special, fields, self.windows)
+            fields, pair_of = window_fields(self.template, self.tokenizer, fields, self.windows)
             for part in _whole_pairs(pair_of):
                 some = np.arange(part.start, part.stop)
                 own = fields if len(some) == len(pair_of) else {name: rows.take(some) for name, rows in fields.items()}

@@ -131,8 +131,8 @@ def create_app(
 
     @app.get("/health", tags=["service"])
     async def health() -> Response:
-        """The process lives."""
-        return json_response({"status": "ok"})
+        """The process lives; what its models compute in."""
+        return json_response({"status": "ok", "precision": service.precision()})
 
     @app.get("/metrics", tags=["service"], response_class=PlainTextResponse)
     async def metrics() -> Response:

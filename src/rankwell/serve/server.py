@@ -80,5 +80,6 @@ def run(service: Service, address: Address) -> None:
         timeout_keep_alive=30,
     )
     about = {"host": address.host, "port": address.port, **{n: service.ready()[n] for n in ("models", "note")}}
+    about |= {"precision": service.precision()}
     LOG.info("serving", extra={"about": about})
     Server(config, service).run()

@@ -213,6 +213,10 @@ class Service:
             "limits": self.limits.shown(),
         }
 
+    def precision(self) -> dict[str, str]:
+        """What each model computes in."""
+        return {name: model.precision for name, model in self.state.models.items()}
+
     def models(self) -> Answer:
         """The models that are served."""
         state = self.state

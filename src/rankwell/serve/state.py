@@ -24,13 +24,14 @@ from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import TruncationReport, lay_out_pairs
 from rankwell.inputs.windows import aggregate_windows
 from rankwell.models.config import RankerConfig, read_encoder_config
-from rankwell.models.names import DEFAULT, find_model
+from rankwell.models.names import DEFAULT, default_lacks, find_model
 from rankwell.rank.engine import Logits, load, probability, relevance
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
+from rankwell.serve.precision import precision_of
 
-NO_MODEL = f"there is no re-ranker here: results are BM25's alone; serve one with --model, say {DEFAULT}"
+NO_MODEL = "there is no re-ranker here: results are BM25's alone; serve one with --model"
 WARM_UP = "how do bees keep warm in winter"
 
 
@@ -69,6 +70,8 @@ class Model:
     backend: str
     config: RankerConfig
     ranker: Ranker
+    precision: str
+    """What its scores are computed in: fp32 is exact."""
 
     @property
     def typed(self) -> bool:
@@ -91,7 +94,7 @@ class Model:
         if type:
             fields["type"] = self.pieces([type.lower()]).take(rows)
         windows = None if truncate else ranker.windows
-        fields, owners = window_fields(ranker.template, ranker.tokenizer.special, fields, windows)
+        fields, owners = window_fields(ranker.template, ranker.tokenizer, fields, windows)
         report = TruncationReport()
         sequences = lay_out_pairs(
             ranker.template,
@@ -110,6 +113,7 @@ class Model:
             "name": self.name,
             "backend": self.backend,
             "device": str(getattr(self.ranker.engine, "device", "cpu")),
+            "precision": self.precision,
             "template": template.name,
             "max_length": template.max_length,
             "max_query": template.max_query,
@@ -142,7 +146,10 @@ class State:
     @property
     def note(self) -> str | None:
         """What a user should know."""
-        return None if self.models else NO_MODEL
+        if self.models:
+            return None
+        lacks = default_lacks()
+        return f"{NO_MODEL} ({lacks})" if lacks else f"{NO_MODEL}, say {DEFAULT}"
 
     @cached_property
     def has_texts(self) -> bool:
@@ -205,7 +212,8 @@ def open_model(source: str, sources: Sources) -> Model:
     if {own.name for own in template.fields} - {"type"} != {"query", "document"}:
         raise RankwellError(f"{source}: its template, {template.name}, is not that of a re-ranker of single documents")
     ranker = Ranker(loaded.engine, loaded.tokenizer, template, windows=config.reading(), segments=loaded.segments)
-    model = Model(folder.resolve().name or source, folder, sources.backend, config, ranker)
+    precision = precision_of(loaded.engine, folder, sources.backend)
+    model = Model(folder.resolve().name or source, folder, sources.backend, config, ranker, precision)
     logits = ranker.engine.logits(model.lay_out(WARM_UP, model.pieces([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
         raise RankwellError(f"{source}: its scores are not numbers")

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rankwell.inputs.windows import Unit
+
 
 class Options(BaseModel):
     """A group of options; a key that is not among them is an error."""
@@ -231,6 +233,9 @@ class WindowsOptions(Options):
     """`windows`: reads long documents in windows and keeps the scores of the best; trains nothing."""
 
     # CCNU: windows of 100 words, the best 3.
+    unit: Unit = Field(
+        default="words", description="What windows are made of: so many words, or whole sentences of up to so many."
+    )
     size: int = Field(default=100, ge=0, description="Words of a window; 0 cuts documents at `model.max_length`.")
     stride: int = Field(default=50, ge=1, description="Words from one window to the next.")
     aggregate: str = Field(

@@ -37,6 +37,7 @@ from rankwell.training.stage_store import (
 )
 from rankwell.training.stages.first import with_first_stage
 
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.int8.safetensors")
 OWN_NAMES = {"recipe.yaml", "data", "stages", "model", "table.md", "results.json", "lock"}
 
 Say = Callable[[str], None]
@@ -186,7 +187,7 @@ def check_start(recipe: Recipe) -> Path:
     if template.max_length > encoder.max_position_embeddings:
         limit = encoder.max_position_embeddings
         raise RankwellError(f"model.max_length is {template.max_length}, but {folder} has {limit} positions")
-    if not any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
+    if not any((folder / name).is_file() for name in _WEIGHTS):
         raise InputError(folder, None, "no model.safetensors; weights are read from safetensors only")
     own = read_ranker_config(folder)
     if own is not None and not chosen.adapt:

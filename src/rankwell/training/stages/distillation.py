@@ -105,10 +105,8 @@ def gather(work: Work, options: DistilOptions) -> Asked:
     )
 
 
-def load_teachers(
-    work: Work, names: Sequence[str], texts: Sequence[str], folder: Path, max_length: int | None
-) -> list[Teacher]:
-    """The teachers, ready to score ``texts`` by number; the texts' vectors are kept in ``folder``."""
+def load_teachers(work: Work, names: Sequence[str], texts: Sequence[str], max_length: int | None) -> list[Teacher]:
+    """The teachers, ready to score ``texts`` by number; the texts' vectors are kept beside the collection's."""
     store = work.data.collection.store
     teachers: list[Teacher] = []
     for one in map(Named.of, names):
@@ -116,7 +114,7 @@ def load_teachers(
             teachers.append(CrossEncoderTeacher(one.load_ranker(work.device), texts, store))
             continue
         encoder = one.load_encoder(work.device, max_length)
-        place = folder / f"queries-{digest([encoder.name, list(texts)])}"
+        place = store.folder / f"asked-{digest([encoder.name, list(texts)])}"
         if not place.is_dir():
             vectors = encoder.encode(texts)
             if process_number() == 0:
@@ -176,11 +174,14 @@ def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Row
     return Candidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), names)
 
 
-def _kept_candidates(
-    work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher], folder: Path
-) -> Candidates:
-    """The candidates, found once: a search on a GPU need not find the same twice, and a resumed run must."""
-    place = folder / f"candidates-{asked.digest}"
+def _kept_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
+    """The candidates, found once: a search on a GPU need not find the same twice, and a resumed run must.
+
+    They lie beside the collection, where variants of a stage that ask the same find them.
+    """
+    settings = {name: getattr(options, name) for name in ("depth", "dense", "search", "teachers", "teacher_length")}
+    name = digest([asked.digest, settings, work.recipe.first_stage.model_dump(mode="json")])
+    place = work.data.collection.store.folder / f"candidates-{name}"
     if not place.is_dir():
         found = find_candidates(work, options, asked, teachers)
         if process_number() == 0:
@@ -229,8 +230,8 @@ def distil(work: Work, options: DistilOptions, folder: Path) -> Produced:
     ranker = load_one_score(work, options.head)
     folder.mkdir(parents=True, exist_ok=True)
     asked = gather(work, options)
-    teachers = load_teachers(work, options.teachers, asked.texts, folder, options.teacher_length)
-    candidates = _kept_candidates(work, options, asked, teachers, folder)
+    teachers = load_teachers(work, options.teachers, asked.texts, options.teacher_length)
+    candidates = _kept_candidates(work, options, asked, teachers)
     documents = ranker_tokens(work, ranker)
     lessons = Lessons(candidates, asked, teachers, options, len(work.data.collection.store), work.seed)
     stems = ranker.config.template.markers
@@ -289,7 +290,7 @@ def filter_stage(work: Work, options: FilterOptions, folder: Path) -> Produced:
     candidates = training_candidates(work, work.data.collection.store)
     by_id = {query.qid: query.text for query in work.data.train.queries}
     texts = [by_id[qid] for qid in candidates.qids]
-    teachers = load_teachers(work, options.teachers, texts, folder, options.teacher_length)
+    teachers = load_teachers(work, options.teachers, texts, options.teacher_length)
     scores = standard_scores(teachers, candidates)
     kept = keep_below_relevant(candidates, scores, options.margin)
     write_candidates(kept, folder / "candidates.run.gz")

@@ -76,7 +76,7 @@ def windows_stage(work: Work, options: WindowsOptions, folder: Path) -> Produced
     loaded = _load(work)
     scores = _scores_of(work, options, loaded, folder)
     if not (folder / "model").is_dir():
-        own = WindowsConfig(size=options.size, stride=options.stride, aggregate=options.aggregate)
+        own = WindowsConfig(size=options.size, stride=options.stride, aggregate=options.aggregate, unit=options.unit)
         link_model(work.model, folder / "model", _record(work, loaded.config, own if options.size else "cut"))
     several = scores.counts > 1
     figures = {
@@ -95,7 +95,7 @@ def measure_windows(work: Work, produced: Produced) -> Run:
 
 
 def _windows(options: WindowsOptions) -> Windows | None:
-    return Windows(options.size, options.stride, options.aggregate) if options.size else None
+    return Windows(options.size, options.stride, options.aggregate, options.unit) if options.size else None
 
 
 def _load(work: Work) -> Loaded:

@@ -1,0 +1,55 @@
+"""What a served model computes in: exactly, or in 16 bits where the processor does that much faster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.models.exported import read_export
+from rankwell.rank.engine import Engine
+
+Precision = Literal["auto", "fp32", "bf16"]
+# With AMX's tiles bf16 was 2.7 times as fast as fp32; with AVX-512's instructions for it (avx512_bf16) .6 times. Having
+# instructions is not enough, and those of Arm (bf16) are not measured yet.
+FAST_FLAG = "amx_bf16"
+CPU_INFO = Path("/proc/cpuinfo")
+_NAMES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
+
+
+def engine_options(backend: str, device: str | None = None, precision: Precision = "auto") -> dict[str, Any]:
+    """The options of a backend's engine. ``auto`` is bf16 on a GPU and on a processor made for it, and else fp32."""
+    options: dict[str, Any] = {"device": device} if device else {}
+    if backend != "torch":
+        if precision != "auto":
+            raise RankwellError(f"--precision is for the backend torch; that of {backend} is chosen by rankwell export")
+        return options
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
+    if precision == "auto":
+        on_cpu = device.startswith("cpu") if device else not torch.cuda.is_available()
+        if not on_cpu:
+            return options  # the engine knows what is good there
+        precision = "bf16" if is_fast_in_bf16() else "fp32"
+    return {**options, "dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
+
+
+def is_fast_in_bf16(cpu_info: Path | None = None) -> bool:
+    """Whether this machine's processor is known to be faster in bf16; where it cannot be told, it is not."""
+    try:
+        lines = (cpu_info or CPU_INFO).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return FAST_FLAG in flags
+
+
+def precision_of(engine: Engine, folder: Path, backend: str) -> str:
+    """What an open model computes in; of an exported one, what it was exported in."""
+    if backend != "torch":
+        return read_export(folder, "onnx" if backend == "onnx" else "openvino")[0].precision
+    within: Any = getattr(engine, "engine", engine)  # that of entailment stands around the torch one
+    dtype = str(next(within.model.parameters()).dtype)
+    return _NAMES.get(dtype, dtype)
