@@ -33,26 +33,21 @@ def sequences(tiny_checkpoint: Path) -> Sequences:
 
 
 def reference(
-    folder: Path,
-    sequences: Sequences,
-    rule: AttentionRule,
-    apart: int,
-    ruled: tuple[int, ...] | None,
-    similarity: float,
+    folder: Path, sequences: Sequences, rule: AttentionRule, apart: int, ruled: tuple[int, ...] | None, head: Any
 ) -> NDArray[np.float32]:
     """The scores by transformers' own layers, one sequence at a time, with a mask written out for each layer."""
     model = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
-    config = transformers.AutoConfig.from_pretrained(folder)
     scores, begin = [], 0
     for end in sequences.ends.tolist():
         own = slice(begin, end)
         begin = end
-        length = len(sequences.tokens[own])
         tokens, kinds = (
-            torch.from_numpy(x[own].astype(np.int64))[None] for x in (sequences.tokens, sequences.segments)
+            torch.from_numpy(values[own].astype(np.int64))[None] for values in (sequences.tokens, sequences.segments)
         )
         words, last = sequences.words[own], sequences.last[own]
-        with torch.no_grad():
+
+        def read(apart: int, tokens: Any = tokens, kinds: Any = kinds, words: Any = words, last: Any = last) -> Any:
+            length = len(words)
             x = model.embeddings(input_ids=tokens, token_type_ids=kinds)
             for number, layer in enumerate(model.encoder.layer):
                 mask = np.full((length, length), -1e9, np.float32)
@@ -65,9 +60,12 @@ def reference(
                         mask[a, b] = 0 if seen else -1e9
                 out = layer(x, attention_mask=torch.from_numpy(mask)[None, None])
                 x = out[0] if isinstance(out, tuple) else out
-            query, document = (x[0][kinds[0] == part].mean(dim=0) for part in (0, 1))
-            scores.append(similarity * float(torch.cosine_similarity(query, document, dim=0)))
-    assert config.num_hidden_layers == 2
+            return x[0]
+
+        with torch.no_grad():
+            alone, together = read(len(model.encoder.layer)), read(apart)
+            query, document = (alone[kinds[0] == part].mean(dim=0) for part in (0, 1))
+            scores.append(7.0 * float(torch.cosine_similarity(query, document, dim=0)) + float(head(together[0])))
     return np.array(scores, np.float32)
 
 
@@ -107,7 +105,9 @@ def test_scores_are_those_of_transformers_layers_under_written_out_masks(
 ) -> None:
     from rankwell.rank.torch_engine import TorchEngine
 
-    model, _, config = similar(bare, attention=rule, apart=apart, attention_layers=ruled)
+    model, _, config = similar(bare, attention=rule, apart=apart, attention_layers=ruled, pooler=False)
+    with torch.no_grad():
+        model.head.weight.normal_(std=0.5, generator=torch.Generator().manual_seed(1))
     found = TorchEngine(model, config.attention, device="cpu", lanes=1).logits(sequences)[:, 0]
     segments_equal = transformers.BertModel.from_pretrained(bare)
     with torch.no_grad():
@@ -117,7 +117,7 @@ def test_scores_are_those_of_transformers_layers_under_written_out_masks(
     start = bare.parent / "start"
     if not start.exists():
         segments_equal.save_pretrained(start)
-    np.testing.assert_allclose(found, reference(start, sequences, rule, apart, ruled, 7.0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found, reference(start, sequences, rule, apart, ruled, model.head), rtol=1e-4, atol=1e-4)
 
 
 def test_all_layers_apart_is_the_bi_encoder_of_the_two_texts(bare: Path, sequences: Sequences) -> None:
@@ -139,7 +139,8 @@ def test_all_layers_apart_is_the_bi_encoder_of_the_two_texts(bare: Path, sequenc
     assert float((states[:query] - states[two.ends[0] : two.ends[0] + query]).abs().max()) > 1e-3
 
 
-def test_twins_apart_are_the_bi_encoder(bare: Path) -> None:
+@pytest.mark.parametrize("apart", [0, 1, 2])
+def test_twins_begin_as_the_bi_encoder(bare: Path, apart: int) -> None:
     from rankwell.models.bi_encoder import BiEncoder
     from rankwell.rank.ranker import Ranker
 
@@ -147,7 +148,7 @@ def test_twins_apart_are_the_bi_encoder(bare: Path) -> None:
     queries, documents = encoder.encode(QUERIES), encoder.encode(DOCUMENTS)
     with pytest.warns(UserWarning, match="untrained"):
         ranker = Ranker.from_pretrained(
-            bare, head="score", similarity=3.0, apart=2, template={"name": "twin"}, engine={"device": "cpu"}
+            bare, head="score", similarity=3.0, apart=apart, template={"name": "twin"}, engine={"device": "cpu"}
         )
     for number, query in enumerate(QUERIES):
         found = {row["corpus_id"]: row["score"] for row in ranker.rank(query, DOCUMENTS)}

@@ -64,7 +64,8 @@ class RankerConfig(BaseModel):
     apart: int = Field(default=0, ge=0)
     """How many of the first layers read query and document apart, as a bi-encoder does."""
     similarity: float = Field(default=0.0, ge=0)
-    """How many times the cosine of the query's and the document's mean states is added to the score; 0 for none."""
+    """How many times the cosine of the query's and the document's mean states, read apart, is added to the score; 0 for
+    none. The same weights then are a bi-encoder and a cross-encoder, and ``apart`` says how many layers both share."""
     head: HeadKind = "two_logits"
     pooler: bool = True
     """Whether BERT's pooler (dense + tanh) stands between [CLS] and the head, as in transformers' classifiers."""

@@ -140,34 +140,59 @@ class Encoder(nn.Module):
             x = self._embed_packed(tokens, segments, positions, layout)
         else:
             x = self.embed(tokens, segments, positions)
-        *views, last = self.views(layout)
-        for layer, view in zip(self.layers, views, strict=False):
+        return self._run(x, self.views(layout), first_only=first_only)
+
+    def read_twice(
+        self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed
+    ) -> tuple[Tensor, Tensor]:
+        """The last hidden states of ``[CLS]`` (B, H), and of all tokens (T, H) had all layers read the parts apart.
+
+        The layers that do so anyway are computed once.
+        """
+        if isinstance(layout, Packed):
+            x = self._embed_packed(tokens, segments, positions, layout)
+        else:
+            x = self.embed(tokens, segments, positions)
+        together, alone = self.views(layout), self.views(layout, len(self.layers))
+        for layer, view in zip(self.layers[: self.apart], alone, strict=False):
             x = layer(x, view)
+        states = self._run(x, alone, begin=self.apart, first_only=False)
+        if self.apart == len(self.layers):
+            return states.index_select(0, layout.first), states
+        return self._run(x, together, begin=self.apart), states
+
+    def _run(self, x: Tensor, views: Sequence[Layout | Packed], *, begin: int = 0, first_only: bool = True) -> Tensor:
+        """The layers from ``begin`` on."""
+        for layer, view in zip(self.layers[begin:-1], views[begin:], strict=False):
+            x = layer(x, view)
+        if begin == len(self.layers):
+            return x
         final = self.layers[-1]
         assert isinstance(final, Layer)
-        return final.forward_first(x, last) if first_only else final(x, last)
+        return final.forward_first(x, views[-1]) if first_only else final(x, views[-1])
 
-    def views(self, layout: Layout | Packed) -> list[Layout | Packed]:
-        """What each layer sees of a batch."""
-        parts = layout.parts
+    def views(self, layout: Layout | Packed, apart: int | None = None) -> list[Layout | Packed]:
+        """What each layer sees of a batch; ``apart`` takes the place of the encoder's own."""
+        apart = self.apart if apart is None else apart
         views: list[Layout | Packed] = []
         for number in range(len(self.layers)):
-            seen = parts if number < self.apart else layout
+            seen = layout.parts if number < apart else layout
             assert seen is not None
             views.append(seen if self.ruled is None or number in self.ruled else without_rule(seen))
         return views
 
-    def masks(self, ruled: Tensor, free: Tensor, segments: Tensor) -> list[Tensor]:
+    def masks(self, ruled: Tensor, free: Tensor, segments: Tensor, apart: int | None = None) -> list[Tensor]:
         """The same as masks (B, 1, L, L): ``ruled`` and ``free`` are those with and without the rule, ``segments`` is
         (B, L). Layers that see the same have the same tensor.
         """
         follows = [self.ruled is None or number in self.ruled for number in range(len(self.layers))]
         masks = [ruled if follow else free for follow in follows]
-        if self.apart:
+        apart = self.apart if apart is None else apart
+        if apart:
             query = segments == 0
             same = query[:, None, :, None] == query[:, None, None, :]
-            apart = {True: ruled & same, False: free & same}
-            masks[: self.apart] = [apart[follow] for follow in follows[: self.apart]]
+            own = {True: ruled & same, False: free & same}
+            masks[:apart] = [own[follow] for follow in follows[:apart]]
         return masks
 
 
@@ -175,8 +200,8 @@ class CrossEncoder(nn.Module):
     """An encoder and a head over ``[CLS]``: 2 logits (not relevant, relevant), 1 score, or a logit for each class.
 
     ``pooler`` puts a dense layer between the two, with ``activation`` after it: BERT's has tanh, others' differ. With
-    ``similarity`` the score has so many times the cosine of the parts' mean states added, as a bi-encoder compares
-    texts; the parts may see each other, except in the encoder's layers that read them apart.
+    ``similarity`` the score has so many times the cosine of the parts' mean states added, read apart, as a bi-encoder
+    compares texts: the same weights read query and document once together and once apart.
     """
 
     def __init__(
@@ -201,18 +226,23 @@ class CrossEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
         """The logits (B, outputs)."""
-        states = self.encoder(tokens, segments, positions, layout, first_only=not self.similarity)
-        first = states.index_select(0, layout.first) if self.similarity else states
+        batch = (tokens, segments, positions, layout)
+        alike = None
+        if self.similarity:
+            assert isinstance(self.encoder, Encoder)
+            assert layout.parts is not None
+            first, states = self.encoder.read_twice(*batch)
+            with torch.autocast(first.device.type, enabled=False):
+                alike = compare_parts(states.float(), layout.parts.lengths)
+        else:
+            first = self.encoder(*batch)
         if self.pooler is not None:
             first = self.activation(self.pooler(first))
         # In 16 bits a score has two or three digits and candidates would tie, so the head is computed in 32.
         with torch.autocast(first.device.type, enabled=False):
             weight, bias = self.head.weight.float(), self.head.bias.float()
             logits = functional.linear(self._drop(first.float(), layout), weight, bias)
-            if self.similarity:
-                assert layout.parts is not None
-                logits = logits + self.similarity * compare_parts(states.float(), layout.parts.lengths)[:, None]
-            return logits
+            return logits if alike is None else logits + self.similarity * alike[:, None]
 
     @property
     def needs_parts(self) -> bool:

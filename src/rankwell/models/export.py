@@ -11,6 +11,7 @@ from __future__ import annotations
 import platform
 import shutil
 import warnings
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -78,28 +79,29 @@ class GridEncoder(nn.Module):
             mask = dense_mask(words, last, real, self.rule)
         encoder = self.model.encoder
         assert isinstance(encoder, Encoder)
-        masks = encoder.masks(mask, free, segments)
-        made = {id(mask): torch.where(mask, 0.0, _CLOSED) for mask in masks}
-        biases = [made[id(mask)] for mask in masks]
+        biases = _biases(encoder.masks(mask, free, segments))
         positions = torch.arange(longest).expand(batch, longest)
         if self.alone:
             before = (real & (segments == 0)).sum(dim=1, keepdim=True)
             positions = torch.where(segments == 0, positions, positions - before)
         x = encoder.embed(tokens.flatten(), segments.flatten(), positions.flatten())
         *layers, final = _layers(self.model)
-        for number, layer in enumerate(layers):
+        both = min(encoder.apart, len(layers)) if self.model.similarity else len(layers)
+        for number, layer in enumerate(layers[:both]):
             x = layer.finish(x, self._attend(number, x, x, biases[number], batch))
-        if self.model.similarity:
-            x = final.finish(x, self._attend(len(layers), x, x, biases[-1], batch))
-            first = x.reshape(batch, -1, x.shape[1])[:, 0]
-        else:
-            first = x.reshape(batch, -1, x.shape[1])[:, 0]
-            first = final.finish(first, self._attend(len(layers), first, x, biases[-1][:, :, :1], batch))
+        alone = x
+        for number, layer in enumerate(layers[both:], both):
+            x = layer.finish(x, self._attend(number, x, x, biases[number], batch))
+        first = x.reshape(batch, -1, x.shape[1])[:, 0]
+        first = final.finish(first, self._attend(len(layers), first, x, biases[-1][:, :, :1], batch))
         if self.model.pooler is not None:
             first = torch.tanh(self.model.pooler(first))
         logits: Tensor = self.model.head(first)
         if self.model.similarity:
-            states = x.reshape(batch, -1, x.shape[1])
+            biases = _biases(encoder.masks(mask, free, segments, len(layers) + 1))
+            for number, layer in enumerate(_layers(self.model)[both:], both):
+                alone = layer.finish(alone, self._attend(number, alone, alone, biases[number], batch))
+            states = alone.reshape(batch, -1, alone.shape[1])
             # Sums will do: a vector's length is not in its cosine.
             query, document = (
                 (states * (real & part)[:, :, None]).sum(dim=1) for part in (segments == 0, segments != 0)
@@ -118,6 +120,12 @@ class GridEncoder(nn.Module):
         )
         mixed: Tensor = torch.softmax(query @ key.transpose(2, 3) + bias, dim=-1) @ value
         return mixed.transpose(1, 2).reshape(-1, config.hidden_size)
+
+
+def _biases(masks: Sequence[Tensor]) -> list[Tensor]:
+    """What is added to the attention scores of each layer; made once for layers that see the same."""
+    made = {id(mask): torch.where(mask, 0.0, _CLOSED) for mask in masks}
+    return [made[id(mask)] for mask in masks]
 
 
 def _layers(model: CrossEncoder) -> list[Layer]:

@@ -256,9 +256,24 @@ def dense_pass(
         for values in (sequence.tokens, sequence.segments, sequence.positions, sequence.words)
     )
     mask = dense_mask(words[None], torch.from_numpy(sequence.last).to(device)[None], None, rule)
-    x = encoder.embed(tokens, segments, positions)
     assert isinstance(encoder, Encoder)
-    masks = encoder.masks(mask, torch.ones_like(mask), segments[None])
+    begun = encoder.embed(tokens, segments, positions)
+    free = torch.ones_like(mask)
+    x, kept = _dense_layers(encoder, begun, encoder.masks(mask, free, segments[None]))
+    first = x[:1] if model.pooler is None else torch.tanh(model.pooler(x[:1]))
+    scores = model.head(first).float()
+    if model.similarity:
+        alone, _ = _dense_layers(encoder, begun, encoder.masks(mask, free, segments[None], len(encoder.layers)))
+        query, document = (alone[part].float().mean(dim=0, keepdim=True) for part in (segments == 0, segments != 0))
+        scores = scores + model.similarity * cosine(query, document)[:, None]
+    logits: Logits = scores.cpu().numpy()
+    return logits, torch.stack(kept).numpy(), mask[0, 0].cpu().numpy()
+
+
+def _dense_layers(
+    encoder: Encoder, x: torch.Tensor, masks: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The last states of one sequence (L, H), and each layer's attention probabilities (heads, L, L)."""
     kept = []
     for layer, seen in zip(encoder.layers, masks, strict=True):
         assert isinstance(layer, Layer)
@@ -267,13 +282,7 @@ def dense_pass(
         weights = fit.masked_fill(~seen[0], -torch.inf).softmax(dim=-1)
         kept.append(weights.cpu())
         x = layer.finish(x, (weights.to(x.dtype) @ value).transpose(0, 1).flatten(1))
-    first = x[:1] if model.pooler is None else torch.tanh(model.pooler(x[:1]))
-    scores = model.head(first).float()
-    if model.similarity:
-        query, document = (x[part].float().mean(dim=0, keepdim=True) for part in (segments == 0, segments != 0))
-        scores = scores + model.similarity * cosine(query, document)[:, None]
-    logits: Logits = scores.cpu().numpy()
-    return logits, torch.stack(kept).numpy(), mask[0, 0].cpu().numpy()
+    return x, kept
 
 
 def _as_ranker(loaded: Loaded) -> Ranker:

@@ -82,9 +82,8 @@ class ModelOptions(Options):
     similarity: float = Field(
         default=0.0,
         ge=0,
-        description="How many times the cosine of the query's and the document's mean states is added to the score. A "
-        "bi-encoder's weights begin as that bi-encoder then, the more so the more layers are `apart`. Listwise and "
-        "distillation only.",
+        description="How many times the cosine of the query's and the document's mean states, read apart, is added to "
+        "the score. A bi-encoder's weights begin as just that bi-encoder then. Listwise and distillation only.",
     )
     max_length: int = Field(default=180, ge=8, description="Most tokens of a sequence; only the document is cut.")
     max_query: int = Field(default=64, ge=1, description="Most tokens of a query.")
