@@ -372,7 +372,9 @@ class FilterOptions(Options):
 class AverageOptions(Options):
     """`average`: the mean of several stages' weights, which often keeps the best of each."""
 
-    stages: tuple[str, ...] = Field(min_length=2, description="The stages, all before this one, by name.")
+    stages: tuple[str, ...] = Field(
+        min_length=2, description="The stages, all before this one, by name; `start` is the start checkpoint."
+    )
     weights: tuple[float, ...] | None = Field(default=None, description="Each stage's share; none: alike.")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
@@ -167,6 +167,27 @@ def test_an_average_is_the_mean_of_the_weights(done: Trained, place: Path) -> No
     for name, tensor in mean.items():
         np.testing.assert_allclose(tensor, 0.75 * first[name] + 0.25 * second[name], rtol=1e-5, atol=1e-6)
     assert any(not np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_a_twin_begins_as_its_teacher_and_is_averaged_with_it(data: Path, place: Path, teacher: Path) -> None:
+    own = {**DISTIL, "teachers": [str(teacher)], "max_steps": 1, "learning_rate": 1e-3}
+    stages = {"distil": own, "average": {"stages": ["start", "distil"], "weights": [1, 3]}}
+    start = load_file(teacher / "model.safetensors")
+    bare = place / "bare"
+    shutil.copytree(teacher, bare)
+    save_file({name: tensor for name, tensor in start.items() if "classifier" not in name}, bare / "model.safetensors")
+    recipe = recipe_of(data, bare, **stages)
+    model = recipe.model.model_copy(update={"template": "twin", "similarity": 20.0, "apart": 1})
+    trained = run(recipe.model_copy(update={"model": model}), place / "twin")
+    distilled, mean = (
+        load_file(stage_folder(place / "twin", name) / "model" / "model.safetensors") for name in ("distil", "average")
+    )
+    name = "encoder.layer.0.output.dense.weight"
+    (before,) = (start[key] for key in start if key.endswith(name))
+    assert not np.array_equal(before, distilled[f"bert.{name}"])
+    np.testing.assert_allclose(mean[f"bert.{name}"], 0.25 * before + 0.75 * distilled[f"bert.{name}"], atol=1e-6)
+    # One step from the teacher itself, and with a head that began at 0.
+    assert agreement(stage_folder(place / "twin", "average") / "model", teacher, trained.work) > 0.95
 
 
 def test_a_filter_drops_what_its_teacher_prefers_to_the_relevant(data: Path, place: Path, teacher: Path) -> None:

@@ -1,26 +1,34 @@
 """Averaging weights: one model from several of the same shape, at the cost of none.
 
 A model trained on from another lies near it, and what lies between the two is often better than either: it keeps what
-the first knew of texts at large and has what the second learned of these (Wortsman et al., 2022).
+the first knew of texts at large and has what the second learned of these (Wortsman et al., 2022). The first may be the
+checkpoint the recipe starts from, as the recipe's model reads it before any training.
 """
 
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.checkpoints import load_checkpoint, save_checkpoint
+from rankwell.models.names import find_model
 from rankwell.training.options import AverageOptions
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
 
+START = "start"
+"""Names the recipe's start checkpoint among the stages."""
+
 
 def average(work: Work, options: AverageOptions, folder: Path) -> Produced:
     """The mean of the stages' weights; everything else is as the last of them has it."""
-    models = {done.stage.name: done.produced.model for done in work.done}
+    models: dict[str, Path | None] = {START: find_model(work.recipe.model.start)}
+    models |= {done.stage.name: done.produced.model for done in work.done}
     chosen = [models[name] for name in options.stages]
     missing = next((name for name, model in zip(options.stages, chosen, strict=True) if model is None), None)
     if missing is not None:
@@ -28,15 +36,27 @@ def average(work: Work, options: AverageOptions, folder: Path) -> Produced:
     target = folder / "model"
     if process_number() == 0:
         shutil.rmtree(target, ignore_errors=True)
-        average_checkpoints([Path(model) for model in chosen if model is not None], _shares(options), target, work)
+        changes = [work.changes if name == START else {} for name in options.stages]
+        folders = [Path(model) for model in chosen if model is not None]
+        average_checkpoints(folders, _shares(options), target, work, changes)
     return Produced(target, figures={"weights": dict(zip(options.stages, _shares(options), strict=True))})
 
 
-def average_checkpoints(folders: list[Path], shares: list[float], target: Path, work: Work | None = None) -> None:
-    """Write the mean of checkpoints of one shape, in fp32 and summed in fp64, to ``target``."""
+def average_checkpoints(
+    folders: list[Path],
+    shares: list[float],
+    target: Path,
+    work: Work | None = None,
+    changes: list[dict[str, Any]] | None = None,
+) -> None:
+    """Write the mean of checkpoints of one shape, in fp32 and summed in fp64, to ``target``; ``changes`` say how each
+    is loaded (:func:`~rankwell.models.checkpoints.load_checkpoint`).
+    """
     whole: dict[str, torch.Tensor] = {}
-    for folder, share in zip(folders, shares, strict=True):
-        model, tokenizer, config = load_checkpoint(folder)
+    for folder, share, own in zip(folders, shares, changes or [{}] * len(folders), strict=True):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*a new one is used, untrained")
+            model, tokenizer, config = load_checkpoint(folder, **own)
         for name, tensor in model.state_dict().items():
             part = tensor.double() * share
             if name in whole and whole[name].shape != part.shape:
@@ -59,7 +79,7 @@ def check_average(work: Work, options: AverageOptions) -> None:
     """The stages must be there, before this one, and each have a share."""
     names = [stage.name for stage in work.recipe.stages]
     own = next(name for name, stage in zip(names, work.recipe.stages, strict=True) if stage.options is options)
-    before = names[: names.index(own)]
+    before = [START, *names[: names.index(own)]]
     for name in options.stages:
         if name not in before:
             raise RankwellError(f"stages.{own}.stages: no stage before it is called {name!r} ({', '.join(before)})")
