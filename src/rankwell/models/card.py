@@ -54,6 +54,8 @@ def _system(ranker: RankerConfig) -> str:
         return "A judge of entailment as a ranker"
     if ranker.template.markers:
         return "A MarkedBERT ranker"
+    if ranker.similarity:
+        return "A bi-encoder and cross-encoder in one"
     return "A DR-BERT ranker" if ranker.attention != "full" or ranker.template.name == "typed" else "A monoBERT ranker"
 
 
@@ -75,6 +77,12 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
         "Attention": f"{ranker.attention}: {_RULES[ranker.attention]}",
         "Head": f"{_HEADS[ranker.head]}, {'after' if ranker.pooler else 'without'} {_dense(encoder)}",
     }
+    if ranker.similarity:
+        rows["Similarity"] = f"{ranker.similarity:g} times the cosine of both texts' mean states, read apart, is added"
+    if ranker.apart:
+        rows["Apart"] = f"the first {ranker.apart} layers read query and document apart"
+    if ranker.attention_layers is not None:
+        rows["Attention"] += f", in the layers {', '.join(map(str, ranker.attention_layers)) or 'none'} (from 0)"
     if template.markers:
         rows["Markers"] = "`[ek] … [/ek]` around words whose stem the query and the document share"
     if ranker.windows == "cut":
@@ -107,6 +115,8 @@ def _use(ranker: RankerConfig) -> str:
 def _plain_transformers(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     """What is lost in plain transformers, where something is."""
     lost = []
+    if ranker.similarity or ranker.apart:
+        lost.append("the reading apart")
     if ranker.attention != "full":
         lost.append(f"the attention rule {ranker.attention}")
     if ranker.template.markers:
