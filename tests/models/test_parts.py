@@ -65,7 +65,8 @@ def reference(
         with torch.no_grad():
             alone, together = read(len(model.encoder.layer)), read(apart)
             query, document = (alone[kinds[0] == part].mean(dim=0) for part in (0, 1))
-            scores.append(7.0 * float(torch.cosine_similarity(query, document, dim=0)) + float(head(together[0])))
+            alike = float(torch.cosine_similarity(query, document, dim=0))
+            scores.append(7.0 * (alike - 0.5) + float(head(together[0])))
     return np.array(scores, np.float32)
 
 
@@ -153,7 +154,7 @@ def test_twins_begin_as_the_bi_encoder(bare: Path, apart: int) -> None:
     for number, query in enumerate(QUERIES):
         found = {row["corpus_id"]: row["score"] for row in ranker.rank(query, DOCUMENTS)}
         scores = [found[i] for i in range(len(DOCUMENTS))]
-        np.testing.assert_allclose(scores, 3.0 * documents @ queries[number], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(scores, 3.0 * (documents @ queries[number] - 0.5), rtol=1e-4, atol=1e-4)
 
 
 def test_equally_long_sequences_score_as_alone(bare: Path, sequences: Sequences) -> None:
@@ -189,6 +190,18 @@ def test_training_moves_it_and_a_saved_model_scores_the_same(bare: Path, sequenc
     torch.testing.assert_close(again(*batch).detach(), after, rtol=1e-5, atol=1e-5)
 
 
+def test_a_new_pooler_leaves_a_trained_head_as_it_is(bare: Path, tmp_path: Path) -> None:
+    from rankwell.models.checkpoints import load_checkpoint, save_checkpoint
+
+    model, tokenizer, config = similar(bare, pooler=False)
+    with torch.no_grad():
+        model.head.weight.fill_(0.5)
+    save_checkpoint(tmp_path / "trained", model, tokenizer, config)
+    with pytest.warns(UserWarning, match="pooler"):
+        again, _, _ = load_checkpoint(tmp_path / "trained", pooler=True)
+    assert float(again.head.weight.detach().min()) == 0.5
+
+
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_exports_score_the_same(bare: Path, tmp_path: Path, backend: str) -> None:
     pytest.importorskip("onnx")
@@ -210,6 +223,8 @@ def test_exports_score_the_same(bare: Path, tmp_path: Path, backend: str) -> Non
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
     with pytest.raises(RankwellError, match="apart 1, not 0"):
         load(tmp_path / "exported", backend, {"apart": 0}, {})
+    with pytest.raises(RankwellError, match="count a document's positions from 0"):
+        load(tmp_path / "exported", backend, {"template": {"name": "mono"}}, {})
     assert load_checkpoint(tmp_path / "saved")[2] == config
 
 

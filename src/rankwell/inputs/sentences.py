@@ -135,11 +135,15 @@ def _tail(flags: NDArray[np.uint16], pieces: Pieces) -> NDArray[np.bool_]:
 
 
 def _counted(numbers: NDArray[np.integer], text: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which numbers are one more than the number before them in their text, or one less than the next."""
-    more = (np.diff(numbers.astype(np.int64)) == 1) & (np.diff(text) == 0)
-    found = np.zeros(len(numbers), np.bool_)
-    found[1:] = more
-    found[:-1] |= more
+    """Which numbers count on from 1 or 0 in their text, two or more of them: lists begin there, ages do not."""
+    if not len(numbers):
+        return np.zeros(0, np.bool_)
+    fresh = np.ones(len(numbers), np.bool_)  # where a run of numbers, each one more than the last, begins
+    fresh[1:] = (np.diff(numbers.astype(np.int64)) != 1) | (np.diff(text) != 0)
+    run = np.cumsum(fresh) - 1
+    several = np.bincount(run) > 1
+    counts = several & (numbers[fresh] <= 1)
+    found: NDArray[np.bool_] = counts[run]
     return found
 
 

@@ -194,7 +194,7 @@ def load_checkpoint(
         encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
     )
     missing = fill_head(model, tensors, folder)
-    if missing and ranker.similarity:
+    if ranker.similarity and head_names(config).output in missing:
         start_as_bi_encoder(model)
     if missing and own is not None and (own.head, own.pooler) == (ranker.head, ranker.pooler):
         raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
@@ -208,13 +208,14 @@ def _tell_what_to_see(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, f
     config = encoder.config
     ranker.check_layers(config.num_hidden_layers)
     told = ranker.apart > 0 or ranker.similarity > 0 or ranker.attention_layers is not None
+    counted = any(field.alone for field in ranker.template.build().fields)
     if isinstance(encoder, ForeignEncoder):
         encoder.check_rule(ranker.attention, folder)
-        if told or any(field.alone for field in ranker.template.build().fields):
+        if told or counted:
             problem = "only BERT can read texts apart or follow a rule in some layers"
             raise InputError(folder, None, f"a model of the type {config.model_type}; {problem}")
         return
-    if (ranker.apart or ranker.similarity) and config.type_vocab_size < 2:
+    if (ranker.apart or ranker.similarity or counted) and config.type_vocab_size < 2:
         raise InputError(folder, None, "it knows one segment only: query and document cannot be told apart")
     encoder.apart, encoder.ruled = ranker.apart, ranker.attention_layers
 

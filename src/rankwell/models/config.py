@@ -1,4 +1,4 @@
-"""What a checkpoint is: the encoder's shape, as Hugging Face writes it, and rankwell's four choices beside it."""
+"""What a checkpoint is: the encoder's shape, as Hugging Face writes it, and rankwell's choices beside it."""
 
 from __future__ import annotations
 

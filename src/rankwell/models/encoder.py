@@ -200,8 +200,8 @@ class CrossEncoder(nn.Module):
     """An encoder and a head over ``[CLS]``: 2 logits (not relevant, relevant), 1 score, or a logit for each class.
 
     ``pooler`` puts a dense layer between the two, with ``activation`` after it: BERT's has tanh, others' differ. With
-    ``similarity`` the score has so many times the cosine of the parts' mean states added, read apart, as a bi-encoder
-    compares texts: the same weights read query and document once together and once apart.
+    ``similarity`` the score has so many times the cosine of the parts' mean states (less a half) added, read apart, as
+    a bi-encoder compares texts: the same weights read query and document once together and once apart.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class CrossEncoder(nn.Module):
         with torch.autocast(first.device.type, enabled=False):
             weight, bias = self.head.weight.float(), self.head.bias.float()
             logits = functional.linear(self._drop(first.float(), layout), weight, bias)
-            return logits if alike is None else logits + self.similarity * alike[:, None]
+            return logits if alike is None else logits + add_similarity(alike, self.similarity)
 
     @property
     def needs_parts(self) -> bool:
@@ -265,6 +265,13 @@ def compare_parts(states: Tensor, lengths: Tensor) -> Tensor:
     # What only fills a batch up has no second part: its mean is 0, and so is what goes back through it.
     means = sums / lengths.clamp(min=1)[:, None]
     return cosine(means[0::2], means[1::2])
+
+
+def add_similarity(alike: Tensor, times: float) -> Tensor:
+    """What cosines (B,) add to a score, (B, 1). From their middle on, so that a score of 0 stays one that is neither
+    relevant nor not, and probabilities of like scores do not all round to 1.
+    """
+    return times * (alike[:, None] - 0.5)
 
 
 def cosine(one: Tensor, other: Tensor) -> Tensor:

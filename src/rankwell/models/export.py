@@ -26,7 +26,7 @@ from rankwell.core.manifest import digest, file_digest
 from rankwell.models.attention import dense_mask
 from rankwell.models.checkpoints import load_checkpoint, read_tensors
 from rankwell.models.config import AttentionRule
-from rankwell.models.encoder import CrossEncoder, Encoder, Layer, cosine
+from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 from rankwell.models.exported import (
     FIXED,
     GRAPHS,
@@ -36,6 +36,7 @@ from rankwell.models.exported import (
     Precision,
     check_precision,
     graph_inputs,
+    reads_alone,
 )
 from rankwell.models.names import find_model
 from rankwell.models.quantised import GROUP, quantise_tensors
@@ -106,7 +107,7 @@ class GridEncoder(nn.Module):
             query, document = (
                 (states * (real & part)[:, :, None]).sum(dim=1) for part in (segments == 0, segments != 0)
             )
-            logits = logits + self.model.similarity * cosine(query, document)[:, None]
+            logits = logits + add_similarity(cosine(query, document), self.model.similarity)
         return logits
 
     def _attend(self, number: int, rows: Tensor, x: Tensor, bias: Tensor, batch: int) -> Tensor:
@@ -124,7 +125,10 @@ class GridEncoder(nn.Module):
 
 def _biases(masks: Sequence[Tensor]) -> list[Tensor]:
     """What is added to the attention scores of each layer; made once for layers that see the same."""
-    made = {id(mask): torch.where(mask, 0.0, _CLOSED) for mask in masks}
+    made: dict[int, Tensor] = {}
+    for mask in masks:
+        if id(mask) not in made:
+            made[id(mask)] = torch.where(mask, 0.0, _CLOSED)
     return [made[id(mask)] for mask in masks]
 
 
@@ -170,16 +174,17 @@ def export_model(
         raise RankwellError(f"{source}: a model of the type {kind}; only BERT can be exported")
     if reduced_range is None:
         reduced_range = _lacks_vnni()
+    alone = reads_alone(config)
     record = ExportRecord(
         backend=backend,
         precision=precision,
         **{name: getattr(config, name) for name in FIXED},
+        alone=alone,
         opset=OPSET,
         reduced_range=reduced_range and precision == "int8",
         source=_source_hash(source),
         packages=packages,
     )
-    alone = any(field.alone for field in config.template.build().fields)
     with atomic_folder(out) as temporary:
         traced = temporary / "traced.onnx"
         grid = GridEncoder(model, config.attention, alone=alone).eval()

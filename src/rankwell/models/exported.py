@@ -46,6 +46,8 @@ class ExportRecord(BaseModel):
     attention_layers: tuple[int, ...] | None = None
     apart: int = 0
     similarity: float = 0.0
+    alone: bool = False
+    """Whether the document's positions are counted from its own beginning."""
     head: HeadKind
     pooler: bool
     opset: int
@@ -98,6 +100,11 @@ def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerCon
     return record, config
 
 
+def reads_alone(config: RankerConfig) -> bool:
+    """Whether the template counts a field's positions from its own beginning."""
+    return any(field.alone for field in config.template.build().fields)
+
+
 def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:
     """An error where a configuration asks for what is fixed in the graph."""
     for name in FIXED:
@@ -106,3 +113,6 @@ def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:
             raise RankwellError(
                 f"the exported graph has {name} {have}, not {asked}: change it in the checkpoint and export again"
             )
+    if record.alone != reads_alone(config):
+        problem = f"the exported graph does {'' if record.alone else 'not '}count a document's positions from 0"
+        raise RankwellError(f"{problem}, unlike the template {config.template.name}: export the checkpoint with it")

@@ -43,6 +43,7 @@ class PassageVectors:
     def __init__(self, store: DocumentStore, shards: Shards, width: int):
         shards.check()
         self.store, self.width = store, width
+        self.folder = shards.folder
         self._parts = [self._map(shards, number) for number in range(len(shards))]
         self._size = shards.size
 

@@ -80,6 +80,8 @@ def load_entailment(folder: Path, changes: Mapping[str, Any], options: Mapping[s
         template=TemplateConfig(name="nli", max_length=length, max_query=min(64, length - 4))
     )
     config = own.changed(changes)
+    if config.apart or config.similarity or config.attention_layers is not None:
+        raise InputError(folder, None, "a judge of entailment reads both texts together, under one rule in all layers")
     if config.template.max_length > encoder.max_position_embeddings:
         problem = f"a length of {config.template.max_length}, but the encoder has {encoder.max_position_embeddings}"
         raise InputError(folder, None, f"{problem} positions")

@@ -33,7 +33,7 @@ except ImportError:
     raise MissingExtraError("torch", "models", "explaining a score") from None
 
 from rankwell.models.attention import dense_mask
-from rankwell.models.encoder import CrossEncoder, Encoder, Layer, cosine
+from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 from rankwell.rank.torch_engine import TorchEngine
 
 Head = int | Literal["mean"]
@@ -265,7 +265,7 @@ def dense_pass(
     if model.similarity:
         alone, _ = _dense_layers(encoder, begun, encoder.masks(mask, free, segments[None], len(encoder.layers)))
         query, document = (alone[part].float().mean(dim=0, keepdim=True) for part in (segments == 0, segments != 0))
-        scores = scores + model.similarity * cosine(query, document)[:, None]
+        scores = scores + add_similarity(cosine(query, document), model.similarity)
     logits: Logits = scores.cpu().numpy()
     return logits, torch.stack(kept).numpy(), mask[0, 0].cpu().numpy()
 

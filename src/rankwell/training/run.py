@@ -11,7 +11,7 @@ from rankwell.core.files import TEMPORARY_PREFIX, atomic_text, remove_leftovers
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
-from rankwell.models.config import read_encoder_config, read_ranker_config
+from rankwell.models.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
 from rankwell.models.names import find_model
 from rankwell.training.data.prepare import folder_digest, prepare
 from rankwell.training.recipe import Recipe, read_recipe, read_yaml
@@ -189,10 +189,18 @@ def check_start(recipe: Recipe) -> Path:
         raise RankwellError(f"model.max_length is {template.max_length}, but {folder} has {limit} positions")
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise InputError(folder, None, "no model.safetensors; weights are read from safetensors only")
+    head: HeadKind = "score" if chosen.similarity else "two_logits"
+    read = RankerConfig(
+        head=head, apart=chosen.apart, similarity=chosen.similarity, attention_layers=chosen.attention_layers
+    )
+    read.check_layers(encoder.num_hidden_layers)
     own = read_ranker_config(folder)
     if own is not None and not chosen.adapt:
-        wanted = {"template": template.name, "attention": chosen.attention, "markers": template.markers}
-        found = {"template": own.template.name, "attention": own.attention, "markers": own.template.markers}
+        names = ("attention", "attention_layers", "apart", "similarity")
+        wanted: dict[str, object] = {name: getattr(chosen, name) for name in names}
+        wanted |= {"template": template.name, "markers": template.markers}
+        found: dict[str, object] = {name: getattr(own, name) for name in names}
+        found |= {"template": own.template.name, "markers": own.template.markers}
         for name, value in wanted.items():
             if found[name] != value:
                 problem = f"a ranker of {name} {_word(found[name])}, but the recipe's model.{name} is {_word(value)}"

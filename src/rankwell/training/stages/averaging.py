@@ -8,65 +8,65 @@ checkpoint the recipe starts from, as the recipe's model reads it before any tra
 from __future__ import annotations
 
 import shutil
-import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rankwell.core.errors import RankwellError
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints import load_checkpoint, save_checkpoint
+from rankwell.models.config import RankerConfig
+from rankwell.models.encoder import CrossEncoder
 from rankwell.models.names import find_model
 from rankwell.training.options import AverageOptions
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
+from rankwell.training.stages.ranking import load_one_score
 
+Loaded = tuple[CrossEncoder, Tokenizer, RankerConfig]
 START = "start"
 """Names the recipe's start checkpoint among the stages."""
 
 
 def average(work: Work, options: AverageOptions, folder: Path) -> Produced:
     """The mean of the stages' weights; everything else is as the last of them has it."""
-    models: dict[str, Path | None] = {START: find_model(work.recipe.model.start)}
-    models |= {done.stage.name: done.produced.model for done in work.done}
-    chosen = [models[name] for name in options.stages]
-    missing = next((name for name, model in zip(options.stages, chosen, strict=True) if model is None), None)
-    if missing is not None:
-        raise RankwellError(f"stages.average: the stage {missing} leaves no model")
+    models = {done.stage.name: done.produced.model for done in work.done}
+    parts: dict[str, Loaded] = {}
+    for name in options.stages:
+        if name == START:
+            started = load_one_score(replace(work, model=find_model(work.recipe.model.start)), "new")
+            parts[name] = (started.model, started.tokenizer, started.config)
+        elif (model := models[name]) is None:
+            raise RankwellError(f"stages.average: the stage {name} leaves no model")
+        else:
+            parts[name] = load_checkpoint(model)
     target = folder / "model"
     if process_number() == 0:
         shutil.rmtree(target, ignore_errors=True)
-        changes = [work.changes if name == START else {} for name in options.stages]
-        folders = [Path(model) for model in chosen if model is not None]
-        average_checkpoints(folders, _shares(options), target, work, changes)
+        save_average(parts, _shares(options), target, work.history)
     return Produced(target, figures={"weights": dict(zip(options.stages, _shares(options), strict=True))})
 
 
-def average_checkpoints(
-    folders: list[Path],
-    shares: list[float],
-    target: Path,
-    work: Work | None = None,
-    changes: list[dict[str, Any]] | None = None,
+def save_average(
+    parts: Mapping[str, Loaded], shares: Sequence[float], target: Path, history: list[dict[str, Any]]
 ) -> None:
-    """Write the mean of checkpoints of one shape, in fp32 and summed in fp64, to ``target``; ``changes`` say how each
-    is loaded (:func:`~rankwell.models.checkpoints.load_checkpoint`).
-    """
+    """Write the mean of models of one shape, in fp32 and summed in fp64, to ``target``."""
     whole: dict[str, torch.Tensor] = {}
-    for folder, share, own in zip(folders, shares, changes or [{}] * len(folders), strict=True):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*a new one is used, untrained")
-            model, tokenizer, config = load_checkpoint(folder, **own)
-        for name, tensor in model.state_dict().items():
-            part = tensor.double() * share
-            if name in whole and whole[name].shape != part.shape:
-                shapes = f"{tuple(part.shape)} and {tuple(whole[name].shape)}"
-                raise RankwellError(f"{folder}: {name} has another shape than in {folders[0]} ({shapes})")
-            whole[name] = whole[name] + part if name in whole else part
-        if whole.keys() != model.state_dict().keys():
-            raise RankwellError(f"{folder} has other parts than {folders[0]}; only models of one shape have a mean")
+    first = next(iter(parts))
+    model, tokenizer, config = list(parts.values())[-1]
+    for (own, (part, *_)), share in zip(parts.items(), shares, strict=True):
+        for name, tensor in part.state_dict().items():
+            scaled = tensor.double() * share
+            if name in whole and whole[name].shape != scaled.shape:
+                shapes = f"{tuple(scaled.shape)} and {tuple(whole[name].shape)}"
+                raise RankwellError(f"{own}: {name} has another shape than in {first} ({shapes})")
+            whole[name] = whole[name] + scaled if name in whole else scaled
+        if whole.keys() != part.state_dict().keys():
+            raise RankwellError(f"{own} has other parts than {first}; only models of one shape have a mean")
     model.load_state_dict({name: tensor.float() for name, tensor in whole.items()})
-    history = config.history if work is None else work.history
     save_checkpoint(target, model, tokenizer, config.model_copy(update={"history": history, "figures": {}}))
 
 
@@ -80,6 +80,8 @@ def check_average(work: Work, options: AverageOptions) -> None:
     names = [stage.name for stage in work.recipe.stages]
     own = next(name for name, stage in zip(names, work.recipe.stages, strict=True) if stage.options is options)
     before = [START, *names[: names.index(own)]]
+    if START in names:
+        raise RankwellError(f"a stage may not be called {START!r}, which names the start checkpoint")
     for name in options.stages:
         if name not in before:
             raise RankwellError(f"stages.{own}.stages: no stage before it is called {name!r} ({', '.join(before)})")

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,13 +118,24 @@ def load_teachers(work: Work, names: Sequence[str], texts: Sequence[str], max_le
         place = store.folder / f"asked-{digest([encoder.name, list(texts)])}"
         if not place.is_dir():
             vectors = encoder.encode(texts)
-            if process_number() == 0:
-                with atomic_folder(place) as temporary:
-                    save_array(temporary / "vectors.npy", vectors.reshape(-1))
+            _keep(place, {"vectors": vectors.reshape(-1)})
         else:
             vectors = map_array(place / "vectors.npy", np.float32).reshape(-1, encoder.width)
         teachers.append(BiEncoderTeacher(np.array(vectors), PassageVectors.open(store, encoder), encoder.device))
     return teachers
+
+
+def _keep(place: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as a folder, unless another process has just done so: what it wrote is the same."""
+    if process_number() > 0:
+        return
+    try:
+        with atomic_folder(place) as temporary:
+            for name, array in arrays.items():
+                save_array(temporary / f"{name}.npy", array)
+    except (OSError, RankwellError):
+        if not place.is_dir():
+            raise
 
 
 def find_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
@@ -180,15 +192,13 @@ def _kept_candidates(work: Work, options: DistilOptions, asked: Asked, teachers:
     They lie beside the collection, where variants of a stage that ask the same find them.
     """
     settings = {name: getattr(options, name) for name in ("depth", "dense", "search", "teachers", "teacher_length")}
-    name = digest([asked.digest, settings, work.recipe.first_stage.model_dump(mode="json")])
+    first = [work.recipe.first_stage.model_dump(mode="json"), work.data.train.digest]
+    encoders = [one.vectors.folder.name for one in teachers if isinstance(one, BiEncoderTeacher)]
+    name = digest([asked.digest, settings, first, encoders])
     place = work.data.collection.store.folder / f"candidates-{name}"
     if not place.is_dir():
         found = find_candidates(work, options, asked, teachers)
-        if process_number() == 0:
-            with atomic_folder(place) as temporary:
-                save_array(temporary / "rows.npy", found.rows)
-                save_array(temporary / "documents.npy", found.documents)
-                save_array(temporary / "ranks.npy", -found.scores.astype(np.int64))
+        _keep(place, {"rows": found.rows, "documents": found.documents, "ranks": -found.scores.astype(np.int64)})
         return found
     rows, documents, ranks = (np.array(map_array(place / f"{name}.npy")) for name in ("rows", "documents", "ranks"))
     return merge(work, asked.qids, [(rows, documents, ranks)])

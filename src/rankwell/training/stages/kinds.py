@@ -47,7 +47,7 @@ STAGES: dict[str, StageKind] = {
     "pointwise": StageKind(PointwiseOptions, ranking.pointwise, check=ranking.check_pointwise, measure=rerank_dev),
     "denoise": StageKind(DenoiseOptions, ranking.denoise_stage, check=ranking.check_denoise, reads=PARTS - {"dev"}),
     "listwise": StageKind(ListwiseOptions, ranking.listwise, check=ranking.check_lists, measure=rerank_dev),
-    "duo": StageKind(DuoOptions, ranking.duo, check=ranking.check_lists, measure=ranking.measure_duo),
+    "duo": StageKind(DuoOptions, ranking.duo, check=ranking.check_duo, measure=ranking.measure_duo),
     "distil": StageKind(DistilOptions, distillation.distil, check=distillation.check_distil, measure=rerank_dev),
     "filter": StageKind(
         FilterOptions, distillation.filter_stage, check=distillation.check_filter, reads=PARTS - {"dev"}

@@ -177,6 +177,13 @@ def check_pointwise(work: Work, options: PointwiseOptions) -> None:
     check_lists(work, options)
 
 
+def check_duo(work: Work, options: DuoOptions) -> None:
+    """The same, and that three texts are read as one."""
+    if work.recipe.model.similarity or work.recipe.model.apart:
+        raise RankwellError("stages.duo: documents are read together; leave similarity and apart out")
+    check_lists(work, options)
+
+
 def _fit(work: Work, options: ListOptions, folder: Path, ranker: _Ranker, description: str) -> Produced:
     documents = ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents, skip=options.skip, depth=options.depth)
