@@ -303,3 +303,13 @@ def test_only_stages_that_went_before_are_averaged(data: Path, place: Path, teac
     stages = {"listwise": {"max_steps": 1}, "average": {"stages": ["listwise", "pointwise"]}}
     with pytest.raises(RankwellError, match="'pointwise'"):
         run(recipe_of(data, teacher, **stages), place / "refused")
+
+
+@pytest.mark.parametrize(("kind", "complaint"), [("pointwise", "one score, not two logits"), ("duo", "read together")])
+def test_stages_that_have_no_place_for_a_similarity_say_so(
+    data: Path, place: Path, student: Path, kind: str, complaint: str
+) -> None:
+    recipe = recipe_of(data, student, **{kind: {"max_steps": 1}})
+    model = recipe.model.model_copy(update={"similarity": 20.0, "adapt": True})
+    with pytest.raises(RankwellError, match=complaint):
+        run(recipe.model_copy(update={"model": model}), place / f"similar-{kind}")
