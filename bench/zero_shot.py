@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from rankwell.core.files import atomic_text
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run
@@ -38,7 +40,8 @@ def main() -> None:
     measures = parse_measures(options.measures.split())
     engine = {} if options.device is None else {"device": options.device}
     encoder = DenseRanker(BiEncoder.from_pretrained(options.encoder, **engine)) if options.encoder else None
-    rankers = {name: Ranker.from_pretrained(name, engine=engine, windows=options.windows) for name in options.models}
+    scoring = {**engine, **({"dtype": torch.bfloat16} if options.precision == "bf16" else {})}
+    rankers = {name: Ranker.from_pretrained(name, engine=scoring, windows=options.windows) for name in options.models}
     print(f"{'collection':<12}{'system':<44}" + "".join(f"{measure!s:>10}" for measure in measures) + f"{'seconds':>9}")
     results: dict[str, dict[str, dict[str, float]]] = {}
     for name in options.sets:
@@ -102,6 +105,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--dense", type=float, default=0.5, help="the bi-encoder's share beside the model's")
     parser.add_argument("--windows", default="default", choices=["default", "cut"], help="how long texts are read")
     parser.add_argument("--device", default=None)
+    parser.add_argument("--precision", default="auto", choices=["auto", "bf16"], help="of the models")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file of all figures")
     options = parser.parse_args()
     options.windows = None if options.windows == "cut" else options.windows
