@@ -39,10 +39,11 @@ def test_its_name_and_no_name_are_the_same(shipped: Path) -> None:
     assert find_model() == find_model(DEFAULT) == shipped
 
 
-def test_a_folder_of_its_name_wins(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_depend_on_where_one_stands(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / DEFAULT).mkdir()
     monkeypatch.chdir(tmp_path)
-    assert find_model(DEFAULT) == Path(DEFAULT)
+    assert find_model(DEFAULT) == shipped
+    assert find_model(f"./{DEFAULT}").resolve() == tmp_path / DEFAULT
 
 
 def test_a_ranker_of_nothing_is_the_default_model(shipped: Path) -> None:

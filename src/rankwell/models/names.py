@@ -21,20 +21,20 @@ _FILES = ["*.safetensors", "*.json", "*.txt"]
 def find_model(name: str | Path = DEFAULT) -> Path:
     """The folder of a model, which is downloaded where it must be.
 
-    =======================  =================================================================
-    ``models/mine``          a folder; one that exists always wins
-    ``rankwell-mini``        the model that ships with rankwell
+    =======================  ======================================================================================
+    ``rankwell-mini``        the model that ships with rankwell, wherever one stands; a folder is ``./rankwell-mini``
+    ``models/mine``          a folder; one that exists wins over what follows
     ``some_package:model``   a folder within an installed package
     ``owner/name``           a repository on the hub: its safetensors, json and txt files only
-    =======================  =================================================================
+    =======================  ======================================================================================
 
     What can be none of these is taken for a folder, and whoever reads it says what is missing there.
     """
     folder = Path(name)
+    if name == DEFAULT and (SHIPPED.is_dir() or not folder.exists()):
+        return _shipped()
     if isinstance(name, Path) or folder.exists():
         return folder
-    if name == DEFAULT:
-        return _shipped()
     if found := _IN_PACKAGE.fullmatch(name):
         return _in_package(found[1], found[2] or "")
     if _ON_THE_HUB.fullmatch(name):
