@@ -120,6 +120,11 @@ class Encoder(nn.Module):
         embedded: Tensor = self.dropout(self.norm(summed))
         return embedded
 
+    def _begin(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
+        if isinstance(layout, Packed):
+            return self._embed_packed(tokens, segments, positions, layout)
+        return self.embed(tokens, segments, positions)
+
     def _embed_packed(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Packed) -> Tensor:
         ids, tables = (tokens, segments, positions), (self.tokens.weight, self.segments.weight, self.positions.weight)
         if self.training or torch.is_grad_enabled():
@@ -136,10 +141,7 @@ class Encoder(nn.Module):
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, *, first_only: bool = True
     ) -> Tensor:
         """The last hidden states: of ``[CLS]`` (B, H) or, with ``first_only=False``, of all tokens (T, H)."""
-        if isinstance(layout, Packed):
-            x = self._embed_packed(tokens, segments, positions, layout)
-        else:
-            x = self.embed(tokens, segments, positions)
+        x = self._begin(tokens, segments, positions, layout)
         return self._run(x, self.views(layout), first_only=first_only)
 
     def read_twice(
@@ -149,10 +151,7 @@ class Encoder(nn.Module):
 
         The layers that do so anyway are computed once.
         """
-        if isinstance(layout, Packed):
-            x = self._embed_packed(tokens, segments, positions, layout)
-        else:
-            x = self.embed(tokens, segments, positions)
+        x = self._begin(tokens, segments, positions, layout)
         together, alone = self.views(layout), self.views(layout, len(self.layers))
         for layer, view in zip(self.layers[: self.apart], alone, strict=False):
             x = layer(x, view)

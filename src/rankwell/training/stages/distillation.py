@@ -40,7 +40,6 @@ from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
 from rankwell.training.stages.ranking import load_one_score, ranker_tokens, ranking_validation, training_candidates
 from rankwell.training.stages.text import loop_options, outcome_figures
-from rankwell.training.tasks.ranking import RankingTask
 
 Rows = NDArray[np.int64]
 EVERY_EPOCH = -1
@@ -247,15 +246,8 @@ def distil(work: Work, options: DistilOptions, folder: Path) -> Produced:
     stems = ranker.config.template.markers
     queries = ranker.tokenizer.encode(list(asked.texts), stems=stems)
     loss = make_loss(options.loss, **options.loss_options)
-    task = RankingTask(
-        TrainingSet(queries, None, documents, candidates),
-        lessons,
-        loss,
-        ranker.config.template.build(),
-        ranker.tokenizer.special,
-        segments=ranker.model.encoder.config.type_vocab_size,
-        max_pairs=options.max_pairs_in_memory,
-    )
+    data = TrainingSet(queries, None, documents, candidates)
+    task = ranker.task(data, lessons, loss, options.max_pairs_in_memory)
     count = task.draw(0)
     if not count:
         raise RankwellError("stages.distil: no query has a candidate beside its relevant documents")

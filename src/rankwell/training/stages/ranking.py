@@ -32,7 +32,7 @@ from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import Plan, draw, draw_duo
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import Outcome, train
-from rankwell.training.losses import make_loss
+from rankwell.training.losses import Loss, make_loss
 from rankwell.training.options import (
     DenoiseOptions,
     DuoOptions,
@@ -58,6 +58,18 @@ class _Ranker:
 
     def save(self, folder: Path) -> None:
         save_checkpoint(folder, self.model, self.tokenizer, self.config)
+
+    def task(self, data: TrainingSet, lists: Callable[[int], Lists], loss: Loss, max_pairs: int | None) -> RankingTask:
+        """Learning from these lists, laid out as the ranker reads them."""
+        return RankingTask(
+            data,
+            lists,
+            loss,
+            self.config.template.build(),
+            self.tokenizer.special,
+            segments=self.model.encoder.config.type_vocab_size,
+            max_pairs=max_pairs,
+        )
 
 
 def load_ranker(work: Work, start: Path | None = None) -> _Ranker:
@@ -117,15 +129,7 @@ def _train_ranker(
     )
     if all(field.name != "type" for field in ranker.config.template.build().fields):
         data = replace(data, types=None)
-    task = RankingTask(
-        data,
-        lists,
-        loss,
-        ranker.config.template.build(),
-        ranker.tokenizer.special,
-        segments=ranker.model.encoder.config.type_vocab_size,
-        max_pairs=options.max_pairs_in_memory,
-    )
+    task = ranker.task(data, lists, loss, options.max_pairs_in_memory)
     first = lists(0)
     guard = CollapseGuard(loss.chance(torch.from_numpy(first.labels)))
     return train(
