@@ -102,6 +102,31 @@ def test_the_best_validation_is_kept_and_patience_ends_the_run(tmp_path: Path, t
     assert [line["RR@10"] for line in metrics(tmp_path) if "RR@10" in line] == [0.2, 0.6, 0.5, 0.4]
 
 
+def test_the_running_mean_is_validated_and_kept_and_the_newest_weights_are_trained_on(
+    tmp_path: Path, template: Template
+) -> None:
+    seen: dict[float, list[dict[str, torch.Tensor]]] = {0.0: [], 0.8: []}
+    for decay, states in seen.items():
+        model, folder = make_model(), tmp_path / str(decay)
+
+        def validate(own: nn.Module, states: list[dict[str, torch.Tensor]] = states) -> dict[str, float]:
+            states.append({name: tensor.clone() for name, tensor in own.state_dict().items()})
+            return {"RR@10": 0.1 * len(states)}
+
+        steps = options(epochs=6, batch=48, running_mean=decay)  # an epoch is one step
+        train(model, make_task(template), steps, folder, save=saver(model), validate=validate)
+        for kept in ("model", "last"):
+            saved = load_file(folder / kept / "weights.safetensors")
+            assert all(torch.equal(saved[name], value) for name, value in states[-1].items())
+    mean = {name: tensor.clone() for name, tensor in make_model().state_dict().items()}
+    for step, (newest, found) in enumerate(zip(seen[0.0], seen[0.8], strict=True), start=1):
+        share = min(0.8, step / (step + 9))
+        for name in mean:
+            mean[name] = share * mean[name] + (1 - share) * newest[name]
+            torch.testing.assert_close(found[name], mean[name], rtol=1e-4, atol=1e-6)
+    assert not torch.equal(seen[0.0][-1]["head.weight"], seen[0.8][-1]["head.weight"])
+
+
 def test_nothing_to_train_on(tmp_path: Path, template: Template) -> None:
     model = make_model()
     with pytest.raises(RankwellError, match="no lists to train on"):
@@ -127,7 +152,8 @@ from rankwell.training.loop import train
 def run(folder, dropout, epochs):
     model = make_model(dropout=dropout)
     task = make_task(Template("mono", max_length=48, max_query=16), max_pairs=20)
-    train(model, task, options(epochs=epochs, save_every=3, log_every=4), Path(folder), save=saver(model))
+    how = options(epochs=epochs, save_every=3, log_every=4, running_mean=0.9)
+    train(model, task, how, Path(folder), save=saver(model))
 """
 
 # Forked where torch is imported but has not computed yet, so that a run begins at once.
@@ -179,7 +205,7 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path, template: Temp
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", script]
     subprocess.run(launch, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
     model = make_model()
-    changes = {"epochs": 3, "save_every": 3, "log_every": 4}
+    changes = {"epochs": 3, "save_every": 3, "log_every": 4, "running_mean": 0.9}
     train(model, make_task(template, max_pairs=20), options(**changes), tmp_path / "one", save=saver(model))
     curves = [[line["loss"] for line in metrics(tmp_path / name) if "loss" in line] for name in ("one", "two")]
     assert len(curves[0]) > 3

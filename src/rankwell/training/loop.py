@@ -33,6 +33,7 @@ from rankwell.training.guard import CollapseGuard
 from rankwell.training.log import TrainingLog
 from rankwell.training.optimiser import OptimiserOptions, learning_rate_at, make_optimiser
 from rankwell.training.resume import load_state, save_state
+from rankwell.training.running_mean import RunningMean
 from rankwell.training.tasks.task import Step, Task, mix_seed
 
 CPU_BUDGET = 8192
@@ -62,6 +63,8 @@ class LoopOptions:
     patience: int | None = None
     """Stop after so many validations without a better one."""
     keep: Literal["best", "last"] = "best"
+    running_mean: float = 0.0
+    """The share of the mean that a step keeps: .999 is a mean over some 1,000 steps; 0 keeps the newest weights."""
     device: str | None = None
     graphs: Literal["auto", "off"] = "auto"
     """``auto`` plays a cross-encoder's steps on a GPU from CUDA graphs, where it can."""
@@ -98,7 +101,7 @@ def train(
     """Train ``model`` in ``folder``, continuing what is there; leaves ``folder/model``, the best or the last.
 
     The folder also has ``metrics.jsonl`` and TensorBoard's events; ``last-STEP`` to continue from, and ``last`` as the
-    weights stood at the end.
+    weights, or their running mean, stood at the end.
     """
     return _Run(model, task, options, folder, save, rule, validate, guard or CollapseGuard(), description).go()
 
@@ -138,6 +141,7 @@ class _Run:
             self.place = Placer(self.device, rule, blocks, seeded=True, parts=parts)
         self.optimiser = make_optimiser(model, options.optimiser, self.device)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")  # type: ignore[attr-defined,unused-ignore]
+        self.mean = RunningMean(model, options.running_mean) if options.running_mean else None
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         size = task.draw(0)
         if not size:
@@ -158,7 +162,7 @@ class _Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
         self.processes.wait_for_everyone()
-        self.progress = load_state(self.folder, self.model, self.optimiser)
+        self.progress = load_state(self.folder, self.model, self.optimiser, self.mean)
         if self.progress.scale is not None:
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": self.progress.scale})
         self.log = TrainingLog(self.folder) if self.is_main else None
@@ -220,6 +224,8 @@ class _Run:
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.progress.step = number + 1
+        if self.mean is not None:
+            self.mean.update(number + 1)
         self.summed += 1
         for name, value in {**found, "gradient_norm": norm.detach()}.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
@@ -272,11 +278,12 @@ class _Run:
         if saves or step % self.options.log_every == 0:
             self._write_log(step, now)
         if validates:
-            self._validate(step)
+            with self._kept():
+                self._validate(step)
         if saves and self.is_main:
             self.progress.seconds = self.before + time.monotonic() - self.began
             self.progress.scale = self.scaler.get_scale() if self.scaler.is_enabled() else None
-            save_state(self.folder, self.model, self.optimiser, self.progress)
+            save_state(self.folder, self.model, self.optimiser, self.progress, self.mean)
             # Only now: the state before this one may know of an older best.
             for best in self.folder.glob("best-*"):
                 if best != self._best:
@@ -295,6 +302,10 @@ class _Run:
             self.log.write(
                 step, {"epoch": epoch, "learning_rate": rate, **means, f"{self.task.items}_per_s": speed, **told}
             )
+
+    def _kept(self) -> AbstractContextManager[None]:
+        """The weights that are measured and kept, in the model: their mean, or as they stand."""
+        return nullcontext() if self.mean is None else self.mean.in_place()
 
     def _validate(self, step: int) -> None:
         assert self.validate is not None
@@ -331,13 +342,14 @@ class _Run:
     def _finish(self) -> Outcome:
         progress = self.progress
         if self.is_main:
-            if not (self.folder / "last").exists():
-                self.save(self.folder / "last")
-            if not (self.folder / "model").exists():
-                if self._best.is_dir():
-                    self._best.rename(self.folder / "model")
-                else:
-                    self.save(self.folder / "model")
+            with self._kept():
+                if not (self.folder / "last").exists():
+                    self.save(self.folder / "last")
+                if not (self.folder / "model").exists():
+                    if self._best.is_dir():
+                        self._best.rename(self.folder / "model")
+                    else:
+                        self.save(self.folder / "model")
             if self.log is not None:
                 self.log.close()
         self.processes.wait_for_everyone()

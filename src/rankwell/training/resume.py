@@ -19,6 +19,7 @@ from torch import nn
 from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_folder
 from rankwell.training.optimiser import load_optimiser_tensors, optimiser_tensors
+from rankwell.training.running_mean import RunningMean
 
 
 @dataclass
@@ -38,7 +39,13 @@ class Progress:
     """fp16's loss scale."""
 
 
-def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
+def save_state(
+    folder: Path,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    mean: RunningMean | None = None,
+) -> None:
     """Write ``last-STEP/``, then remove the one before it."""
     target = folder / f"last-{progress.step:08d}"
     older = _saved(folder)
@@ -48,12 +55,16 @@ def save_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer,
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(weights, temporary / "weights.safetensors")
         save_file(optimiser_tensors(optimiser), temporary / "optimiser.safetensors")
+        if mean is not None:
+            save_file(mean.tensors(), temporary / "mean.safetensors")
         (temporary / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
     for state in older:
         shutil.rmtree(state)
 
 
-def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress:
+def load_state(
+    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, mean: RunningMean | None = None
+) -> Progress:
     """Continue where the folder's newest state stands; from the beginning where there is none."""
     saved = _saved(folder)
     if not saved:
@@ -62,6 +73,8 @@ def load_state(folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer)
     try:
         model.load_state_dict(load_file(state / "weights.safetensors"))
         load_optimiser_tensors(optimiser, load_file(state / "optimiser.safetensors"))
+        if mean is not None:
+            mean.load(load_file(state / "mean.safetensors"))
         found = json.loads((state / "progress.json").read_text(encoding="utf-8"))
         return Progress(**{field.name: found[field.name] for field in fields(Progress)})
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:

@@ -48,6 +48,13 @@ class TrainingOptions(Options):
         default=500, ge=1, description="Steps between two states to resume from; five minutes save one as well."
     )
     patience: int | None = Field(default=None, ge=1, description="Stop after so many evaluations without a new best.")
+    running_mean: float = Field(
+        default=0,
+        ge=0,
+        lt=1,
+        description="Keep a running mean of the weights in place of the newest, with this share of it kept at each "
+        "step: 0.999 is a mean over some 1,000 steps; 0: the newest.",
+    )
     dev_queries: int | None = Field(
         default=None, ge=1, description="Dev queries of an evaluation during training; none: all."
     )

@@ -41,6 +41,7 @@ def loop_options(work: Work, options: TrainingOptions) -> LoopOptions:
         evaluate_every=options.evaluate_every,
         patience=options.patience,
         keep="last" if options.best == "last" else "best",
+        running_mean=options.running_mean,
         device=work.device,
     )
 
