@@ -53,7 +53,7 @@ def reference(
                 mask = np.full((length, length), -1e9, np.float32)
                 for a in range(length):
                     for b in range(length):
-                        follows = rule != "full" and (ruled is None or number in ruled)
+                        follows = rule != "full" and (ruled is None or number in {at % 2 for at in ruled})
                         seen = words[a] == words[b] or last[b] if follows else True
                         if number < apart and kinds[0, a] != kinds[0, b]:
                             seen = False
@@ -77,6 +77,8 @@ CASES = [
     ("strm", 0, (1,)),
     ("strm", 0, ()),
     ("strm", 1, (0,)),
+    ("strm", 0, (-1,)),
+    ("strm", 1, (-2,)),
     ("strm", 2, None),
 ]
 
@@ -249,6 +251,7 @@ def test_an_explanation_has_the_same_score_and_nothing_across_in_layers_apart(ba
         ({"similarity": 5.0}, "a similarity is added to a score"),
         ({"apart": 2}, "2 layers read query and document apart; of 2, at most 1 may"),
         ({"attention_layers": (2,)}, "no layer has the number 2"),
+        ({"attention_layers": (-3,)}, "no layer has the number -3"),
     ],
 )
 def test_what_cannot_be_is_refused(tiny_checkpoint: Path, changes: dict[str, Any], problem: str) -> None:

@@ -82,7 +82,8 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     if ranker.apart:
         rows["Apart"] = f"the first {ranker.apart} layers read query and document apart"
     if ranker.attention_layers is not None:
-        rows["Attention"] += f", in the layers {', '.join(map(str, ranker.attention_layers)) or 'none'} (from 0)"
+        layers = ", ".join(map(str, ranker.attention_layers)) or "none"
+        rows["Attention"] += f", in the layers {layers} (from 0; -1 is the last)"
     if template.markers:
         rows["Markers"] = "`[ek] … [/ek]` around words whose stem the query and the document share"
     if ranker.windows == "cut":

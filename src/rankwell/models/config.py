@@ -60,7 +60,8 @@ class RankerConfig(BaseModel):
     template: TemplateConfig = TemplateConfig()
     attention: AttentionRule = "full"
     attention_layers: tuple[int, ...] | None = None
-    """The layers that follow the attention rule, from 0 on; in the others a token sees all. None: every layer."""
+    """The layers that follow the attention rule, from 0 on, or from -1 down as counted from the last; in the others a
+    token sees all. None: every layer."""
     apart: int = Field(default=0, ge=0)
     """How many of the first layers read query and document apart, as a bi-encoder does."""
     similarity: float = Field(default=0.0, ge=0)
@@ -88,7 +89,7 @@ class RankerConfig(BaseModel):
         most = layers if self.similarity else layers - 1
         if self.apart > most:
             raise RankwellError(f"{self.apart} layers read query and document apart; of {layers}, at most {most} may")
-        wrong = [number for number in self.attention_layers or () if not 0 <= number < layers]
+        wrong = [number for number in self.attention_layers or () if not -layers <= number < layers]
         if wrong:
             raise RankwellError(f"no layer has the number {wrong[0]}: there are {layers}, from 0 on")
 

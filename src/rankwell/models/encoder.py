@@ -97,7 +97,7 @@ class Encoder(nn.Module):
     """Embeddings and layers.
 
     ``apart`` is how many of the first layers read the parts of a sequence apart, ``ruled`` which layers follow the
-    attention rule (``None``: all of them).
+    attention rule (``None``: all of them; -1 is the last).
     """
 
     def __init__(self, config: EncoderConfig, *, apart: int = 0, ruled: Sequence[int] | None = None):
@@ -170,6 +170,9 @@ class Encoder(nn.Module):
         assert isinstance(final, Layer)
         return final.forward_first(x, views[-1]) if first_only else final(x, views[-1])
 
+    def _follows_rule(self, number: int) -> bool:
+        return self.ruled is None or number in self.ruled or number - len(self.layers) in self.ruled
+
     def views(self, layout: Layout | Packed, apart: int | None = None) -> list[Layout | Packed]:
         """What each layer sees of a batch; ``apart`` takes the place of the encoder's own."""
         apart = self.apart if apart is None else apart
@@ -177,14 +180,14 @@ class Encoder(nn.Module):
         for number in range(len(self.layers)):
             seen = layout.parts if number < apart else layout
             assert seen is not None
-            views.append(seen if self.ruled is None or number in self.ruled else without_rule(seen))
+            views.append(seen if self._follows_rule(number) else without_rule(seen))
         return views
 
     def masks(self, ruled: Tensor, free: Tensor, segments: Tensor, apart: int | None = None) -> list[Tensor]:
         """The same as masks (B, 1, L, L): ``ruled`` and ``free`` are those with and without the rule, ``segments`` is
         (B, L). Layers that see the same have the same tensor.
         """
-        follows = [self.ruled is None or number in self.ruled for number in range(len(self.layers))]
+        follows = [self._follows_rule(number) for number in range(len(self.layers))]
         masks = [ruled if follow else free for follow in follows]
         apart = self.apart if apart is None else apart
         if apart:

@@ -74,7 +74,9 @@ class ModelOptions(Options):
     template: str = Field(default="mono", description="How texts are put together: mono, typed, twin, duo or nli.")
     attention: AttentionRule = Field(default="full", description="Which token may see which.")
     attention_layers: tuple[int, ...] | None = Field(
-        default=None, description="The layers that follow this rule, from 0 on; in the others a token sees all."
+        default=None,
+        description="The layers that follow this rule, from 0 on, or from the last down, which is -1; in the others a "
+        "token sees all.",
     )
     apart: int = Field(
         default=0, ge=0, description="How many of the first layers read query and document apart, as a bi-encoder does."

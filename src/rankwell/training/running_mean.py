@@ -26,7 +26,7 @@ class RunningMean:
     def update(self, step: int) -> None:
         """Add the weights after step ``step``, counted from 1. Early means are short: the start is soon forgotten."""
         decay = min(self.decay, step / (step + 9))
-        get_ema_multi_avg_fn(decay)(self._means, self._weights, 0)
+        get_ema_multi_avg_fn(decay)(self._means, self._weights, 0)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

@@ -274,6 +274,7 @@ def test_table1_does_what_variants_share_once(bench: Bench) -> None:
     """The real recipes, planned on toy data."""
     suite = next(path for path in SUITES if path.stem == "table1")
     given = {"data": str(bench.data), "seeds": [1], "model.start": str(bench.start), "model.adapt": True}
+    given["model.attention_layers"] = [-1]  # the toy has two layers
     settings = [Override(path, value) for path, value in given.items()]
     experiment = read_suite(suite, STAGE_OPTIONS, settings)
     planned = planned_stages(experiment, STAGES, bench.out)
@@ -310,6 +311,7 @@ def test_the_ablations_are_those_of_the_paper() -> None:
     assert kinds == {
         "DeepCT-BM25": ["deepct"],
         "BERT": ["pointwise"],
+        "BERT, then listwise": ["pointwise", "listwise"],
         "DR-BERT": ["pretrain", "pointwise", "denoise", "listwise"],
         "without pre-training": ["pointwise", "denoise", "listwise"],
         "without pointwise": ["pretrain", "listwise"],

@@ -13,7 +13,7 @@ import torch
 import rankwell.sample
 from rankwell.core.errors import RankwellError
 from rankwell.rank.ranker import Ranker
-from rankwell.training.recipe import build_recipe, parse_setting
+from rankwell.training.recipe import Recipe, build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stages.kinds import STAGES
 
@@ -62,11 +62,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(data: Path, start: Path, out: Path, **changes: object) -> tuple[Trained, list[str]]:
-    said: list[str] = []
+def small_recipe(data: Path, start: Path, **changes: object) -> Recipe:
     tree = {**RECIPE, "data": str(data), "model": {**RECIPE["model"], "start": str(start)}}
     settings = [parse_setting(f"{path}={value}") for path, value in changes.items()]
-    recipe = build_recipe(tree, KINDS, "small.yaml", settings)
+    return build_recipe(tree, KINDS, "small.yaml", settings)
+
+
+def run(data: Path, start: Path, out: Path, **changes: object) -> tuple[Trained, list[str]]:
+    said: list[str] = []
+    recipe = small_recipe(data, start, **changes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a toy run collapses or cuts texts is not the matter here
         return run_recipe(recipe, STAGES, out, device="cpu", say=said.append), said
@@ -152,6 +156,21 @@ def test_cross_fitting_trains_a_model_for_each_fold(trained: tuple[Path, Trained
     (folder,) = (trained[0].parent / "folds" / "stages").glob("*-denoise-*")
     assert sorted(path.name for path in folder.glob("fold-*")) == ["fold-0", "fold-1"]
     assert json.loads((folder / "audit.json").read_text())["candidates"] > 0
+
+
+def test_a_judge_that_ranks_worse_than_the_first_stage_is_doubted(
+    trained: tuple[Path, Trained], data: Path, start: Path, tmp_path: Path
+) -> None:
+    doubts = {}
+    for epochs, out in ((1, tmp_path / "poor"), (100, trained[0])):  # the latter is there already
+        changes = {"stages.listwise": "off", "stages.denoise.threshold": 0.9, "stages.pointwise.epochs": epochs}
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            run_recipe(small_recipe(data, start, **changes), STAGES, out, device="cpu")
+        doubts[epochs] = [str(one.message) for one in told if str(one.message).startswith("noise reduction")]
+    assert doubts[100] == []
+    assert len(doubts[1]) == 1
+    assert "the stage pointwise has RR@10 0." in doubts[1][0]
 
 
 def test_duo_compares_what_mono_ranked_best(data: Path, start: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Ranking, Run
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
@@ -42,7 +43,7 @@ from rankwell.training.options import (
     TrainingOptions,
 )
 from rankwell.training.results import rerank_dev
-from rankwell.training.stage import Produced, Work
+from rankwell.training.stage import Done, Produced, Work
 from rankwell.training.stages.text import loop_options, outcome_figures
 from rankwell.training.tasks.ranking import RankingTask
 from rankwell.training.validation import Validation
@@ -234,6 +235,7 @@ def _engine(work: Work) -> dict[str, Any]:
 def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced:
     """Drop the candidates that are probably relevant though nobody judged them; leaves an audit."""
     ranker = load_ranker(work)
+    _doubt_judge(work, ranker)
     documents = ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents)
     if options.cross_fit:
@@ -248,6 +250,28 @@ def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced
     return Produced(candidates=folder / "candidates.run.gz", figures=audit.figures())
 
 
+def _doubt_judge(work: Work, ranker: _Ranker) -> None:
+    """Warn where the model that is to judge ranks worse than what found the candidates: it drops hard negatives."""
+    done = _judge(work)
+    assert isinstance(done.stage.options, PointwiseOptions)
+    reached = done.produced.figures.get("best validation")
+    validation = ranking_validation(work, done.stage.options, ranker)
+    if reached is None or validation is None:
+        return
+    (first,) = evaluate(validation.qrels, validation.run, [validation.measure]).mean.values()
+    if reached < first:
+        warnings.warn(
+            f"noise reduction: the model of the stage {done.stage.name} has {validation.measure} {reached:.4f} on dev, "
+            f"the first stage {first:.4f}; what it drops is rarely noise: train it longer or leave denoise out",
+            stacklevel=2,
+        )
+
+
+def _judge(work: Work) -> Done:
+    """The pointwise stage whose model says what is noise."""
+    return next(done for done in reversed(work.done) if done.stage.kind == "pointwise")
+
+
 class _Folds:
     """Trains a pointwise ranker on all folds but one, as the pointwise stage did, and scores that one."""
 
@@ -256,7 +280,7 @@ class _Folds:
         self._number = 0
 
     def __call__(self, others: Candidates, held_out: Candidates) -> NDArray[np.float32]:
-        done = next(d for d in reversed(self._work.done) if d.stage.kind == "pointwise")
+        done = _judge(self._work)
         assert isinstance(done.stage.options, PointwiseOptions)
         options = done.stage.options.model_copy(update={"best": "last"})
         folder = self._folder / f"fold-{self._number}"
