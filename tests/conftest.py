@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import string
 from pathlib import Path
 
@@ -83,4 +85,14 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Pa
     model.save_pretrained(folder)
     for file in tiny_tokenizer.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bi_encoder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    """The same, as an encoder without a head: a bi-encoder."""
+    folder = tmp_path_factory.mktemp("bi-encoder") / "tiny"
+    shutil.copytree(tiny_checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
     return folder

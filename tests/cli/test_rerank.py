@@ -23,11 +23,13 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
+from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.sdnet import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.models.word_features import encoder_digest
 from rankwell.rank.cache import hash_model
+from rankwell.rank.dense import DenseRanker
 from rankwell.rank.duo import DuoOptions, rerank_duo
-from rankwell.rank.fusion import fuse, interpolation
+from rankwell.rank.fusion import Fusion, fuse, interpolation
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.sdnet_ranker import SdnetRanker
 from rankwell.retrieve.index import Index
@@ -179,6 +181,23 @@ def test_scores_are_interpolated_with_the_first_run(call: Call, expected: Callab
     assert same("out.run", expected())
 
 
+def test_a_bi_encoders_similarity_is_added(
+    call: Call, expected: Callable[..., Run], first: Path, queries: Path, index: Path, tiny_bi_encoder: Path
+) -> None:
+    own, given = expected(), read_run(first)
+    similar = DenseRanker(BiEncoder.from_pretrained(tiny_bi_encoder)).rerank(
+        given, read_queries(queries), Index.open(index)
+    )
+    asked = ("--blend", "0.3", "--encoder", tiny_bi_encoder)
+    assert call(*asked).code == 0
+    assert same("out.run", fuse([own, similar], interpolation(0.7)))
+    assert call(*asked, "--fuse", "0.2", "--normalise", "z-score").code == 0
+    assert same("out.run", fuse([own, similar, given], Fusion("linear", (0.5, 0.3, 0.2), "z-score")))
+    manifest = json.loads(Path("out.run.manifest.json").read_text())
+    assert manifest["config"]["blend"] == [0.3, "z-score"]
+    assert len(manifest["data"]["encoder"]) > 8
+
+
 def test_the_best_are_compared_two_by_two(
     call: Call, expected: Callable[..., Run], tiny_checkpoint: Path, queries: Path, index: Path
 ) -> None:
@@ -251,6 +270,9 @@ def complaint(outcome: Any) -> str:
         (["--types", "none.tsv"], {}, "none.tsv: no such file"),
         (["--types", "types.tsv"], {}, "the template mono has no place for --types; add --template typed"),
         (["--fuse", "1.5"], {}, "α is 1.5, expected a number from 0 to 1"),
+        (["--fuse", "0.8", "--blend", "0.3"], {}, "--fuse 0.8 and --blend 0.3: two shares of 1"),
+        (["--blend", "-0.1"], {}, "--blend -0.1: two shares of 1"),
+        (["--encoder", "some"], {}, "--encoder needs --blend"),
         (["--max-length", "9999"], {}, "a length of 9999, but the encoder has 512 positions"),
         (["--max-length", "10"], {}, "needs a length of at least"),
         (["--windows", "10", "--stride", "20"], {}, "the stride must be from 1 to the size"),
@@ -263,7 +285,7 @@ def complaint(outcome: Any) -> str:
         (["--cache", "theirs"], {}, "theirs: cannot be used as a score cache"),
         (["--duo", "nowhere"], {}, "nowhere: "),
     ],
-    ids=range(21),
+    ids=range(24),
 )
 def test_bad_input_is_one_line(call: Call, arguments: list[str], changes: dict[str, str], problem: str) -> None:
     Path("other.tsv").write_text("x\twhat\n")

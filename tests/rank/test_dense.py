@@ -12,8 +12,8 @@ from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import Blend, DenseRanker, PassageVectors, search_vectors
-from rankwell.rank.fusion import fuse, interpolation
-from rankwell.rank.pipeline import Given
+from rankwell.rank.fusion import Fusion, fuse, interpolation
+from rankwell.rank.pipeline import Given, Stage, State
 from rankwell.rank.texts import KeptTexts
 from rankwell.retrieve.index import Index
 
@@ -101,6 +101,22 @@ def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) ->
     assert dict(blended["q1"]) == pytest.approx(dict(zip(("d1", "d2", "d3"), expected, strict=True)), abs=1e-3)
 
 
+def test_a_third_weight_is_the_first_stages(encoder: BiEncoder) -> None:
+    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    first = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
+    last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
+
+    class Reorder(Stage):
+        def apply(self, state: State) -> Run:
+            return last
+
+    how = Fusion("linear", (0.5, 0.3, 0.2), "z-score")
+    blended = (Given(first) >> Reorder() >> Blend(encoder, how, texts)).run(QUERIES)
+    similar = DenseRanker(encoder).rerank(last, QUERIES, texts)
+    assert dict(blended["q1"]) == pytest.approx(dict(fuse([last, similar, first], how)["q1"]))
+    assert dict(blended["q1"]) != pytest.approx(dict(fuse([first, similar, last], how)["q1"]))
+
+
 def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
     run = Run.from_scores({"q9": {"d1": 1.0}})
     with pytest.raises(RankwellError, match="'q9'"):
@@ -108,4 +124,4 @@ def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
     with pytest.raises(RankwellError, match="no texts"):
         (Given(run) >> Blend(encoder)).run(QUERIES)
     with pytest.raises(RankwellError, match="two runs"):
-        Blend(encoder, interpolation(0.5).__class__("linear", (1.0, 1.0, 1.0)))
+        Blend(encoder, Fusion("linear", (1.0, 1.0, 1.0, 1.0)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.rank.fusion import Fusion, default_settings, fuse, interpolation, rank_fusion, tune_fusion
+from rankwell.rank.fusion import Fusion, default_settings, fuse, interpolation, rank_fusion, share_settings, tune_fusion
 
 # Spans 8 and 4; the third document of each is the other's missing one.
 A = Run.from_scores({"q": {"a": 10.0, "b": 6.0, "c": 2.0}}, name="A")
@@ -168,6 +168,32 @@ def test_the_default_grid_has_every_normalisation_and_each_runs_own_figure() -> 
     means = dict(zip(tuning.settings, tuning.values.mean(axis=1), strict=True))
     assert means[interpolation(1.0, "none")] == evaluate(qrels, first, "RR@10").mean["RR@10"]
     assert means[interpolation(0.0, "none")] == evaluate(qrels, second, "RR@10").mean["RR@10"]
+
+
+def test_the_held_out_run_fuses_each_query_by_what_the_other_folds_chose() -> None:
+    # What is best for one half of the queries is worst for the other, so that each fold is ranked by the wrong one.
+    runs = [Run.from_scores({f"q{i}": {"a": 1.0 - row, "b": float(row)} for i in range(2)}) for row in range(2)]
+    qrels = Qrels({"q0": {"a": 1}, "q1": {"b": 1}})
+    tuning = tune_fusion(runs, qrels, settings=share_settings(2, 1.0), folds=2)
+    assert tuning.found.mean == 0.5
+    assert tuning.held_out["q0"].docids == ("b", "a")
+    assert tuning.held_out["q1"].docids == ("a", "b")
+
+
+def test_a_query_that_is_not_judged_is_fused_by_the_best_setting() -> None:
+    first, second, qrels = helpful_and_misleading(8)
+    second = Run({**second, "unjudged": second["q0"]})
+    tuning = tune_fusion([first, second], qrels, settings=share_settings(2, 0.5), folds=4)
+    assert tuning.held_out["unjudged"] == fuse([first, second], tuning.best)["unjudged"]
+
+
+def test_shares_sum_to_one_and_must_be_parts_of_it() -> None:
+    weights = [fusion.weights for fusion in share_settings(3, 0.25)]
+    assert len(weights) == len(set(weights)) == 15
+    assert all(sum(own) == 1 for own in weights)
+    assert weights[0] == (1, 0, 0)
+    with pytest.raises(RankwellError, match=r"a step of 0\.3"):
+        share_settings(3, 0.3)
 
 
 def test_tuning_needs_a_judged_query() -> None:

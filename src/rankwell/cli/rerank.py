@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.models.names import DEFAULT
+from rankwell.models.names import BACKBONE, DEFAULT
 
 if TYPE_CHECKING:
     from rankwell.inputs.windows import Unit, Windows
+    from rankwell.rank.fusion import Fusion
 
 
 def rerank(
@@ -73,8 +74,23 @@ def rerank(
             "--fuse", metavar="ALPHA", help="Interpolate: ALPHA of RUN's scores and 1 − ALPHA of the model's."
         ),
     ] = None,
+    blend: Annotated[
+        float | None,
+        typer.Option(
+            "--blend",
+            metavar="SHARE",
+            help="Add SHARE of a bi-encoder's similarity, --encoder's; what --fuse and this leave is the model's.",
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            "--encoder", help="The bi-encoder of --blend: a folder, PACKAGE:FOLDER, or a name on the hub; else MiniLM."
+        ),
+    ] = None,
     normalise: Annotated[
-        Literal["none", "min-max", "z-score"], typer.Option("--normalise", help="Of both scores, before --fuse.")
+        Literal["none", "min-max", "z-score"],
+        typer.Option("--normalise", help="Of all scores, before --fuse and --blend."),
     ] = "min-max",
     duo: Annotated[Path | None, typer.Option("--duo", help="A second model, to compare the best two by two.")] = None,
     duo_depth: Annotated[int, typer.Option("--duo-depth", min=1, help="How many --duo compares.")] = 30,
@@ -108,6 +124,9 @@ def rerank(
 
         rankwell rerank bm25.run --queries q.tsv --collection c.tsv --model model --depth 100 --fuse 0.3 --out fused.run
 
+        rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --depth 100 --blend 0.3 --fuse 0.1
+        --normalise z-score --out blended.run
+
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100 --stride 50
         --aggregate top3 --cache scores.db --out windows.run
 
@@ -127,9 +146,10 @@ def rerank(
     from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
     from rankwell.corpus.formats.lines import writable_id
     from rankwell.inputs.windows import parse_windows
+    from rankwell.models.bi_encoder import BiEncoder
     from rankwell.models.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
-    from rankwell.rank.fusion import interpolation
+    from rankwell.rank.dense import Blend
     from rankwell.rank.opening import AnyRanker, open_ranker
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker
@@ -143,8 +163,10 @@ def rerank(
         raise InputError(out, None, "is a folder, expected a file to write")
     if device is not None and backend != "torch":
         raise RankwellError(f"--device is for the backend torch, not {backend}")
+    if encoder is not None and blend is None:
+        raise RankwellError("--encoder needs --blend, its share of the score")
     cluster = cluster_of(ray, workers, device, cache=cache)
-    fusion = None if fuse is None else interpolation(fuse, normalise)
+    joining = None if fuse is None and blend is None else _joining(fuse or 0.0, blend, normalise)
     asked_windows = None if windows is None else parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
@@ -165,6 +187,7 @@ def rerank(
         if labels and ranker.template.name != "typed":
             raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
+    similar = None if blend is None else BiEncoder.from_pretrained(encoder or BACKBONE, device=device)
     texts = open_texts(collection, candidates)
     if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
         if isinstance(ranker, Ranker):
@@ -191,8 +214,8 @@ def rerank(
         )
         scorer = ClusterRanker(job, cluster)
     pipeline = Given(candidates) >> Rerank(scorer, texts) % depth
-    if fusion is not None:
-        pipeline >>= Fuse(fusion)
+    if joining is not None:
+        pipeline >>= Fuse(joining) if similar is None else Blend(similar, joining, texts, depth)
     if second is not None:
         pipeline >>= Duo(second, texts, duo_depth, duo_aggregate)
     begin = time.monotonic()
@@ -209,11 +232,13 @@ def rerank(
         "template": asdict(ranker.template) if isinstance(ranker, Ranker) else None,
         "windows": _described(ranker.windows) if isinstance(ranker, Ranker) else None,
         "fuse": None if fuse is None else [fuse, normalise],
+        "blend": None if blend is None else [blend, normalise],
         "duo": None if duo is None else [duo_depth, duo_aggregate],
     }
     data = {"run": file_digest(run), "queries": file_digest(queries), "texts": digest_texts(texts, candidates)}
     data |= {"types": file_digest(types)} if types else {}
     data |= {name: hash_model(find_model(folder)) for name, folder in (("model", model), ("duo", duo)) if folder}
+    data |= {"encoder": similar.name} if similar is not None else {}
     Manifest("run", config, data).write_beside(out)
     pairs = sum(map(len, candidates.values()))
     report = [
@@ -262,6 +287,18 @@ def _described(windows: Windows | None) -> dict[str, Any] | None:
     if isinstance(windows, Fitting):
         return {"size": "fitting", "aggregate": windows.aggregate}
     return asdict(windows) if windows else None
+
+
+def _joining(first: float, similar: float | None, normalise: str) -> Fusion:
+    """How two scores become one, the first stage's and the model's; or three: model, bi-encoder, first stage."""
+    from rankwell.core.errors import RankwellError
+    from rankwell.rank.fusion import Fusion, interpolation
+
+    if similar is None:
+        return interpolation(first, normalise)
+    if min(first, similar) < 0 or first + similar > 1:
+        raise RankwellError(f"--fuse {first:g} and --blend {similar:g}: two shares of 1, expected 0 or more, at most 1")
+    return Fusion("linear", (round(1 - first - similar, 12), similar, first), normalise)
 
 
 def _given(**options: Any) -> dict[str, Any]:

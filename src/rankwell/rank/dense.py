@@ -211,7 +211,8 @@ class Blend(Stage):
 
         First(index) >> Rerank(ranker) % 100 >> Blend(BiEncoder.from_pretrained(name), 0.6)
 
-    Any other fusion of the two may stand for α; normalisation is min-max where only α is given.
+    Any other fusion of the two may stand for α; normalisation is min-max where only α is given. One of three weights
+    gives its third to the first stage's scores.
     """
 
     encoder: BiEncoder = field(repr=False)
@@ -222,8 +223,8 @@ class Blend(Stage):
     def __post_init__(self) -> None:
         if self.depth < 1:
             raise RankwellError(f"a depth of {self.depth}; expected 1 or more")
-        if len(self.fusion.weights) != 2:
-            raise RankwellError(f"{len(self.fusion.weights)} weights; a blend has two runs")
+        if len(self.fusion.weights) not in (2, 3):
+            raise RankwellError(f"{len(self.fusion.weights)} weights; a blend has two runs, or three with the first")
 
     @property
     def fusion(self) -> Fusion:
@@ -241,4 +242,5 @@ class Blend(Stage):
         texts = self.texts or state.texts
         assert texts is not None  # checked
         run = state.run.head(self.depth)
-        return fuse([run, DenseRanker(self.encoder).rerank(run, state.queries, texts, depth=self.depth)], self.fusion)
+        runs = [run, DenseRanker(self.encoder).rerank(run, state.queries, texts, depth=self.depth), state.first]
+        return fuse(runs[: len(self.fusion.weights)], self.fusion)

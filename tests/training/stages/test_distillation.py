@@ -58,13 +58,8 @@ def data(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def teacher(place: Path, tiny_checkpoint: Path) -> Path:
-    """The tiny model as a bi-encoder."""
-    folder = place / "teacher"
-    shutil.copytree(tiny_checkpoint, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
-    return folder
+def teacher(tiny_bi_encoder: Path) -> Path:
+    return tiny_bi_encoder
 
 
 @pytest.fixture(scope="module")

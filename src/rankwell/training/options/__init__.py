@@ -17,12 +17,13 @@ from rankwell.training.options.ranking import (
     PointwiseOptions,
     PretrainOptions,
 )
-from rankwell.training.options.teaching import AverageOptions, DistilOptions, FilterOptions
+from rankwell.training.options.teaching import AverageOptions, BlendOptions, DistilOptions, FilterOptions
 
 __all__ = [
     "STAGE_OPTIONS",
     "WITHOUT_EFFECT",
     "AverageOptions",
+    "BlendOptions",
     "ClassifyOptions",
     "DeepctOptions",
     "DenoiseOptions",
@@ -59,5 +60,6 @@ STAGE_OPTIONS: dict[str, type[Options]] = {
     "sdnet": SdnetOptions,
     "windows": WindowsOptions,
     "interpolate": InterpolateOptions,
+    "blend": BlendOptions,
 }
 """The options of each stage kind."""

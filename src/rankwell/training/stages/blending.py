@@ -1,0 +1,121 @@
+"""Blending: a ranker's scores, a bi-encoder's similarities and the first stage's scores, in the shares that rank best.
+
+A ranker that was trained on one collection's judgments and a bi-encoder that was trained on a billion pairs err on
+different queries. The stage leaves the checkpoint as it is, and beside it
+
+    blend.json       the shares: the best on all dev queries, those chosen without each fold, and the whole grid
+    held-out.run.gz  each dev query under the shares chosen without it
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Run
+from rankwell.evaluation.notation import parse_measure
+from rankwell.models.bi_encoder import BiEncoder, is_cross_encoder
+from rankwell.models.config import read_ranker_config
+from rankwell.models.names import find_model
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
+from rankwell.training.options import BlendOptions
+from rankwell.training.results import kept_run, link_model, write_json
+from rankwell.training.stage import Produced, Work
+from rankwell.training.stage_store import process_number
+from rankwell.training.stages.averaging import START
+
+BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
+
+
+def check_blend(work: Work, options: BlendOptions) -> None:
+    """Grid, measure and bi-encoder must be ones, and something must rank before it."""
+    parse_measure(options.measure)
+    share_settings(3 if options.first_stage else 2, options.step, options.normalise)
+    if is_cross_encoder(folder := _encoder_folder(work, options)):
+        raise RankwellError(f"stages.blend.encoder: {folder} is a cross-encoder, which has no similarities")
+    if work.recipe.stages[0].kind == "blend":
+        raise RankwellError("stages.blend needs a stage before it that ranks documents, such as listwise")
+    if (queries := len(work.data.dev.qrels)) < options.folds:
+        raise RankwellError(f"stages.blend.folds is {options.folds}, but dev has {queries} queries")
+
+
+def blend(work: Work, options: BlendOptions, folder: Path) -> Produced:
+    """Try all shares on the dev queries, and choose by cross-validation."""
+    if process_number() > 0:
+        return Produced(folder / "model")
+    level = work.recipe.data.relevance
+    measure = parse_measure(options.measure, rel=level if level != 1 else None)
+    runs = _runs(work, options)
+    settings = share_settings(len(runs), options.step, options.normalise)
+    tuning = tune_fusion(
+        list(runs.values()),
+        work.data.dev.qrels,
+        measure=str(measure),
+        settings=settings,
+        folds=options.folds,
+        seed=work.seed,
+    )
+    write_run(tuning.held_out, folder / HELD_OUT)
+    shares = dict(zip(runs, tuning.best.weights, strict=True))
+    write_json(folder / BLEND, _record(tuning, shares, options, work.data.dev.digest))
+    if not (folder / "model").is_dir():
+        own = read_ranker_config(work.model)
+        if own is not None:
+            figures = {"blend": f"{tuning.best} of {', '.join(runs)} ({options.encoder})"}
+            own = own.model_copy(update={"history": work.history, "figures": figures})
+        link_model(work.model, folder / "model", own)
+    return Produced(folder / "model", figures={**shares, f"{measure}, cross-validated": tuning.found.mean})
+
+
+def measure_blend(work: Work, produced: Produced) -> Run:
+    """The dev queries each under the shares chosen without it; other queries under the best shares of dev."""
+    assert produced.model is not None
+    folder = produced.model.parent
+    try:
+        record = json.loads((folder / BLEND).read_text(encoding="utf-8"))
+        fusion = Fusion("linear", tuple(record["shares"].values()), record["normalise"])
+        tuned_on = record["tuned_on"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(folder / BLEND, None, "not the record of a blend") from None
+    if tuned_on == work.data.dev.digest:
+        return read_run(folder / HELD_OUT)
+    options = work.recipe.stages[len(work.done)].options
+    assert isinstance(options, BlendOptions)
+    return fuse(list(_runs(work, options).values()), fusion, name="blend")
+
+
+def _runs(work: Work, options: BlendOptions) -> dict[str, Run]:
+    """What is blended: the dev candidates by the ranker, by the bi-encoder and, where it has a share, as they came."""
+    dev, depth = work.data.dev, work.recipe.evaluate.depth
+    before = work.done[-1].stage
+    if not (path := kept_run(work, work.model.parent)).exists():
+        problem = f"the stage {before.name} before it has no run of the split {dev.name!r}"
+        raise RankwellError(f"stages.blend: {problem} to blend")
+    encoder = BiEncoder.from_pretrained(_encoder_folder(work, options), device=work.device)
+    first = dev.run.head(depth)
+    runs = {
+        before.name: read_run(path),
+        "similarity": DenseRanker(encoder).rerank(first, dev.queries, work.data.index, depth=depth),
+    }
+    return {**runs, "first stage": first} if options.first_stage else runs
+
+
+def _encoder_folder(work: Work, options: BlendOptions) -> Path:
+    return find_model(work.recipe.model.start if options.encoder == START else options.encoder)
+
+
+def _record(tuning: FusionTuning, shares: dict[str, float], options: BlendOptions, tuned_on: str) -> dict[str, object]:
+    means = tuning.values.mean(axis=1).tolist()
+    return {
+        "measure": tuning.measure,
+        "shares": shares,
+        "normalise": options.normalise,
+        "encoder": options.encoder,
+        "cross_validated": tuning.found.mean,
+        "folds": [list(tuning.settings[number].weights) for number in tuning.found.chosen],
+        "tuned_on": tuned_on,
+        "grid": [{"shares": list(s.weights), "mean": mean} for s, mean in zip(tuning.settings, means, strict=True)],
+    }

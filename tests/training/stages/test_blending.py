@@ -1,0 +1,108 @@
+"""Blending: the shares are found by cross-validation, and the figures are those of shares chosen without a query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rankwell.sample
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Qrels
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.fusion import Fusion, fuse
+from rankwell.training.recipe import Recipe, build_recipe, parse_setting
+from rankwell.training.results import rerank_dev
+from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stage import Produced
+from rankwell.training.stages.kinds import STAGES
+
+RECIPE = {
+    "name": "blended",
+    "data": str(Path(rankwell.sample.__file__).parent),
+    "first_stage": {"depth": 6},
+    "evaluate": {"depth": 6, "measures": ["RR@10"]},
+    "model": {"max_length": 48, "max_query": 16, "long_documents": "cut"},
+    "stages": {
+        "listwise": {"max_steps": 2, "batch": 4, "negatives": 2, "best": "last"},
+        "blend": {"step": 0.25, "folds": 3},
+    },
+}
+
+
+def make_recipe(start: Path, *settings: str) -> Recipe:
+    tree = {**RECIPE, "model": {**RECIPE["model"], "start": str(start)}}
+    kinds = {name: kind.options for name, kind in STAGES.items()}
+    return build_recipe(tree, kinds, "blended.yaml", [parse_setting(one) for one in settings])
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_bi_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
+    out = tmp_path_factory.mktemp("blended") / "out"
+    return out, run_recipe(make_recipe(tiny_bi_encoder), STAGES, out, device="cpu")
+
+
+def test_each_query_has_the_shares_that_were_chosen_without_it(
+    trained: tuple[Path, Trained], tiny_bi_encoder: Path
+) -> None:
+    out, result = trained
+    (folder,) = (out / "stages").glob("*-blend-*")
+    record = json.loads((folder / "blend.json").read_text())
+    assert list(record["shares"]) == ["listwise", "similarity", "first stage"]
+    assert sum(record["shares"].values()) == pytest.approx(1)
+    assert len(record["grid"]) == 15
+    assert record["shares"] in [dict(zip(record["shares"], one["shares"], strict=True)) for one in record["grid"]]
+    assert max(one["mean"] for one in record["grid"]) == next(
+        one["mean"] for one in record["grid"] if one["shares"] == list(record["shares"].values())
+    )
+
+    assert result.last is not None
+    dev, index = result.work.data.dev, result.work.data.index
+    first = dev.run.head(6)
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    ranked = rerank_dev(result.work, Produced(listwise / "model"))
+    similar = DenseRanker(BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")).rerank(first, dev.queries, index)
+    runs = [ranked, similar, first]
+    expected = [fuse(runs, Fusion("linear", tuple(weights), "z-score")) for weights in record["folds"]]
+    for qid, ranking in result.last.run.items():
+        assert any(dict(ranking) == pytest.approx(dict(one[qid]), abs=1e-3) for one in expected)
+    asked = Qrels({qid: dev.qrels[qid] for qid in result.last.run if qid in dev.qrels})  # those that have candidates
+    found = evaluate(asked, result.last.run, ["RR@10"])
+    np.testing.assert_allclose(found.mean["RR@10"], record["cross_validated"], atol=1e-6)
+
+
+def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, Trained]) -> None:
+    out, _ = trained
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (out / "model" / name).read_bytes() == (listwise / "model" / name).read_bytes()
+    record = json.loads((out / "model" / "rankwell.json").read_text())
+    assert record["figures"]["blend"].endswith("z-score of listwise, similarity, first stage (start)")
+
+
+def test_without_the_first_stage_two_runs_are_blended(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:
+    out, _ = trained
+    recipe = make_recipe(tiny_bi_encoder, "stages.blend.first_stage=false")
+    run_recipe(recipe, STAGES, out.parent / "two", pool=out, device="cpu")
+    records = [json.loads(path.read_text()) for path in (out / "stages").glob("*-blend-*/blend.json")]
+    assert sorted(len(record["shares"]) for record in records) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("stages.blend.step=0.3", "a step of 0.3"),
+        ("stages.blend.measure=RR@ten", "RR@ten"),
+        ("stages.blend.folds=99999", "folds is 99999"),
+        ("stages.listwise=off", "needs a stage before it"),
+    ],
+)
+def test_what_cannot_be_blended_is_told_before_any_training(
+    tiny_bi_encoder: Path, tmp_path: Path, setting: str, problem: str
+) -> None:
+    with pytest.raises(RankwellError, match=problem):
+        run_recipe(make_recipe(tiny_bi_encoder, setting), STAGES, tmp_path / "out", device="cpu")
