@@ -54,6 +54,7 @@ def train(
     from rankwell.training.recipe import read_recipe
     from rankwell.training.run import claim, make_ready, run_recipe
     from rankwell.training.stage_store import process_number
+    from rankwell.training.stages.blending import RERANK
     from rankwell.training.stages.kinds import STAGES
 
     asked = [f"data.train={queries}"] if queries is not None else []
@@ -70,3 +71,5 @@ def train(
     say(f"\n{as_text(trained.table)}")
     if trained.model is not None:
         say(f"\nmodel: {trained.model}")
+    if trained.work.done and (told := trained.work.done[-1].produced.figures.get(RERANK)):
+        say(f"re-rank with it as above: rankwell rerank RUN --queries Q --collection C --model {trained.model} {told}")

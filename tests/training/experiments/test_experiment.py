@@ -283,6 +283,7 @@ def test_table1_does_what_variants_share_once(bench: Bench) -> None:
     pretrained = {name: own.get("pretrain") for name, own in keys.items()}
     assert {name for name, key in pretrained.items() if key == whole["pretrain"]} == {
         "DR-BERT",
+        "DR-BERT, blended",
         "without pointwise",
         "without types",
         "without listwise",
@@ -312,7 +313,9 @@ def test_the_ablations_are_those_of_the_paper() -> None:
         "DeepCT-BM25": ["deepct"],
         "BERT": ["pointwise"],
         "BERT, then listwise": ["pointwise", "listwise"],
+        "BERT, then listwise, blended": ["pointwise", "listwise", "blend"],
         "DR-BERT": ["pretrain", "pointwise", "denoise", "listwise"],
+        "DR-BERT, blended": ["pretrain", "pointwise", "denoise", "listwise", "blend"],
         "without pre-training": ["pointwise", "denoise", "listwise"],
         "without pointwise": ["pretrain", "listwise"],
         "without types": ["pretrain", "pointwise", "denoise", "listwise"],
@@ -322,5 +325,6 @@ def test_the_ablations_are_those_of_the_paper() -> None:
     }
     assert experiment.recipes["without types"][1].model.template == "mono"
     assert experiment.recipes["without STRM"][1].model.attention == "full"
-    epochs = {name: seeds[1].stages[-1].options.epochs for name, seeds in experiment.recipes.items()}
+    last = {name: seeds[1].stages[-1].options for name, seeds in experiment.recipes.items()}
+    epochs = {name: options.epochs for name, options in last.items() if hasattr(options, "epochs")}
     assert epochs["without pointwise"] == epochs["DR-BERT"] + 1

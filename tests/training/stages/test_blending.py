@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import rankwell.sample
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Qrels
+from rankwell.corpus.records import Qrels, Query
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
@@ -19,6 +20,7 @@ from rankwell.training.recipe import Recipe, build_recipe, parse_setting
 from rankwell.training.results import rerank_dev
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import Produced
+from rankwell.training.stages.blending import RERANK
 from rankwell.training.stages.kinds import STAGES
 
 RECIPE = {
@@ -38,6 +40,12 @@ def make_recipe(start: Path, *settings: str) -> Recipe:
     tree = {**RECIPE, "model": {**RECIPE["model"], "start": str(start)}}
     kinds = {name: kind.options for name, kind in STAGES.items()}
     return build_recipe(tree, kinds, "blended.yaml", [parse_setting(one) for one in settings])
+
+
+def dev_queries(folder: Path, queries: Sequence[Query]) -> str:
+    path = folder / "queries.tsv"
+    path.write_text("".join(f"{query.qid}\t{query.text}\n" for query in queries), encoding="utf-8")
+    return str(path)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +90,35 @@ def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, 
         assert (out / "model" / name).read_bytes() == (listwise / "model" / name).read_bytes()
     record = json.loads((out / "model" / "rankwell.json").read_text())
     assert record["figures"]["blend"].endswith("z-score of listwise, similarity, first stage (start)")
+
+
+def test_the_blend_is_told_as_options_of_rerank(
+    trained: tuple[Path, Trained], tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    from rankwell.cli.main import app
+    from rankwell.corpus.formats import read_run, write_run
+
+    out, result = trained
+    told = result.work.done[-1].produced.figures[RERANK]
+    dev, shares = result.work.data.dev, json.loads(next((out / "stages").glob("*-blend-*/blend.json")).read_text())
+    write_run(dev.run, tmp_path / "first.run")
+    given = [
+        "--queries",
+        dev_queries(tmp_path, dev.queries),
+        "--collection",
+        str(Path(RECIPE["data"]) / "collection.tsv"),
+    ]
+    given += ["--model", str(out / "model"), "--out", str(tmp_path / "out.run"), *told.split()]
+    app(["rerank", str(tmp_path / "first.run"), *given], standalone_mode=False)
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    ranked = rerank_dev(result.work, Produced(listwise / "model"))
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
+    first = dev.run.head(6)
+    similar = DenseRanker(encoder).rerank(first, dev.queries, result.work.data.index)
+    best = Fusion("linear", tuple(shares["shares"].values()), "z-score")
+    found = read_run(tmp_path / "out.run")
+    for qid, ranking in fuse([ranked, similar, first], best).items():
+        assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
 
 
 def test_without_the_first_stage_two_runs_are_blended(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:

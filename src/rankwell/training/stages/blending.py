@@ -18,7 +18,7 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.bi_encoder import BiEncoder, is_cross_encoder
 from rankwell.models.config import read_ranker_config
-from rankwell.models.names import find_model
+from rankwell.models.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
 from rankwell.training.options import BlendOptions
@@ -28,6 +28,7 @@ from rankwell.training.stage_store import process_number
 from rankwell.training.stages.averaging import START
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
+RERANK = "options of rerank"
 
 
 def check_blend(work: Work, options: BlendOptions) -> None:
@@ -64,10 +65,11 @@ def blend(work: Work, options: BlendOptions, folder: Path) -> Produced:
     if not (folder / "model").is_dir():
         own = read_ranker_config(work.model)
         if own is not None:
-            figures = {"blend": f"{tuning.best} of {', '.join(runs)} ({options.encoder})"}
-            own = own.model_copy(update={"history": work.history, "figures": figures})
+            told = {"blend": f"{tuning.best} of {', '.join(runs)} ({options.encoder})"}
+            own = own.model_copy(update={"history": work.history, "figures": told})
         link_model(work.model, folder / "model", own)
-    return Produced(folder / "model", figures={**shares, f"{measure}, cross-validated": tuning.found.mean})
+    figures = {**shares, f"{measure}, cross-validated": tuning.found.mean}
+    return Produced(folder / "model", figures={**figures, RERANK: _rerank_options(work, options, tuning.best)})
 
 
 def measure_blend(work: Work, produced: Produced) -> Run:
@@ -105,6 +107,15 @@ def _runs(work: Work, options: BlendOptions) -> dict[str, Run]:
 
 def _encoder_folder(work: Work, options: BlendOptions) -> Path:
     return find_model(work.recipe.model.start if options.encoder == START else options.encoder)
+
+
+def _rerank_options(work: Work, options: BlendOptions, best: Fusion) -> str:
+    """What ``rankwell rerank`` is told to blend alike."""
+    name = work.recipe.model.start if options.encoder == START else options.encoder
+    told = [f"--depth {work.recipe.evaluate.depth}", f"--blend {best.weights[1]:g}"]
+    told += [f"--fuse {best.weights[2]:g}"] if options.first_stage else []
+    told += [f"--encoder {name}"] if name != BACKBONE else []
+    return " ".join([*told, f"--normalise {options.normalise}"])
 
 
 def _record(tuning: FusionTuning, shares: dict[str, float], options: BlendOptions, tuned_on: str) -> dict[str, object]:
