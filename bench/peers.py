@@ -3,11 +3,11 @@
     PYTHONPATH=src python bench/peers.py DATA --out peers --seeds 1,2,3
     PYTHONPATH=src python bench/peers.py --smoke --out peers-smoke        # any machine: does it run?
 
-Ours is recipes/drbert.yaml without pre-training, types, STRM and noise reduction: pointwise, then listwise. The peers
-are CrossEncoderTrainer with BinaryCrossEntropyLoss (positives weighted by the number of negatives), ListNetLoss and
-LambdaLoss, each at all of ``--rates``. They get the lists that our sampler draws, one relevant document and as many
-others as ours, drawn afresh each epoch, until they have seen as many pairs as both of our stages together. All keep
-their last checkpoint, and all re-rank the same BM25 candidates of the dev queries.
+Ours is recipes/listwise.yaml: pointwise, then listwise; and the same blended with the untrained checkpoint's similarity
+and BM25. The peers are CrossEncoderTrainer with BinaryCrossEntropyLoss (positives weighted by the number of negatives),
+ListNetLoss and LambdaLoss, each at all of ``--rates``. They get the lists that our sampler draws, one relevant document
+and as many others as ours, drawn afresh each epoch, until they have seen as many pairs as both of our stages together.
+All keep their last checkpoint, and all re-rank the same BM25 candidates of the dev queries.
 
 Each system runs in a process of its own; what is finished is not run again. ``--at-once`` runs several together, whose
 seconds then say little. Seconds are those of training, without evaluation.
@@ -38,23 +38,22 @@ from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.experiments.tables import Outcome, compare_variants, file_name
 from rankwell.training.recipe import Recipe, read_recipe
-from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
+from rankwell.training.results import FIRST_STAGE, evaluate_split, kept_run, measures_of
 from rankwell.training.run import run_recipe
 from rankwell.training.stage_store import stage_seconds
 from rankwell.training.stages.kinds import STAGES
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "drbert.yaml"
-OURS = "rankwell"
+RECIPE = Path(__file__).parents[1] / "recipes" / "listwise.yaml"
+OURS, BLENDED = "rankwell", "rankwell, blended"
 LOSSES = ("BCE", "ListNet", "LambdaLoss")
-SETTINGS = (
-    "stages.pretrain=off",
-    "stages.denoise=off",
-    "model.template=mono",
-    "model.attention=full",
-    "stages.pointwise.best=last",
-    "stages.listwise.best=last",
+SETTINGS = ("stages.pointwise.best=last", "stages.listwise.best=last")
+# The smoke's model is no bi-encoder.
+SMOKE = (
+    "stages.blend=off",
+    "stages.pointwise.max_steps=1",
+    "stages.listwise.max_steps=1",
+    "stages.listwise.negatives=3",
 )
-SMOKE = ("stages.pointwise.max_steps=1", "stages.listwise.max_steps=1", "stages.listwise.negatives=3")
 SMOKE_LISTS, SMOKE_RATE = 64, 1e-2
 PAIRS_AT_ONCE = 256
 
@@ -75,12 +74,16 @@ def _tiny(folder: Path) -> Path:
     return folder
 
 
-def train_ours(recipe: Recipe, out: Path) -> tuple[Run, float]:
-    """Our run of the dev queries and the seconds of training."""
+def train_ours(recipe: Recipe, out: Path) -> dict[str, tuple[Run, float]]:
+    """Our runs of the dev queries and the seconds of training, before and after blending."""
     trained = run_recipe(recipe, STAGES, out / "ours" / f"seed-{recipe.seed}", pool=out, resume=True, say=print)
     assert trained.last is not None
-    folders = [done.produced.model.parent for done in trained.work.done if done.produced.model is not None]
-    return trained.last.run, sum(map(stage_seconds, folders))
+    folders = {done.stage.kind: done.produced.model.parent for done in trained.work.done if done.produced.model}
+    seconds = sum(stage_seconds(folder) for kind, folder in folders.items() if kind != "blend")
+    found = {OURS: (read_run(kept_run(trained.work, folders["listwise"])), seconds)}
+    if "blend" in folders:
+        found[BLENDED] = trained.last.run, seconds
+    return found
 
 
 # The peers
@@ -193,7 +196,7 @@ def rerank_with_peer(model: Any, recipe: Recipe, data: Prepared, gpu: bool) -> R
 
 
 def systems(options: argparse.Namespace) -> list[str]:
-    """Ours, then each peer's loss at each learning rate."""
+    """What is trained: ours, then each peer's loss at each learning rate."""
     chosen = [loss for loss in options.losses.split(",") if loss]
     return [OURS, *(f"{loss}, {rate:g}" for loss in chosen for rate in map(float, options.rates.split(",")))]
 
@@ -202,14 +205,15 @@ def run_one(options: argparse.Namespace, name: str, seed: int) -> None:
     """Train one system and leave its run and its seconds."""
     recipe = recipe_of(options, seed)
     if name == OURS:
-        run, seconds = train_ours(recipe, options.out)
+        found = train_ours(recipe, options.out)
     else:
         loss, rate = name.split(", ")
-        run, seconds = train_peer(loss, float(rate), recipe, prepare(recipe, options.out), options.smoke)
-    path = run_path(options.out, name, seed)
-    with atomic_text(path.with_suffix("").with_suffix(".json")) as file:
-        json.dump({"system": name, "seed": seed, "seconds": round(seconds, 2)}, file)
-    write_run(run, path)
+        found = {name: train_peer(loss, float(rate), recipe, prepare(recipe, options.out), options.smoke)}
+    for system, (run, seconds) in reversed(found.items()):  # the one that is asked for comes last: then all is there
+        path = run_path(options.out, system, seed)
+        with atomic_text(path.with_suffix("").with_suffix(".json")) as file:
+            json.dump({"system": system, "seed": seed, "seconds": round(seconds, 2)}, file)
+        write_run(run, path)
 
 
 def run_path(out: Path, name: str, seed: int) -> Path:
@@ -247,7 +251,7 @@ def table(options: argparse.Namespace) -> str:
     data, measures, depth = prepare(recipe, options.out), measures_of(recipe), recipe.evaluate.depth
     measured = {FIRST_STAGE: [evaluate_split(data.dev, data.dev.run, measures, depth)]}
     lines = []
-    for name in systems(options):
+    for name in (BLENDED, *systems(options)):
         paths = [run_path(options.out, name, int(seed)) for seed in options.seeds.split(",")]
         found = [path for path in paths if path.exists()]
         if found:
