@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,12 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, fuse
+from rankwell.training.data.prepare import Prepared
 from rankwell.training.recipe import Recipe, build_recipe, parse_setting
 from rankwell.training.results import rerank_dev
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import Produced
-from rankwell.training.stages.blending import RERANK
+from rankwell.training.stages.blending import RERANK, measure_blend
 from rankwell.training.stages.kinds import STAGES
 
 RECIPE = {
@@ -118,6 +120,23 @@ def test_the_blend_is_told_as_options_of_rerank(
     best = Fusion("linear", tuple(shares["shares"].values()), "z-score")
     found = read_run(tmp_path / "out.run")
     for qid, ranking in fuse([ranked, similar, first], best).items():
+        assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
+
+
+def test_other_queries_have_the_best_shares_of_dev(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:
+    out, result = trained
+    assert result.last is not None
+    work, data = result.last.work, result.work.data
+    there = replace(work, prepared=Prepared(data.collection, data.train, data.train))
+    found = measure_blend(there, result.last.produced)
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    first = data.train.run.head(6)
+    ranked = rerank_dev(there, Produced(listwise / "model"))
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
+    similar = DenseRanker(encoder).rerank(first, data.train.queries, data.index)
+    shares = json.loads(next((out / "stages").glob("*-blend-*/blend.json")).read_text())["shares"]
+    expected = fuse([ranked, similar, first], Fusion("linear", tuple(shares.values()), "z-score"))
+    for qid, ranking in expected.items():
         assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
 
 

@@ -22,13 +22,15 @@ from rankwell.models.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
 from rankwell.training.options import BlendOptions
-from rankwell.training.results import kept_run, link_model, write_json
+from rankwell.training.results import kept_run, link_model, rerank_dev, write_json
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
 from rankwell.training.stages.averaging import START
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
 RERANK = "options of rerank"
+RANK_NOTHING = ("pretrain", "denoise", "filter", "classify", "deepct", "doc2query")
+"""Stages after which there is no ranker yet."""
 
 
 def check_blend(work: Work, options: BlendOptions) -> None:
@@ -37,7 +39,8 @@ def check_blend(work: Work, options: BlendOptions) -> None:
     share_settings(3 if options.first_stage else 2, options.step, options.normalise)
     if is_cross_encoder(folder := _encoder_folder(work, options)):
         raise RankwellError(f"stages.blend.encoder: {folder} is a cross-encoder, which has no similarities")
-    if work.recipe.stages[0].kind == "blend":
+    kinds = [stage.kind for stage in work.recipe.stages]
+    if all(kind in RANK_NOTHING for kind in kinds[: kinds.index("blend")]):
         raise RankwellError("stages.blend needs a stage before it that ranks documents, such as listwise")
     if (queries := len(work.data.dev.qrels)) < options.folds:
         raise RankwellError(f"stages.blend.folds is {options.folds}, but dev has {queries} queries")
@@ -92,14 +95,11 @@ def measure_blend(work: Work, produced: Produced) -> Run:
 def _runs(work: Work, options: BlendOptions) -> dict[str, Run]:
     """What is blended: the dev candidates by the ranker, by the bi-encoder and, where it has a share, as they came."""
     dev, depth = work.data.dev, work.recipe.evaluate.depth
-    before = work.done[-1].stage
-    if not (path := kept_run(work, work.model.parent)).exists():
-        problem = f"the stage {before.name} before it has no run of the split {dev.name!r}"
-        raise RankwellError(f"stages.blend: {problem} to blend")
+    path = kept_run(work, work.model.parent)
     encoder = BiEncoder.from_pretrained(_encoder_folder(work, options), device=work.device)
     first = dev.run.head(depth)
     runs = {
-        before.name: read_run(path),
+        work.done[-1].stage.name: read_run(path) if path.exists() else rerank_dev(work, Produced(work.model)),
         "similarity": DenseRanker(encoder).rerank(first, dev.queries, work.data.index, depth=depth),
     }
     return {**runs, "first stage": first} if options.first_stage else runs
