@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import string
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '{"tokenizer_class": "BertTokenizer", "do_lower_case": true, "model_max_length": 512}\n', encoding="utf-8"
     )
     return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _any_processor() -> Iterator[None]:
+    """No test computes in 16 bits only because this machine's processor is good at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rankwell.core.processor.CPU_INFO", Path(os.devnull))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rankwell.core.errors import RankwellError
-from rankwell.serve import precision, server
+from rankwell.core.processor import is_fast_in_bf16
+from rankwell.serve import server
 from rankwell.serve.api import create_app
-from rankwell.serve.precision import engine_options, is_fast_in_bf16
+from rankwell.serve.precision import engine_options
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -34,7 +35,7 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
     def describe(text: str) -> Path:
         (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr(precision, "CPU_INFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr("rankwell.core.processor.CPU_INFO", tmp_path / "cpuinfo")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         return tmp_path / "cpuinfo"
 

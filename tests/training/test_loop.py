@@ -41,7 +41,8 @@ def make_task(template: Template, *, max_pairs: int | None = None, lists: int = 
 
 def options(**changes: object) -> LoopOptions:
     optimiser = OptimiserOptions(learning_rate=3e-3, warm_up=0.1)
-    return LoopOptions(**{"epochs": 4, "batch": 8, "optimiser": optimiser, "device": "cpu", **changes})
+    usual = {"epochs": 4, "batch": 8, "optimiser": optimiser, "device": "cpu", "precision": "fp32"}
+    return LoopOptions(**{**usual, **changes})
 
 
 def saver(model: nn.Module) -> object:
@@ -125,6 +126,20 @@ def test_the_running_mean_is_validated_and_kept_and_the_newest_weights_are_train
             mean[name] = share * mean[name] + (1 - share) * newest[name]
             torch.testing.assert_close(found[name], mean[name], rtol=1e-4, atol=1e-6)
     assert not torch.equal(seen[0.0][-1]["head.weight"], seen[0.8][-1]["head.weight"])
+
+
+@pytest.mark.parametrize(("flags", "expected"), [("amx_bf16", torch.bfloat16), ("avx512_bf16", torch.float32)])
+def test_a_processor_made_for_bf16_computes_in_it(
+    tmp_path: Path, template: Template, monkeypatch: pytest.MonkeyPatch, flags: str, expected: torch.dtype
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags\t: fpu {flags}\n")
+    monkeypatch.setattr("rankwell.core.processor.CPU_INFO", tmp_path / "cpuinfo")
+    model, types = make_model(), set()
+    model.encoder.layers[0].inner.register_forward_hook(lambda module, given, made: types.add(made.dtype))
+    how = options(epochs=1, precision="auto")
+    train(model, make_task(template), how, tmp_path / "out", save=saver(model))
+    assert types == {expected}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_nothing_to_train_on(tmp_path: Path, template: Template) -> None:

@@ -164,11 +164,11 @@ def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.
     if layout.bounds is not None and not dropout and not torch.is_grad_enabled():
         query, key, value = qkv.view(1, -1, 3, heads, size).permute(2, 0, 3, 1, 4)
         return _one_by_one(query, key, value, layout.bounds, layout.bounds, layout.mask)
-    grid = qkv if layout.slots is None else qkv[layout.slots]
+    grid = qkv if layout.slots is None else qkv.index_select(0, layout.slots)
     query, key, value = grid.view(layout.batch, layout.longest, 3, heads, size).permute(2, 0, 3, 1, 4)
-    mixed = functional.scaled_dot_product_attention(query, key, value, layout.mask, dropout)
+    mixed = _scaled(query, key, value, layout.mask, dropout)
     rows = mixed.transpose(1, 2).reshape(layout.batch * layout.longest, heads * size)
-    return rows if layout.places is None else rows[layout.places]
+    return rows if layout.places is None else rows.index_select(0, layout.places)
 
 
 def attend_first(
@@ -189,14 +189,26 @@ def attend_first(
         rows = tuple((number, number + 1) for number in range(layout.batch))
         first = query.view(1, -1, heads, size).transpose(1, 2)
         return _one_by_one(first, key, value, rows, layout.bounds, layout.mask)
-    grid = keys_values if layout.slots is None else keys_values[layout.slots]
+    grid = keys_values if layout.slots is None else keys_values.index_select(0, layout.slots)
     key, value = grid.view(layout.batch, layout.longest, 2, heads, size).permute(2, 0, 3, 1, 4)
     # [CLS] is a word of its own, so its row of any rule's mask is the last pieces alone.
     mask = None if layout.mask is None else layout.mask[:, :, :1]
-    mixed = functional.scaled_dot_product_attention(
-        query.view(layout.batch, 1, heads, size).transpose(1, 2), key, value, mask, dropout
-    )
+    mixed = _scaled(query.view(layout.batch, 1, heads, size).transpose(1, 2), key, value, mask, dropout)
     return mixed.transpose(1, 2).reshape(layout.batch, heads * size)
+
+
+def _scaled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
+    """Attention of a padded grid: torch's own, but for dropout on a CPU, where torch's is slow."""
+    if not dropout or query.device.type != "cpu":
+        return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
+    from rankwell.models.cpu_dropout import clear, scale
+
+    with torch.autocast("cpu", enabled=False):  # all three are of one type already
+        scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+        if mask is not None:
+            # Not -inf: rows of padding may see nothing, and what is no number would spread on the way back.
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return (clear(scores.softmax(-1), dropout) @ value) * scale(dropout)
 
 
 def _one_by_one(query: Tensor, key: Tensor, value: Tensor, own: Bounds, bounds: Bounds, mask: Tensor | None) -> Tensor:

@@ -31,6 +31,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Dropout(nn.Dropout):
+    """torch's, but for a CPU, where that is slow."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Drop some elements in training."""
+        if self.training and input.device.type == "cpu":
+            from rankwell.models.cpu_dropout import drop  # needs numba, which scoring does without
+
+            return drop(input, self.p)
+        return super().forward(input)
+
+
 class Layer(nn.Module):
     """One transformer block, post-norm as in BERT: (T, H) → (T, H)."""
 
@@ -45,7 +57,7 @@ class Layer(nn.Module):
         self.outer = nn.Linear(inner, hidden)
         self.outer_norm = nn.LayerNorm(hidden, config.layer_norm_eps)
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.attention_dropout = config.attention_probs_dropout_prob
         # Of the places where a packed batch has dropout a layer has three; the embeddings are place 0.
         self.site = 1 + 3 * number
@@ -111,7 +123,7 @@ class Encoder(nn.Module):
         self.positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.segments = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList([Layer(config, number) for number in range(config.num_hidden_layers)])
 
     def embed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
@@ -221,7 +233,7 @@ class CrossEncoder(nn.Module):
         self.similarity = similarity
         self.pooler = nn.Linear(hidden, hidden) if pooler else None
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(encoder.config.hidden_dropout_prob)
+        self.dropout = Dropout(encoder.config.hidden_dropout_prob)
         self.head = nn.Linear(hidden, outputs)
         nn.init.normal_(self.head.weight, std=0.02)
         nn.init.zeros_(self.head.bias)

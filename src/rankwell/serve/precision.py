@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.processor import is_fast_in_bf16
 from rankwell.models.exported import read_export
 from rankwell.rank.engine import Engine
 
 Precision = Literal["auto", "fp32", "bf16"]
-# With AMX's tiles bf16 was 2.7 times as fast as fp32; with AVX-512's instructions for it (avx512_bf16) .6 times. Having
-# instructions is not enough, and those of Arm (bf16) are not measured yet.
-FAST_FLAG = "amx_bf16"
-CPU_INFO = Path("/proc/cpuinfo")
 _NAMES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
@@ -34,16 +31,6 @@ def engine_options(backend: str, device: str | None = None, precision: Precision
             return options  # the engine knows what is good there
         precision = "bf16" if is_fast_in_bf16() else "fp32"
     return {**options, "dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
-
-
-def is_fast_in_bf16(cpu_info: Path | None = None) -> bool:
-    """Whether this machine's processor is known to be faster in bf16; where it cannot be told, it is not."""
-    try:
-        lines = (cpu_info or CPU_INFO).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return FAST_FLAG in flags
 
 
 def precision_of(engine: Engine, folder: Path, backend: str) -> str:

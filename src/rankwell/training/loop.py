@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import remove_leftovers
+from rankwell.core.processor import is_fast_in_bf16
 from rankwell.core.progress import track
 from rankwell.models.graphs import GraphedEncoder
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
@@ -52,7 +53,8 @@ class LoopOptions:
     optimiser: OptimiserOptions = field(default_factory=OptimiserOptions)
     seed: int = 1
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """``auto`` is bf16 on a GPU, fp32 elsewhere. Weights and the optimiser's state are fp32 always."""
+    """``auto`` is bf16 on a GPU and on a processor made for it, else fp32. Weights and the optimiser's state are fp32
+    always."""
     budget: int | None = None
     """Tokens whose activations are held at once; None: what the memory allows."""
     log_every: int = 20
@@ -127,7 +129,8 @@ class _Run:
         self.task, self.options, self.folder = task, options, folder
         self.save, self.validate, self.guard, self.description = save, validate, guard, description
         on_gpu = self.device.type == "cuda"
-        self.precision = options.precision if options.precision != "auto" else ("bf16" if on_gpu else "fp32")
+        short = on_gpu or is_fast_in_bf16()
+        self.precision = options.precision if options.precision != "auto" else ("bf16" if short else "fp32")
         encoder = getattr(model, "encoder", model)
         blocks = packed_blocks(encoder, rule) if on_gpu and self.precision in _SHORT else None
         self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)

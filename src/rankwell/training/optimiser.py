@@ -103,7 +103,7 @@ def make_optimiser(model: nn.Module, options: OptimiserOptions, device: torch.de
     if not groups:
         raise RankwellError("the model has no parameter to train")
     # `fused=False` would rule out the fast paths of other devices.
-    fused = True if device.type == "cuda" else None
+    fused = True if device.type in ("cuda", "cpu") else None
     return torch.optim.AdamW(
         list(groups.values()), lr=options.learning_rate, betas=options.betas, eps=options.eps, fused=fused
     )

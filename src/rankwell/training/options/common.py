@@ -36,7 +36,8 @@ class TrainingOptions(Options):
     )
     head_scale: float = Field(default=1.0, gt=0, description="The head learns at this multiple of `learning_rate`.")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        default="auto", description="What is computed in; auto is bf16 on a GPU that has it and fp32 on a CPU."
+        default="auto",
+        description="What is computed in; auto is bf16 on a GPU and on a CPU that is made for it (AMX), else fp32.",
     )
     budget: int | None = Field(
         default=None, ge=1, description="Tokens whose activations are held at once; none: by the device's memory."
