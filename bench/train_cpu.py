@@ -1,0 +1,167 @@
+"""Training on a CPU beside sentence-transformers: the same MiniLM, lists and loss, in turns in one run.
+
+    PYTHONPATH=src python bench/train_cpu.py [DATA] [--steps 10] [--rounds 2] [--out train_cpu.json]
+
+Both take lists of one relevant and fifteen other passages of a data set (the bundled sample), four lists a step, and
+learn by the cross entropy of the list's softmax, which for one relevant passage is ListNet's. Counted are the steps
+after the first two; data is read, tokenised by ours and drawn before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from peers import RECIPE, training_rows
+from rankwell import sample
+from rankwell.core.processor import is_fast_in_bf16
+from rankwell.models.names import find_model
+from rankwell.training import loop
+from rankwell.training.data.prepare import prepare
+from rankwell.training.recipe import Recipe, read_recipe
+from rankwell.training.run import run_recipe
+from rankwell.training.stages.kinds import STAGES
+
+BATCH, WARM = 4, 2
+
+
+class Clock:
+    """Counts the pairs of the steps after the first ones."""
+
+    def __init__(self, pairs: int):
+        self.pairs, self.steps, self.began = pairs, 0, 0.0
+
+    def step(self) -> None:
+        """A step is done."""
+        self.steps += 1
+        if self.steps == WARM:
+            self.began = time.perf_counter()
+
+    @property
+    def rate(self) -> float:
+        """Pairs a second."""
+        return (self.steps - WARM) * self.pairs / (time.perf_counter() - self.began)
+
+
+def recipe_of(data: str, steps: int, precision: str) -> Recipe:
+    settings = ["stages.pointwise=off", "stages.blend=off", f"data={data}", f"stages.listwise.max_steps={steps}"]
+    settings += [
+        f"stages.listwise.batch={BATCH}",
+        "stages.listwise.best=last",
+        f"stages.listwise.precision={precision}",
+    ]
+    return read_recipe(RECIPE, {name: kind.options for name, kind in STAGES.items()}, settings)
+
+
+def ours(recipe: Recipe, pool: Path, pairs: int) -> float:
+    """Pairs a second of our listwise stage."""
+    clock, step = Clock(pairs), loop._Run._step
+
+    def timed(run: Any, number: int) -> None:
+        step(run, number)
+        clock.step()
+        if number + 1 == run.steps:
+            rates.append(clock.rate)
+
+    rates: list[float] = []
+    loop._Run._step = timed  # type: ignore[assignment, method-assign]
+    kinds = {**STAGES, "listwise": replace(STAGES["listwise"], measure=None)}  # what it ranks is not the question here
+    try:
+        with tempfile.TemporaryDirectory(dir=pool) as out:
+            run_recipe(recipe, kinds, Path(out) / "out", device="cpu")
+    finally:
+        loop._Run._step = step  # type: ignore[method-assign]
+    return rates[0]
+
+
+def peer(recipe: Recipe, rows: list[dict[str, Any]], steps: int, bf16: bool, pairs: int) -> float:
+    """Pairs a second of CrossEncoderTrainer."""
+    from train_gpu_peer import provide_datasets
+
+    provide_datasets()
+    from datasets import Dataset  # type: ignore[import-not-found,unused-ignore]
+    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
+    from sentence_transformers.cross_encoder.losses import ListNetLoss
+    from transformers import TrainerCallback
+
+    clock = Clock(pairs)
+
+    class Ticks(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            clock.step()
+
+    class Trainer(CrossEncoderTrainer):
+        def add_model_card_callback(self, *_: Any, **__: Any) -> None:
+            """No card: it describes the data set at length, which is no part of training."""
+
+    torch.manual_seed(1)
+    model = CrossEncoder(
+        str(find_model(recipe.model.start)), num_labels=1, max_length=recipe.model.max_length, device="cpu"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = CrossEncoderTrainingArguments(
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=BATCH,
+            learning_rate=5e-5,
+            bf16=bf16,
+            use_cpu=True,
+            logging_strategy="no",
+            save_strategy="no",
+            eval_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        data = Dataset.from_list(rows)
+        loss = ListNetLoss(model, mini_batch_size=-1)
+        Trainer(model=model, args=arguments, train_dataset=data, loss=loss, callbacks=[Ticks()]).train()
+        return clock.rate
+
+
+def main() -> None:
+    """Run all systems in turns and print the best of each."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
+    parser.add_argument("data", nargs="?", default=str(sample.FOLDER), help="a data set's folder; the bundled sample")
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        pool = Path(folder)
+        recipes = {name: recipe_of(options.data, options.steps, name) for name in ("fp32", "bf16")}
+        whole = read_recipe(
+            RECIPE, {name: kind.options for name, kind in STAGES.items()}, [f"data={options.data}", "stages.blend=off"]
+        )
+        rows, negatives = training_rows(whole, prepare(whole, pool), smoke=False)
+        rows, pairs = rows[: BATCH * options.steps], BATCH * (1 + negatives)
+        for _ in range(options.rounds):
+            for name, recipe in recipes.items():
+                found.setdefault(f"rankwell, {name}", []).append(ours(recipe, pool, pairs))
+                bf16 = name == "bf16"
+                found.setdefault(f"CrossEncoder, {name}", []).append(peer(recipe, rows, options.steps, bf16, pairs))
+                print({system: [round(rate, 1) for rate in rates] for system, rates in found.items()}, flush=True)
+    best = {system: max(rates) for system, rates in found.items()}
+    record = {
+        "pairs a second": {system: round(rate, 1) for system, rate in best.items()},
+        "ratio, fp32": round(best["rankwell, fp32"] / best["CrossEncoder, fp32"], 2),
+        "ratio, bf16": round(best["rankwell, bf16"] / best["CrossEncoder, bf16"], 2),
+        "bf16 is the default here": is_fast_in_bf16(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+    }
+    print(json.dumps(record, indent=2))
+    if options.out is not None:
+        options.out.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
