@@ -94,11 +94,11 @@ def test_the_logits_are_the_engines_for_any_text(ranker: Ranker, words: list[str
     for a in tokens:
         for b in tokens:
             may = rule == "full" or a.word == b.word or (b.last and (rule == "strm" or a.last))
-            assert explanation.open[a.position, b.position] == may
+            assert explanation.open[:, a.position, b.position].tolist() == [may, may]
     assert explanation.attention.dtype == np.float32
     np.testing.assert_allclose(explanation.attention.sum(axis=-1), 1.0, atol=1e-5)
-    assert (explanation.attention[..., ~explanation.open] == 0).all()
-    assert (explanation.attention[..., explanation.open] > 0).all()
+    assert (explanation.attention[..., ~explanation.open_in()] == 0).all()
+    assert (explanation.attention[..., explanation.open_in()] > 0).all()
 
 
 def test_full_attention_is_what_transformers_computes(ranker: Ranker, tiny_checkpoint: Path) -> None:
@@ -177,11 +177,23 @@ def test_what_does_not_fit_is_reported(ranker: Ranker) -> None:
 def test_strm_closes_what_full_attention_matches(ranker: Ranker) -> None:
     explanation = explain(ranker, "bogue", "bogus", attention="strm")
     # [CLS] bog ##ue [SEP] bog ##us [SEP]
-    assert not explanation.open[1, 4]
-    assert not explanation.open[4, 1]
-    assert explanation.open[2, 5]
-    assert explanation.open[5, 2]
+    opened = explanation.open_in()
+    assert not opened[1, 4]
+    assert not opened[4, 1]
+    assert opened[2, 5]
+    assert opened[5, 2]
     assert explain(ranker, "bogue", "bogus", attention="full").open.all()
+
+
+def test_a_layer_without_the_rule_is_shown_open(tiny_checkpoint: Path) -> None:
+    ranker = Ranker.from_pretrained(tiny_checkpoint, attention="strm", attention_layers=(-1,))
+    explanation = explain(ranker, "bogue", "bogus")
+    assert explanation.open_in(1).all()
+    assert not explanation.open_in(2)[1, 4]
+    assert explanation.attention[0][:, 1, 4].min() > 0
+    assert explanation.attention[1][:, 1, 4].max() == 0
+    assert attention_maps([explanation], layer=1)[0].open.all()
+    assert not attention_maps([explanation])[0].open.all()
 
 
 def test_figure_3_of_the_paper(ranker: Ranker) -> None:

@@ -167,7 +167,7 @@ def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker,
     own = explain(ranker, QUERY, text, attention="strm")
     for name, value in own.as_dict(1, 2).items():
         assert json.loads(json.dumps(value)) == answer[name], name
-    assert answer["open"] == own.open.astype(int).tolist()
+    assert answer["open"] == own.open_in(1).astype(int).tolist()
     assert [link["weight"] for link in answer["links"]] == pytest.approx(
         [link.weight for link in own.strongest(1, 2, most=3)], abs=1e-5
     )

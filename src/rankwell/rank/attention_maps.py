@@ -41,7 +41,7 @@ def attention_maps(
     note += f"The columns get {' and '.join(parts)} of the query's attention; the rest goes to other tokens."
     titles = [f"{one.rule} attention, score {one.score:.3f}".replace("-", "−") for one in explanations]
     return [
-        _map(one, title, rows, columns, own, note)
+        _map(one, title, rows, columns, own, note, layer)
         for one, title, own in zip(explanations, titles, weights, strict=True)
     ]
 
@@ -72,10 +72,11 @@ def _map(
     columns: NDArray[np.int64],
     weights: NDArray[np.float32],
     note: str,
+    layer: int | None = None,
 ) -> AttentionMap:
     cells = np.ix_(rows, columns)
     across, down = [explanation.tokens[i] for i in columns], [explanation.tokens[i] for i in rows]
-    return AttentionMap(title, down, across, weights[cells], explanation.open[cells], note)
+    return AttentionMap(title, down, across, weights[cells], explanation.open_in(layer)[cells], note)
 
 
 def _choose(

@@ -91,9 +91,10 @@ class Cut:
 class Explanation:
     """A pair's score and what led to it.
 
-    ``attention`` (layers, heads, L, L) holds the probabilities with which a row attends to a column, ``open`` (L, L)
-    whether the rule lets it. Where documents are cut into windows, ``score`` is the whole document's, ``windows`` are
-    its windows' scores, and everything else describes the best of them, number ``window`` from 1.
+    ``attention`` (layers, heads, L, L) holds the probabilities with which a row attends to a column, ``open`` (layers,
+    L, L) whether a layer lets it: by the rule, where it follows it, and within query or document, where it reads them
+    apart. Where documents are cut into windows, ``score`` is the whole document's, ``windows`` are its windows' scores,
+    and everything else describes the best of them, number ``window`` from 1.
     """
 
     query: str
@@ -145,6 +146,11 @@ class Explanation:
             raise RankwellError(f"no head {head}: this model has heads 1 to {heads}, and mean")
         one: NDArray[np.float32] = self.attention[layer - 1, head - 1]
         return one
+
+    def open_in(self, layer: int | None = None) -> NDArray[np.bool_]:
+        """What a layer (the last where none is named) lets a row attend to (L, L)."""
+        opened: NDArray[np.bool_] = self.open[-1 if layer is None else layer - 1]
+        return opened
 
     def strongest(self, layer: int | None = None, head: Head = "mean", *, most: int = 10) -> list[Link]:
         """The words of the document that words of the query attend to most, strongest first."""
@@ -247,7 +253,7 @@ def dense_pass(
     model: CrossEncoder, sequence: Sequences, rule: AttentionRule
 ) -> tuple[Logits, NDArray[np.float32], NDArray[np.bool_]]:
     """One sequence through the model with nothing skipped: logits (1, 1 or 2), attention probabilities (layers, heads,
-    L, L) and the rule's mask (L, L).
+    L, L) and what each layer may see (layers, L, L).
     """
     sequence = under_rule(sequence, rule)
     encoder, device = model.encoder, model.head.weight.device
@@ -259,7 +265,8 @@ def dense_pass(
     begun = encoder.embed(tokens, segments, positions)
     assert isinstance(encoder, Encoder)
     free = torch.ones_like(mask)
-    x, kept = _dense_layers(encoder, begun, encoder.masks(mask, free, segments[None]))
+    masks = encoder.masks(mask, free, segments[None])
+    x, kept = _dense_layers(encoder, begun, masks)
     first = x[:1] if model.pooler is None else torch.tanh(model.pooler(x[:1]))
     scores = model.head(first).float()
     if model.similarity:
@@ -267,7 +274,7 @@ def dense_pass(
         query, document = (alone[part].float().mean(dim=0, keepdim=True) for part in (segments == 0, segments != 0))
         scores = scores + add_similarity(cosine(query, document), model.similarity)
     logits: Logits = scores.cpu().numpy()
-    return logits, torch.stack(kept).numpy(), mask[0, 0].cpu().numpy()
+    return logits, torch.stack(kept).numpy(), torch.cat(masks)[:, 0].cpu().numpy()
 
 
 def _dense_layers(

@@ -138,7 +138,7 @@ def explain_answer(model: Model, query: str, document: str, type: str | None, as
     found = explain(model.ranker, query, document, type, attention=asked.attention, markers=asked.markers)
     return {
         **found.as_dict(asked.layer, asked.head),
-        "open": found.open.astype(int).tolist(),
+        "open": found.open_in(asked.layer).astype(int).tolist(),
         "links": [
             {
                 "source": link.source.text,
