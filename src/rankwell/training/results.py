@@ -81,6 +81,11 @@ def measures_of(recipe: Recipe, measures: Sequence[str] | None = None) -> tuple[
     return parse_measures(list(measures or recipe.evaluate.measures), rel=level if level != 1 else None)
 
 
+def measure_of(recipe: Recipe, name: str) -> Measure:
+    """One measure, at the recipe's relevance level."""
+    return measures_of(recipe, [name])[0]
+
+
 def evaluate_split(split: Split, run: Run, measures: Sequence[Measure], depth: int) -> Evaluation:
     """A run's figures on a split."""
     return evaluate(split.qrels, run.head(depth), list(measures))

@@ -22,10 +22,11 @@ from rankwell.models.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
 from rankwell.training.options import BlendOptions
-from rankwell.training.results import kept_run, link_model, rerank_dev, write_json
+from rankwell.training.results import kept_run, link_model, measure_of, rerank_dev, write_json
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
 from rankwell.training.stages.averaging import START
+from rankwell.training.stages.documents import check_folds
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
 RERANK = "options of rerank"
@@ -42,16 +43,14 @@ def check_blend(work: Work, options: BlendOptions) -> None:
     kinds = [stage.kind for stage in work.recipe.stages]
     if all(kind in RANK_NOTHING for kind in kinds[: kinds.index("blend")]):
         raise RankwellError("stages.blend needs a stage before it that ranks documents, such as listwise")
-    if (queries := len(work.data.dev.qrels)) < options.folds:
-        raise RankwellError(f"stages.blend.folds is {options.folds}, but dev has {queries} queries")
+    check_folds(work, "blend", options.folds)
 
 
 def blend(work: Work, options: BlendOptions, folder: Path) -> Produced:
     """Try all shares on the dev queries, and choose by cross-validation."""
     if process_number() > 0:
         return Produced(folder / "model")
-    level = work.recipe.data.relevance
-    measure = parse_measure(options.measure, rel=level if level != 1 else None)
+    measure = measure_of(work.recipe, options.measure)
     runs = _runs(work, options)
     settings = share_settings(len(runs), options.step, options.normalise)
     tuning = tune_fusion(

@@ -48,6 +48,7 @@ from rankwell.training.results import (
     evaluate_split,
     kept_run,
     link_model,
+    measure_of,
     measures_of,
     write_json,
 )
@@ -156,8 +157,13 @@ def check_interpolate(work: Work, options: InterpolateOptions) -> None:
     stages = [stage.kind for stage in work.recipe.stages]
     if stages[0] == "interpolate":
         raise RankwellError("stages.interpolate needs a stage before it that ranks documents, such as windows")
-    if (queries := len(work.data.dev.qrels)) < options.folds:
-        raise RankwellError(f"stages.interpolate.folds is {options.folds}, but dev has {queries} queries")
+    check_folds(work, "interpolate", options.folds)
+
+
+def check_folds(work: Work, stage: str, folds: int) -> None:
+    """There must be a dev query for each fold."""
+    if (queries := len(work.data.dev.qrels)) < folds:
+        raise RankwellError(f"stages.{stage}.folds is {folds}, but dev has {queries} queries")
 
 
 def interpolate(work: Work, options: InterpolateOptions, folder: Path) -> Produced:
@@ -247,8 +253,7 @@ def _tune(
 
 
 def _measure(work: Work, options: InterpolateOptions) -> Measure:
-    level = work.recipe.data.relevance
-    return parse_measure(options.measure, rel=level if level != 1 else None)
+    return measure_of(work.recipe, options.measure)
 
 
 # Figures

@@ -22,6 +22,7 @@ from rankwell.evaluation.notation import parse_measure
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import DEFAULT, Tuning, parse_values, tune_bm25
 from rankwell.training.data.prepare import Prepared, Split
+from rankwell.training.results import measure_of
 from rankwell.training.stage import Work
 
 INDEX = "index"
@@ -79,12 +80,12 @@ def check_tuning(work: Work, options: TuningOptions) -> None:
 
 def tune(work: Work, index: Index, queries: Sequence[Query], options: TuningOptions, *, plain: bool = False) -> Tuning:
     """Tune BM25 on training queries; ``plain`` takes the grid for counted terms."""
-    qrels, level = work.data.train.qrels, work.recipe.data.relevance
+    qrels = work.data.train.qrels
     return tune_bm25(
         index,
         queries,
         Qrels({query.qid: qrels[query.qid] for query in queries}),
-        measure=str(parse_measure(options.measure, rel=level if level != 1 else None)),
+        measure=str(measure_of(work.recipe, options.measure)),
         k1=parse_values(PLAIN_K1 if plain else options.k1),
         b=parse_values(PLAIN_B if plain else options.b),
         folds=FOLDS,

@@ -42,7 +42,7 @@ from rankwell.training.options import (
     PointwiseOptions,
     TrainingOptions,
 )
-from rankwell.training.results import rerank_dev
+from rankwell.training.results import measure_of, rerank_dev
 from rankwell.training.stage import Done, Produced, Work
 from rankwell.training.stages.text import loop_options, outcome_figures
 from rankwell.training.tasks.ranking import RankingTask
@@ -152,8 +152,7 @@ def ranking_validation(
     """What measures a stage while it trains; None where its last checkpoint is kept."""
     if options.best == "last":
         return None
-    level = work.recipe.data.relevance
-    (measure,) = parse_measures([options.best], rel=level if level != 1 else None)
+    measure = measure_of(work.recipe, options.best)
     dev = work.data.dev
     queries = dev.queries[: options.dev_queries]
     asked = {query.qid for query in queries}

@@ -29,7 +29,7 @@ from rankwell.corpus.vectors import open_vectors
 from rankwell.enrich.features import PassageFeatures, StoredFeatures, store_features
 from rankwell.enrich.named_features import NamedFeatures, open_features
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS
 from rankwell.evaluation.sweep_plots import draw_sweep, mean_interval
 from rankwell.inputs.words import Rows
@@ -44,6 +44,7 @@ from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import train
 from rankwell.training.losses import make_loss
 from rankwell.training.options import SdnetOptions
+from rankwell.training.results import measure_of
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
 from rankwell.training.stages.ranking import check_lists, list_plan, training_candidates
@@ -179,9 +180,7 @@ def _training_queries(work: Work, encoder: FeatureEncoder, qids: tuple[str, ...]
 
 
 def _measure(work: Work, options: SdnetOptions) -> Measure:
-    level = work.recipe.data.relevance
-    name = "RR@10" if options.best == "last" else options.best
-    return parse_measures([name], rel=level if level != 1 else None)[0]
+    return measure_of(work.recipe, "RR@10" if options.best == "last" else options.best)
 
 
 def _validation(work: Work, options: SdnetOptions, parts: _Parts, passages: Features) -> SdnetValidation | None:
