@@ -42,8 +42,8 @@ WORDS = (
     "the bees of london keep a bogue and a bogus insouciantly numeric hive 12 troubles running winter unstable".split()
 )
 # How well the inexact precisions must keep the order on a random model, and how far a logit may be off as a share of
-# the logits' spread.
-LEAST_CORRELATION = {"int8": 0.97, "f16": 0.995}
+# the logits' spread. A processor with AMX may compute what is stored in f16 in bf16, which has three digits.
+LEAST_CORRELATION = {"int8": 0.97, "f16": 0.985}
 MOST_DIFFERENCE = {"int8": 0.15, "f16": 0.08}
 
 Export = Callable[..., Path]
