@@ -9,8 +9,8 @@ combination mostly wants a normalisation; rank fusion needs none. :func:`tune_fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from typing import Literal
@@ -23,7 +23,7 @@ from rankwell.core.progress import track
 from rankwell.core.registry import Registry
 from rankwell.corpus.records import Qrels, Ranking, Run
 from rankwell.evaluation.cross_validation import CrossValidation, cross_validate
-from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.judged import judge
 from rankwell.evaluation.notation import parse_measure
 
 Table = NDArray[np.float64]
@@ -39,6 +39,19 @@ class Candidates:
     docids: tuple[str, ...]
     scores: Table
     ranks: Table
+    _parts: dict[tuple[str, str, float], Table] = field(default_factory=dict)
+
+    @cached_property
+    def found_by(self) -> NDArray[np.int64]:
+        """How many runs have each document."""
+        return (~np.isnan(self.ranks)).sum(axis=0)
+
+    def parts(self, fusion: Fusion) -> Table:
+        """What each run adds to each document before it is weighted; computed once for all weights that are tried."""
+        key = fusion.method, fusion.normalise, fusion.k
+        if key not in self._parts:
+            self._parts[key] = FUSIONS[fusion.method](self, fusion)
+        return self._parts[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +125,12 @@ def _z_score(scores: Table) -> Table:
 @FUSIONS.register("linear")
 def _linear(candidates: Candidates, fusion: Fusion) -> Table:
     normal = NORMALISATIONS[fusion.normalise](candidates.scores)
-    filled = np.where(np.isnan(normal), np.nanmin(normal, axis=1, keepdims=True), normal)
-    return _weighted_sum(filled, fusion.weights)
+    return np.where(np.isnan(normal), np.nanmin(normal, axis=1, keepdims=True), normal)
 
 
 @FUSIONS.register("rrf")
 def _reciprocal_ranks(candidates: Candidates, fusion: Fusion) -> Table:
-    return _weighted_sum(np.nan_to_num(1.0 / (fusion.k + candidates.ranks)), fusion.weights)
+    return np.nan_to_num(1.0 / (fusion.k + candidates.ranks))
 
 
 def _weighted_sum(parts: Table, weights: Sequence[float]) -> Table:
@@ -142,8 +154,9 @@ def fuse(runs: Sequence[Run], fusion: Fusion | None = None, *, depth: int | None
     >>> list(fuse([bm25, mono], interpolation(0.5))["q"])
     [('b', 0.8999999761581421), ('a', 0.5), ('c', 0.0)]
     """
-    aligned = ((qid, _align(runs, qid)) for qid in _all_queries(runs))
-    return Run(_fuse_aligned(aligned, fusion or Fusion(), depth), name=name)
+    chosen = fusion or Fusion()
+    found = ((qid, _fuse_query(_align(runs, qid), chosen, depth)) for qid in _all_queries(runs))
+    return Run({qid: ranking for qid, ranking in found if len(ranking)}, name=name)
 
 
 def _all_queries(runs: Sequence[Run]) -> list[str]:
@@ -165,23 +178,19 @@ def _align(runs: Sequence[Run], qid: str) -> Candidates:
     return Candidates(tuple(places), scores, ranks)
 
 
-def _fuse_aligned(aligned: Iterable[tuple[str, Candidates]], fusion: Fusion, depth: int | None) -> dict[str, Ranking]:
-    rankings: dict[str, Ranking] = {}
-    for qid, candidates in aligned:
-        if len(candidates.scores) != len(fusion.weights):
-            raise RankwellError(f"{len(candidates.scores)} runs to fuse, but {len(fusion.weights)} weights")
-        enough = len(fusion.weights) if fusion.missing == "drop" else 1
-        keep = (~np.isnan(candidates.ranks)).sum(axis=0) >= enough
-        if not keep.any():
-            continue
-        scores = FUSIONS[fusion.method](candidates, fusion).astype(np.float32)
-        if depth is not None and depth < keep.sum():
-            # Only what can be among the best is sorted; equal scores at the border stay in, the sort decides.
-            keep &= scores >= np.partition(scores[keep], -depth)[-depth]
-        chosen = np.flatnonzero(keep)
-        ranking = Ranking.of([candidates.docids[i] for i in chosen], scores[chosen])
-        rankings[qid] = ranking.head(depth) if depth is not None else ranking
-    return rankings
+def _fuse_query(candidates: Candidates, fusion: Fusion, depth: int | None) -> Ranking:
+    if len(candidates.scores) != len(fusion.weights):
+        raise RankwellError(f"{len(candidates.scores)} runs to fuse, but {len(fusion.weights)} weights")
+    keep = candidates.found_by >= (len(fusion.weights) if fusion.missing == "drop" else 1)
+    if not keep.any():
+        return _NOTHING
+    scores = _weighted_sum(candidates.parts(fusion), fusion.weights).astype(np.float32)
+    if depth is not None and depth < np.count_nonzero(keep):
+        # Only what can be among the best is sorted; equal scores at the border stay in, the sort decides.
+        keep &= scores >= np.partition(scores[keep], -depth)[-depth]
+    chosen = np.flatnonzero(keep)
+    ranking = Ranking.of([candidates.docids[i] for i in chosen], scores[chosen])
+    return ranking.head(depth) if depth is not None else ranking
 
 
 def default_settings(step: float = 0.1) -> tuple[Fusion, ...]:
@@ -224,8 +233,8 @@ class FusionTuning:
         rankings: dict[str, Ranking] = {}
         for qid in _all_queries(self.runs):
             fusion = self.settings[setting_of.get(qid, self.found.best)]
-            rankings |= _fuse_aligned([(qid, _align(self.runs, qid))], fusion, None)
-        return Run(rankings, name="held-out")
+            rankings[qid] = _fuse_query(_align(self.runs, qid), fusion, None)
+        return Run({qid: ranking for qid, ranking in rankings.items() if len(ranking)}, name="held-out")
 
     @property
     def best(self) -> Fusion:
@@ -259,14 +268,12 @@ def tune_fusion(
     judged = [qid for qid in _all_queries(runs) if qid in qrels]
     if not judged:
         raise RankwellError("none of the runs' queries is judged in the qrels")
-    wanted = Qrels({qid: qrels[qid] for qid in judged})
     depth = parsed.cutoff if isinstance(parsed.cutoff, int) else None
-    # The documents are brought together once, for all settings.
-    aligned = {qid: _align(runs, qid) for qid in judged}
-    rows = []
-    for fusion in track(chosen, "tuning", unit="settings"):
-        run = Run(_fuse_aligned(aligned.items(), fusion, depth), name=str(fusion))
-        rows.append(evaluate(wanted, run, [parsed]).values[0])
-    values = np.stack(rows)
+    figure = parsed.function()
+    values = np.empty((len(chosen), len(judged)))
+    # Query by query: its documents are brought together and normalised once, for all settings.
+    for column, qid in enumerate(track(judged, "tuning", unit="queries")):
+        candidates, grades = _align(runs, qid), qrels[qid]
+        values[:, column] = [figure(judge(_fuse_query(candidates, own, depth).docids, grades)) for own in chosen]
     found = cross_validate(values, folds=folds, seed=seed)
     return FusionTuning(str(parsed), chosen, values, found, tuple(runs), tuple(judged))
