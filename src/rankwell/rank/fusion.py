@@ -44,7 +44,8 @@ class Candidates:
     @cached_property
     def found_by(self) -> NDArray[np.int64]:
         """How many runs have each document."""
-        return (~np.isnan(self.ranks)).sum(axis=0)
+        count: NDArray[np.int64] = (~np.isnan(self.ranks)).sum(axis=0)
+        return count
 
     def parts(self, fusion: Fusion) -> Table:
         """What each run adds to each document before it is weighted; computed once for all weights that are tried."""
