@@ -38,3 +38,34 @@ def test_two_runs_of_one_name_are_refused(files: Path) -> None:
     done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", "base.run", "--out", "out"])
     assert isinstance(done.exception, RankwellError)
     assert "both runs are called base.run" in str(done.exception)
+
+
+def test_figures_by_depth_are_those_of_re_ranking_fewer(files: Path) -> None:
+    pytest.importorskip("matplotlib")
+    Path("first.run").write_text("1 Q0 x 1 3 s\n1 Q0 y 2 2 s\n1 Q0 a 3 1 s\n2 Q0 y 1 2 s\n2 Q0 b 2 1 s\n")
+    Path("second.run").write_text("1 Q0 a 1 9 s\n1 Q0 y 2 8 s\n1 Q0 x 3 7 s\n2 Q0 b 1 9 s\n2 Q0 y 2 8 s\n")
+    done = CliRunner().invoke(
+        app, ["analyse", "qrels", "first.run", "second.run", "--depths", "3,1,2", "-m", "RR@10", "--out", "out"]
+    )
+    assert done.exit_code == 0, done.output
+    # The third judged query has no results. One candidate: nothing relevant; two: that of query 2; three: both.
+    lines = [line.split()[:2] for line in Path("out/depths.md").read_text().replace("|", " ").splitlines()]
+    figures = [(name, value.strip("*\\")) for name, value in (line for line in lines if len(line) == 2)]
+    assert [pair for pair in figures if pair[0] in "123"] == [("1", "0.0000"), ("2", "0.3333"), ("3", "0.6667")]
+    assert Path("out/depths.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("depths", "problem"),
+    [
+        ("10,20", "a depth of 20: ours.run has at most 2 documents a query"),
+        ("ten", "expected numbers with commas"),
+        ("0,2", "a depth of 0"),
+        ("1,2", "query 2: base.run does not have a, which ours.run ranks"),
+    ],
+)
+def test_depths_that_cannot_be_are_refused(files: Path, depths: str, problem: str) -> None:
+    pytest.importorskip("matplotlib")
+    done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", "ours.run", "--depths", depths, "--out", "out"])
+    assert isinstance(done.exception, RankwellError)
+    assert problem in str(done.exception)
