@@ -126,7 +126,7 @@ def main() -> None:
         began = time.perf_counter()
         python = make_environment(environment)
         installed = time.perf_counter() - began
-        from rankwell.models.export import export_model
+        from rankwell.models.checkpoints.export import export_model
         from rankwell.rank.ranker import Ranker
 
         model = make_checkpoint(scratch / "model")

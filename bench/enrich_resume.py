@@ -31,9 +31,9 @@ def make_weigher(folder: Path, tokenizer_of: str) -> None:
     import torch
 
     from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.models.checkpoints.names import find_model
     from rankwell.models.encoder import Encoder
     from rankwell.models.heads import TokenWeightModel, save_token_weights
-    from rankwell.models.names import find_model
     from rankwell.models.shape import EncoderConfig
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
@@ -51,11 +51,11 @@ def make_writer(folder: Path, tokenizer_of: str) -> None:
     import torch
 
     from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.models.checkpoints.names import find_model
     from rankwell.models.encoder import Encoder
-    from rankwell.models.names import find_model
     from rankwell.models.shape import EncoderConfig
-    from rankwell.models.writer import Decoder, QueryWriter
-    from rankwell.models.writer_checkpoints import WriterConfig, save_writer
+    from rankwell.models.writing.checkpoints import WriterConfig, save_writer
+    from rankwell.models.writing.writer import Decoder, QueryWriter
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)
@@ -94,8 +94,8 @@ def expand(folder: Path, name: str) -> None:
     """Write queries, noting every shard that is begun to be written."""
     from rankwell.corpus.datasets import resolve_documents
     from rankwell.enrich import expansion
-    from rankwell.models.writer_checkpoints import load_writer
-    from rankwell.models.writer_decoding import Writer, Writing
+    from rankwell.models.writing.checkpoints import load_writer
+    from rankwell.models.writing.decoding import Writer, Writing
 
     model, tokenizer, config = load_writer(folder / "model")
     writer = Writer(model, tokenizer, config.max_length, Writing(n=2, max_query=6), device="cpu")

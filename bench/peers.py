@@ -129,7 +129,7 @@ def train_peer(loss: str, rate: float, recipe: Recipe, data: Prepared, smoke: bo
         losses,
     )
 
-    from rankwell.models.names import find_model
+    from rankwell.models.checkpoints.names import find_model
 
     class Trainer(CrossEncoderTrainer):
         def add_model_card_callback(self, *_: Any, **__: Any) -> None:

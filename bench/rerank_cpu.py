@@ -76,7 +76,7 @@ def systems(model: Path, max_length: int, folder: Path) -> dict[str, Callable[[P
     for backend, precision in (("onnx", "fp32"), ("onnx", "int8"), ("openvino", "f16")):
         if find_spec("onnxruntime" if backend == "onnx" else "openvino") is None:
             continue
-        from rankwell.models.export import export_model
+        from rankwell.models.checkpoints.export import export_model
 
         out = folder / f"{backend}-{precision}-{max_length}"
         export_model(model, out, backend=backend, precision=precision, template=template)  # type: ignore[arg-type]

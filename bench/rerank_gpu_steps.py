@@ -21,7 +21,7 @@ from rankwell.inputs.sequences import Sequences
 from rankwell.models.attention import Blocks
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.shape import AttentionRule, EncoderConfig
-from rankwell.rank.torch_engine import TorchEngine
+from rankwell.rank.engines.torch_engine import TorchEngine
 from rerank_gpu_models import flops, make_pairs, random_model
 
 RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")
@@ -165,8 +165,8 @@ def product_rates(bench: Bench, config: EncoderConfig, tokens: int) -> dict[str,
 
 def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -> dict[str, Any]:
     """Time each way to cut the kernel, check each against torch in fp32, and keep the best for the rest of the run."""
-    from rankwell.models import triton_attention as kernels
     from rankwell.models.attention import attend, make_layout
+    from rankwell.models.kernels import triton_attention as kernels
 
     pairs = make_pairs(4 if bench.smoke else 480, seed=3)
     words, last = torch.from_numpy(pairs.words).to(bench.device), torch.from_numpy(pairs.last).to(bench.device)

@@ -106,10 +106,10 @@ def make_model(folder: Path, tokenizer_of: str) -> None:
     """A random model with a real vocabulary."""
     import torch
 
-    from rankwell.models.checkpoints import save_checkpoint
-    from rankwell.models.config import RankerConfig
+    from rankwell.models.checkpoints.config import RankerConfig
+    from rankwell.models.checkpoints.folders import save_checkpoint
+    from rankwell.models.checkpoints.names import find_model
     from rankwell.models.encoder import CrossEncoder, Encoder
-    from rankwell.models.names import find_model
     from rankwell.models.shape import EncoderConfig
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))

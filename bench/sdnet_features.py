@@ -21,8 +21,8 @@ import torch
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.features import PassageFeatures
-from rankwell.models.sdnet import SdnetConfig, new_sdnet
-from rankwell.models.word_features import FeatureEncoder, WordTable
+from rankwell.models.sdnet.network import SdnetConfig, new_sdnet
+from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
 from rankwell.rank.sdnet_ranker import SdnetRanker
 
 T = TypeVar("T")

@@ -287,7 +287,7 @@ def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[
         backend, _, told = name.partition("-")
         options = ["--backend", backend, "--port", str(port), "--timeout-ms", "600000"]
         if backend != "torch":
-            from rankwell.models.export import export_model
+            from rankwell.models.checkpoints.export import export_model
 
             folder = scratch / name
             export_model(model, folder, backend, told)  # type: ignore[arg-type]

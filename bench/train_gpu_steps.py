@@ -284,8 +284,8 @@ def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
 
 def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -> dict[str, Any]:
     """Time attention both ways, with dropout, for each way to cut it; the best stays for the rest of the run."""
-    from rankwell.models import triton_attention as kernels
-    from rankwell.models import triton_training
+    from rankwell.models.kernels import triton_attention as kernels
+    from rankwell.models.kernels import triton_training
 
     pairs = some_pairs(bench, 480, seed=3)
     qkv = torch.randn(len(pairs.tokens), 3 * heads * size, device=bench.device).to(bench.dtype).requires_grad_()

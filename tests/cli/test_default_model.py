@@ -12,9 +12,9 @@ import pytest
 from rankwell.cli import demo
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
-from rankwell.models import names
-from rankwell.models.names import DEFAULT, find_model
-from rankwell.rank import engine
+from rankwell.models.checkpoints import names
+from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.rank.engines import engine
 
 pytest.importorskip("torch")
 
@@ -22,7 +22,7 @@ pytest.importorskip("torch")
 @pytest.fixture
 def shipped(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small model in the default one's place, with 8-bit weights as it has them."""
-    from rankwell.models.export import export_weights
+    from rankwell.models.checkpoints.export import export_weights
 
     folder = tmp_path_factory.mktemp("shipped") / DEFAULT
     export_weights(tiny_checkpoint, folder)

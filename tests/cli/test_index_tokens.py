@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from rankwell import sample
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints import add_markers, load_checkpoint, save_checkpoint
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 

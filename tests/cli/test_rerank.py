@@ -24,8 +24,8 @@ from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.models.sdnet import SdnetConfig, new_sdnet, save_sdnet
-from rankwell.models.word_features import encoder_digest
+from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
+from rankwell.models.sdnet.word_features import encoder_digest
 from rankwell.rank.cache import hash_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.duo import DuoOptions, rerank_duo

@@ -15,7 +15,7 @@ from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Qrels
 from rankwell.evaluation import evaluate
-from rankwell.models.names import DEFAULT, SHIPPED
+from rankwell.models.checkpoints.names import DEFAULT, SHIPPED
 from rankwell.retrieve.index import Index
 
 pytest.importorskip("torch")

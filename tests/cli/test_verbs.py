@@ -19,7 +19,7 @@ from rankwell import sample
 from rankwell.core.manifest import file_digest
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_run
-from rankwell.models import names
+from rankwell.models.checkpoints import names
 from rankwell.retrieve.index import Index
 
 Rankwell = Callable[..., Any]

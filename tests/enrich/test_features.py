@@ -13,7 +13,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.features import PassageFeatures, store_features
-from rankwell.models.word_features import FeatureEncoder
+from rankwell.models.sdnet.word_features import FeatureEncoder
 
 TEXTS = ["The bees keep the hive warm.", "", "insouciantly", "river, sea and fish", "tea " * 20]
 

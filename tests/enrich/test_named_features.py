@@ -14,7 +14,7 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.features import PassageFeatures
 from rankwell.enrich.named_features import NamedFeatures, open_features
-from rankwell.models.word_features import FeatureEncoder
+from rankwell.models.sdnet.word_features import FeatureEncoder
 
 TEXTS = ["bees and honey", "tea", "a river runs to the sea", "", "honey for tea", "stone", "bread and salt", "iron"]
 

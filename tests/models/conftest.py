@@ -30,7 +30,7 @@ def pairs() -> list[tuple[str, str]]:
 @pytest.fixture(scope="session")
 def loaded(tiny_checkpoint: Path) -> Any:
     """The model, its tokenizer and its configuration, as rankwell loads them."""
-    from rankwell.models.checkpoints import load_checkpoint
+    from rankwell.models.checkpoints.folders import load_checkpoint
 
     return load_checkpoint(tiny_checkpoint)
 

@@ -18,7 +18,7 @@ from rankwell.inputs.sequences import Sequences  # noqa: E402
 from rankwell.inputs.templates import Template, lay_out_pairs  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.models.attention import dense_mask, make_layout  # noqa: E402
-from rankwell.models.checkpoints import load_checkpoint  # noqa: E402
+from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
 from rankwell.models.shape import under_rule  # noqa: E402
 
 

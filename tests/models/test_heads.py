@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.checkpoints import load_checkpoint  # noqa: E402
+from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
 from rankwell.models.encoder import relevance  # noqa: E402
 from rankwell.models.heads import (  # noqa: E402
     load_classifier,

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer, marker_names  # noqa: E402
-from rankwell.models.checkpoints import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 

@@ -13,7 +13,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.config import RankerConfig
+from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.shape import AttentionRule
 
 torch = pytest.importorskip("torch")
@@ -85,7 +85,7 @@ CASES = [
 
 def similar(folder: Path, **changes: Any) -> Any:
     """The checkpoint as a ranker that begins with its similarity alone."""
-    from rankwell.models.checkpoints import load_checkpoint
+    from rankwell.models.checkpoints.folders import load_checkpoint
 
     with pytest.warns(UserWarning, match="untrained"):
         return load_checkpoint(folder, head="score", similarity=7.0, **changes)
@@ -106,7 +106,7 @@ def bare(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_scores_are_those_of_transformers_layers_under_written_out_masks(
     bare: Path, sequences: Sequences, rule: AttentionRule, apart: int, ruled: tuple[int, ...] | None
 ) -> None:
-    from rankwell.rank.torch_engine import TorchEngine
+    from rankwell.rank.engines.torch_engine import TorchEngine
 
     model, _, config = similar(bare, attention=rule, apart=apart, attention_layers=ruled, pooler=False)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def test_twins_begin_as_the_bi_encoder(bare: Path, apart: int) -> None:
 
 def test_equally_long_sequences_score_as_alone(bare: Path, sequences: Sequences) -> None:
     from rankwell.inputs.batching import take_sequences
-    from rankwell.rank.torch_engine import TorchEngine
+    from rankwell.rank.engines.torch_engine import TorchEngine
 
     model, _, config = similar(bare, apart=1, attention="strm")
     engine = TorchEngine(model, config.attention, device="cpu", lanes=1)
@@ -170,7 +170,7 @@ def test_equally_long_sequences_score_as_alone(bare: Path, sequences: Sequences)
 
 
 def test_training_moves_it_and_a_saved_model_scores_the_same(bare: Path, sequences: Sequences, tmp_path: Path) -> None:
-    from rankwell.models.checkpoints import load_checkpoint, save_checkpoint
+    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
     from rankwell.models.placing import Placer
 
     model, tokenizer, config = similar(bare, apart=1, pooler=False)
@@ -193,7 +193,7 @@ def test_training_moves_it_and_a_saved_model_scores_the_same(bare: Path, sequenc
 
 
 def test_a_new_pooler_leaves_a_trained_head_as_it_is(bare: Path, tmp_path: Path) -> None:
-    from rankwell.models.checkpoints import load_checkpoint, save_checkpoint
+    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 
     model, tokenizer, config = similar(bare, pooler=False)
     with torch.no_grad():
@@ -208,9 +208,9 @@ def test_a_new_pooler_leaves_a_trained_head_as_it_is(bare: Path, tmp_path: Path)
 def test_exports_score_the_same(bare: Path, tmp_path: Path, backend: str) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip(backend if backend == "openvino" else "onnxruntime")
-    from rankwell.models.checkpoints import load_checkpoint, save_checkpoint
-    from rankwell.models.export import export_model
-    from rankwell.rank.engine import load
+    from rankwell.models.checkpoints.export import export_model
+    from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
+    from rankwell.rank.engines.engine import load
 
     template = {"name": "twin", "max_length": 64, "max_query": 16}
     model, tokenizer, config = similar(bare, apart=1, attention="strm", attention_layers=(1,), template=template)
@@ -232,8 +232,8 @@ def test_exports_score_the_same(bare: Path, tmp_path: Path, backend: str) -> Non
 
 def test_an_explanation_has_the_same_score_and_nothing_across_in_layers_apart(bare: Path, sequences: Sequences) -> None:
     from rankwell.inputs.batching import slice_sequences
+    from rankwell.rank.engines.torch_engine import TorchEngine
     from rankwell.rank.explain import dense_pass
-    from rankwell.rank.torch_engine import TorchEngine
 
     model, _, config = similar(bare, apart=1)
     one = slice_sequences(sequences, 0, 1)
@@ -255,7 +255,7 @@ def test_an_explanation_has_the_same_score_and_nothing_across_in_layers_apart(ba
     ],
 )
 def test_what_cannot_be_is_refused(tiny_checkpoint: Path, changes: dict[str, Any], problem: str) -> None:
-    from rankwell.models.checkpoints import load_checkpoint
+    from rankwell.models.checkpoints.folders import load_checkpoint
 
     with pytest.raises(RankwellError, match=problem):
         load_checkpoint(tiny_checkpoint, **changes)

@@ -20,7 +20,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.windows import Windows
 from rankwell.rank.cache import ScoreCache, hash_model, join_hashes, text_hashes
-from rankwell.rank.engine import Engine, Logits
+from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import KeptTexts
 

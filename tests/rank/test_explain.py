@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.evaluation.attention_plots import draw_attention, draw_rule, rule_text
 from rankwell.inputs.windows import Windows
-from rankwell.models.checkpoints import add_markers
+from rankwell.models.checkpoints.folders import add_markers
 from rankwell.models.shape import AttentionRule
 from rankwell.rank.attention_maps import attention_maps, rule_map
-from rankwell.rank.engine import load
+from rankwell.rank.engines.engine import load
+from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.explain import Explanation, explain
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.torch_engine import TorchEngine
 
 QUERY, TRAP = "what fish is bogue", "bogus fish is the best food of the sea , a large number of troubles"
 RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")

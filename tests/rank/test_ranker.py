@@ -21,7 +21,7 @@ from rankwell.inputs.fitting import Fitting  # noqa: E402
 from rankwell.inputs.templates import Sequences, Template  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.inputs.windows import Windows  # noqa: E402
-from rankwell.models.checkpoints import load_checkpoint, save_checkpoint  # noqa: E402
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 PAIRS = [

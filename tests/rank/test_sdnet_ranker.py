@@ -14,8 +14,8 @@ import torch
 import rankwell.rank.sdnet_ranker as module
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
-from rankwell.models.sdnet import SdnetConfig, new_sdnet, save_sdnet
-from rankwell.models.word_features import FeatureEncoder, encoder_digest
+from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
+from rankwell.models.sdnet.word_features import FeatureEncoder, encoder_digest
 from rankwell.rank.opening import open_ranker
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.sdnet_ranker import SdnetRanker

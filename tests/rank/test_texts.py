@@ -14,7 +14,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints import add_markers, load_checkpoint, save_checkpoint
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.duo import rerank_duo
 from rankwell.rank.ranker import Ranker

@@ -16,8 +16,8 @@ from rankwell.enrich.expansion import Filtering, expand_collection  # noqa: E402
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions  # noqa: E402
 from rankwell.enrich.weighing import model_digest, weigh_collection  # noqa: E402
 from rankwell.models.heads import load_token_weights, save_token_weights  # noqa: E402
-from rankwell.models.writer_checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
-from rankwell.models.writer_decoding import Writer, Writing  # noqa: E402
+from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
+from rankwell.models.writing.decoding import Writer, Writing  # noqa: E402
 from rankwell.scale.enrich import WeighJob, expand_on  # noqa: E402
 from rankwell.scale.workers import Cluster, do  # noqa: E402
 

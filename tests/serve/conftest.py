@@ -15,7 +15,7 @@ import pytest
 
 from rankwell.corpus.records import Document
 from rankwell.inputs.sequences import Sequences
-from rankwell.rank.engine import Engine, Logits
+from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.retrieve.index import Index
 
 if TYPE_CHECKING:

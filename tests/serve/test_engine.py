@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rankwell.inputs.batching import slice_sequences
 from rankwell.inputs.sequences import Sequences
-from rankwell.rank.engine import Logits
+from rankwell.rank.engines.engine import Logits
 from rankwell.serve.engine import OverloadedError, RequestEngine, join_sequences
 from rankwell.serve.limits import Batching
 

@@ -109,7 +109,7 @@ def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoi
         engine_options("onnx", None, "bf16")
     assert engine_options("onnx") == {}
     pytest.importorskip("onnxruntime")
-    from rankwell.models.export import export_model
+    from rankwell.models.checkpoints.export import export_model
 
     export_model(tiny_checkpoint, tmp_path / "small", "onnx", "int8")
     service = Service(Sources(None, (str(tmp_path / "small"),), "onnx"))

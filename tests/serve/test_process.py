@@ -25,7 +25,8 @@ START = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
 WITHOUT_TORCH = (
     f"import sys\ntry:\n    {START}\nfinally:\n    print('torch' in sys.modules, 'onnxruntime' in sys.modules)"
 )
-SLOW = "import time; from rankwell.rank import torch_engine as t; f = t.TorchEngine.logits\n"
+NAMES = "from pathlib import Path; from rankwell.models.checkpoints import names"
+SLOW = "import time; from rankwell.rank.engines import torch_engine as t; f = t.TorchEngine.logits\n"
 SLOW += "t.TorchEngine.logits = lambda self, given: (time.sleep(0.2), f(self, given))[1]\n"
 
 
@@ -162,8 +163,7 @@ def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path
 
 
 def test_without_arguments_the_sample_is_served(process: Callable[..., Process]) -> None:
-    missing = "from pathlib import Path; from rankwell.models import names; names.SHIPPED = Path('nowhere')"
-    own = process(code=f"{missing}\n{START}")
+    own = process(code=f"{NAMES}; names.SHIPPED = Path('nowhere')\n{START}")
     ready = own.ready()
     assert ready["index"]["name"] == "sample"
     assert ready["index"]["documents"] > 100
@@ -175,10 +175,8 @@ def test_without_arguments_the_sample_is_served(process: Callable[..., Process])
 def test_without_arguments_the_default_model_is_served_with_it(
     process: Callable[..., Process], tiny_checkpoint: Path
 ) -> None:
-    shipped = (
-        f"from pathlib import Path; from rankwell.models import names; names.SHIPPED = Path({str(tiny_checkpoint)!r})"
-    )
-    own = process(code=f"{shipped}\n{START}")
+    shipped = f"names.SHIPPED = Path({str(tiny_checkpoint)!r})"
+    own = process(code=f"{NAMES}; {shipped}\n{START}")
     assert own.ready()["models"] == [tiny_checkpoint.name]
     found = own.ask("POST", "/search", {"query": "what kind of fish is bogue", "depth": 5})[1]
     assert len(found["rerank"]) == 5
@@ -189,7 +187,7 @@ def test_an_exported_model_is_served_without_torch(
     process: Callable[..., Process], tiny_checkpoint: Path, served_index: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
-    from rankwell.models.export import export_model
+    from rankwell.models.checkpoints.export import export_model
     from rankwell.rank.ranker import Ranker
 
     export_model(tiny_checkpoint, tmp_path / "exported", "onnx", "fp32")

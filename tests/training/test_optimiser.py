@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.models.checkpoints import load_checkpoint  # noqa: E402
+from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
 from rankwell.training.optimiser import (  # noqa: E402
     OptimiserOptions,
     learning_rate_at,

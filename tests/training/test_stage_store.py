@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.models.config import read_ranker_config
+from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.training.recipe import Override, Recipe, build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import Produced, StageKind

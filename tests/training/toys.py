@@ -13,7 +13,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Run
-from rankwell.models.config import RankerConfig, TemplateConfig
+from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig
 from rankwell.training.options import Options
 from rankwell.training.stage import Produced, StageKind, Work
 from rankwell.training.stage_store import process_number

@@ -36,7 +36,7 @@ def demo(
     from rankwell.corpus.formats import write_run
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
-    from rankwell.models.names import DEFAULT, default_lacks
+    from rankwell.models.checkpoints.names import DEFAULT, default_lacks
     from rankwell.retrieve.index import Index
 
     console = Console(highlight=False)

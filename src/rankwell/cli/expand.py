@@ -70,10 +70,10 @@ def expand(
     from rankwell.enrich.generated import write_generated
     from rankwell.enrich.weighing import model_digest
     from rankwell.enrich.weighted_index import collection_digest
-    from rankwell.models.config import read_model_type
-    from rankwell.models.names import find_model
-    from rankwell.models.writer_checkpoints import load_writer
-    from rankwell.models.writer_decoding import Writer, Writing
+    from rankwell.models.checkpoints.config import read_model_type
+    from rankwell.models.checkpoints.names import find_model
+    from rankwell.models.writing.checkpoints import load_writer
+    from rankwell.models.writing.decoding import Writer, Writing
     from rankwell.scale.enrich import expand_on
     from rankwell.training.stages.writing import judge_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankwell.models.names import DEFAULT
+from rankwell.models.checkpoints.names import DEFAULT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,7 +117,7 @@ def _head(name: str) -> Head:
 
 def _load(name: str, markers: bool | None) -> Ranker:
     """The model in exact float32, with new markers where they are asked for and it has none."""
-    from rankwell.models.checkpoints import add_markers
+    from rankwell.models.checkpoints.folders import add_markers
     from rankwell.rank.ranker import Ranker
 
     with warnings.catch_warnings(record=True) as caught:

@@ -53,7 +53,7 @@ def export(
     from rankwell.core.errors import MissingExtraError, RankwellError
 
     try:
-        from rankwell.models.export import export_model, export_weights
+        from rankwell.models.checkpoints.export import export_model, export_weights
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "models", "exporting a model") from None
 

@@ -109,7 +109,7 @@ def index(
     )
     if tokens is not None:
         from rankwell.inputs.tokenizer import Tokenizer
-        from rankwell.models.config import read_ranker_config
+        from rankwell.models.checkpoints.config import read_ranker_config
         from rankwell.rank.texts import make_tokens
 
         if not store:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.models.names import BACKBONE, DEFAULT
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
 if TYPE_CHECKING:
     from rankwell.inputs.windows import Unit, Windows
@@ -147,7 +147,7 @@ def rerank(
     from rankwell.corpus.formats.lines import writable_id
     from rankwell.inputs.windows import parse_windows
     from rankwell.models.bi_encoder import BiEncoder
-    from rankwell.models.names import find_model
+    from rankwell.models.checkpoints.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.dense import Blend
     from rankwell.rank.opening import AnyRanker, open_ranker

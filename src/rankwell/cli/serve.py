@@ -73,7 +73,7 @@ def serve(
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
-    from rankwell.models.names import DEFAULT, default_lacks
+    from rankwell.models.checkpoints.names import DEFAULT, default_lacks
     from rankwell.serve.experiments import check_experiments
     from rankwell.serve.limits import Batching, Limits
     from rankwell.serve.precision import engine_options

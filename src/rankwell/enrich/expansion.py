@@ -28,7 +28,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 
 if TYPE_CHECKING:
-    from rankwell.models.writer_decoding import Writer
+    from rankwell.models.writing.decoding import Writer
 
 SHARD_SIZE = 1024
 

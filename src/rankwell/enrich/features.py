@@ -26,7 +26,7 @@ from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.words import Rows, Vocabulary, WordRows
-from rankwell.models.word_features import FeatureEncoder
+from rankwell.models.sdnet.word_features import FeatureEncoder
 
 SHARD_SIZE = 256
 TEXTS_AT_A_TIME = 4096
@@ -46,7 +46,7 @@ class Reading:
 
 
 class StoredFeatures:
-    """Texts' features on disk, as a :class:`~rankwell.models.word_features.FeatureSource`.
+    """Texts' features on disk, as a :class:`~rankwell.models.sdnet.word_features.FeatureSource`.
 
     ``vocabulary`` is shared with other sources: the texts' own numbers of words are turned into its.
     """
@@ -69,11 +69,11 @@ class StoredFeatures:
         return sum(path.stat().st_size for path in self._shards.paths()) / max(1, len(self))
 
     def lengths(self, numbers: Rows) -> Rows:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         return self._words.ends[numbers] - self._begins(numbers)
 
     def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         begins, ends = self._begins(numbers), self._words.ends[numbers]
         own_ends = np.cumsum(ends - begins)
         words = np.empty(int(own_ends[-1]) if len(own_ends) else 0, np.int32)
@@ -153,7 +153,7 @@ class PassageFeatures:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         return self.features.vocabulary
 
     def numbers(self, docids: Sequence[str]) -> Rows:
@@ -161,11 +161,11 @@ class PassageFeatures:
         return self.store.numbers(docids).astype(np.int64)
 
     def lengths(self, numbers: Rows) -> Rows:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         return self.features.lengths(numbers)
 
     def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         return self.features.at(numbers)
 
 

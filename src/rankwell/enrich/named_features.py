@@ -14,7 +14,7 @@ from rankwell.core.manifest import digest
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.features import SHARD_SIZE, PassageFeatures, StoredFeatures, store_features
 from rankwell.inputs.words import Rows, Vocabulary, WordRows
-from rankwell.models.word_features import FeatureEncoder
+from rankwell.models.sdnet.word_features import FeatureEncoder
 
 MOST = 0.75
 """Above this share of a collection all of it is computed: that is little more, and serves other recipes as well."""
@@ -30,7 +30,7 @@ class NamedFeatures:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         return self.features.vocabulary
 
     def numbers(self, docids: Sequence[str]) -> Rows:
@@ -38,11 +38,11 @@ class NamedFeatures:
         return self.store.numbers(docids).astype(np.int64)
 
     def lengths(self, numbers: Rows) -> Rows:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         return self.features.lengths(self._places(numbers))
 
     def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
-        """See :class:`~rankwell.models.word_features.FeatureSource`."""
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
         return self.features.at(self._places(numbers))
 
     def _places(self, numbers: Rows) -> Rows:

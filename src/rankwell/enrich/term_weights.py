@@ -27,9 +27,9 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.config import read_object
+from rankwell.models.checkpoints.config import read_object
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.heads import TokenWeightModel, load_token_weights
-from rankwell.models.names import find_model
 from rankwell.models.placing import Batch, Placer, packed_blocks
 
 CPU_BUDGET = 4096
@@ -137,7 +137,7 @@ class TermWeigher:
     """A trained model that weighs the words of passages, on one device.
 
     ``max_length`` is that of its windows; the other options are those of re-ranking's
-    ``rankwell.rank.torch_engine.TorchEngine``.
+    ``rankwell.rank.engines.torch_engine.TorchEngine``.
     """
 
     def __init__(

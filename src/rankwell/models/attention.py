@@ -73,9 +73,9 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Where the tokens of a batch lie for :mod:`rankwell.models.triton_attention`, which says what the tables hold.
+    """Where the tokens of a batch lie for ``kernels/triton_attention.py``, which says what the tables hold.
 
-    ``seeds`` (1,) is what the batch's dropout is made of (:mod:`rankwell.models.triton_dropout`); ``parts`` is the
+    ``seeds`` (1,) is what the batch's dropout is made of (``kernels/triton_dropout.py``); ``parts`` is the
     layout of the same rows in which each part is a sequence.
     """
 
@@ -154,10 +154,10 @@ def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.
     """Attention over packed rows: ``qkv`` (T, 3H) → (T, H). ``site`` tells the dropout of one place from another's."""
     if isinstance(layout, Packed):
         if dropout or torch.is_grad_enabled():
-            from rankwell.models.triton_training import attend_trained
+            from rankwell.models.kernels.triton_training import attend_trained
 
             return attend_trained(qkv, layout, heads, dropout, site)
-        from rankwell.models.triton_attention import attend_packed
+        from rankwell.models.kernels.triton_attention import attend_packed
 
         return attend_packed(qkv, layout, heads)
     size = qkv.shape[1] // (3 * heads)
@@ -177,10 +177,10 @@ def attend_first(
     """:func:`attend` for the first token of each sequence alone: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H)."""
     if isinstance(layout, Packed):
         if dropout or torch.is_grad_enabled():
-            from rankwell.models.triton_training import attend_first_trained
+            from rankwell.models.kernels.triton_training import attend_first_trained
 
             return attend_first_trained(query, keys_values, layout, heads, dropout, site)
-        from rankwell.models.triton_attention import attend_first_packed
+        from rankwell.models.kernels.triton_attention import attend_first_packed
 
         return attend_first_packed(query, keys_values, layout, heads)
     size = query.shape[1] // heads
@@ -201,7 +201,7 @@ def _scaled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, drop
     """Attention of a padded grid: torch's own, but for dropout on a CPU, where torch's is slow."""
     if not dropout or query.device.type != "cpu":
         return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
-    from rankwell.models.cpu_dropout import clear, scale
+    from rankwell.models.kernels.cpu_dropout import clear, scale
 
     with torch.autocast("cpu", enabled=False):  # all three are of one type already
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)

@@ -25,13 +25,13 @@ from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints import load_encoder
-from rankwell.models.config import read_object
+from rankwell.models.checkpoints.config import read_object
+from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.models.checkpoints.foreign import ForeignEncoder
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.encoder import Encoder
-from rankwell.models.foreign import ForeignEncoder
-from rankwell.models.names import find_model
 from rankwell.models.placing import Placer, packed_blocks
-from rankwell.models.word_features import encoder_digest
+from rankwell.models.sdnet.word_features import encoder_digest
 
 CPU_BUDGET = 4096
 GPU_BUDGET = 1 << 17
@@ -93,7 +93,7 @@ class BiEncoder:
         dtype: torch.dtype | None = None,
         budget: int | None = None,
     ) -> BiEncoder:
-        """The bi-encoder of a folder, of a package or on the hub (:func:`~rankwell.models.names.find_model`).
+        """The bi-encoder of a folder, of a package or on the hub (``checkpoints/names.py``).
 
         Pooling and length are the folder's own, where it says so; a bare encoder's vectors are means.
         """

@@ -19,7 +19,7 @@ from rankwell.models.attention import Layout, Packed, attend, attend_first, with
 from rankwell.models.shape import EncoderConfig
 
 if TYPE_CHECKING:
-    from rankwell.models.foreign import ForeignEncoder
+    from rankwell.models.checkpoints.foreign import ForeignEncoder
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -37,7 +37,7 @@ class Dropout(nn.Dropout):
     def forward(self, input: Tensor) -> Tensor:
         """Drop some elements in training."""
         if self.training and input.device.type == "cpu":
-            from rankwell.models.cpu_dropout import drop  # needs numba, which scoring does without
+            from rankwell.models.kernels.cpu_dropout import drop  # needs numba, which scoring does without
 
             return drop(input, self.p)
         return super().forward(input)
@@ -89,13 +89,13 @@ class Layer(nn.Module):
 
     def _finish_packed(self, x: Tensor, mixed: Tensor, layout: Packed) -> Tensor:
         if self.training or torch.is_grad_enabled():
-            from rankwell.models.triton_training_layers import add_norm_trained
+            from rankwell.models.kernels.triton_training_layers import add_norm_trained
 
             dropout = self.dropout.p if self.training else 0.0
             x = add_norm_trained(x, self.mix(mixed), self.mix_norm, dropout, layout.seeds, self.site + 1)
             outer = self.outer(self.activation(self.inner(x)))
             return add_norm_trained(x, outer, self.outer_norm, dropout, layout.seeds, self.site + 2)
-        from rankwell.models.triton_layers import add_norm
+        from rankwell.models.kernels.triton_layers import add_norm
 
         x = add_norm(x, self.mix(mixed), self.mix_norm)
         if self.joined_gelu:
@@ -140,12 +140,12 @@ class Encoder(nn.Module):
     def _embed_packed(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Packed) -> Tensor:
         ids, tables = (tokens, segments, positions), (self.tokens.weight, self.segments.weight, self.positions.weight)
         if self.training or torch.is_grad_enabled():
-            from rankwell.models.triton_training_layers import embed_norm_trained
+            from rankwell.models.kernels.triton_training_layers import embed_norm_trained
 
             return embed_norm_trained(
                 ids, tables, self.norm, self.dropout.p if self.training else 0.0, layout.seeds, site=0
             )
-        from rankwell.models.triton_layers import embed_norm
+        from rankwell.models.kernels.triton_layers import embed_norm
 
         return embed_norm(ids, tables, self.norm)
 
@@ -267,7 +267,7 @@ class CrossEncoder(nn.Module):
         if not (self.training and isinstance(layout, Packed)):
             dropped: Tensor = self.dropout(first)
             return dropped
-        from rankwell.models.triton_training_layers import dropout_trained
+        from rankwell.models.kernels.triton_training_layers import dropout_trained
 
         layers = self.encoder.config.num_hidden_layers
         return dropout_trained(first, self.dropout.p, layout.seeds, site=1 + 3 * layers)

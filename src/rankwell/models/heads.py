@@ -1,7 +1,7 @@
 """Heads other than a ranker's: MLM and NSP for pre-training, a weight for each token, a class for a text.
 
 Each is saved as the Hugging Face folder of the same kind, and the encoder of each loads as a ranker's again
-(:func:`~rankwell.models.checkpoints.load_checkpoint`). New heads are drawn with a seed: loading twice gives the same.
+(``checkpoints.folders.load_checkpoint``). New heads are drawn with a seed: loading twice gives the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.attention import Layout, Packed
-from rankwell.models.checkpoints import (
+from rankwell.models.checkpoints.config import read_object
+from rankwell.models.checkpoints.folders import (
     describe,
     describe_labels,
     encoder_tensors,
@@ -32,10 +33,9 @@ from rankwell.models.checkpoints import (
     without_other_heads,
     write_folder,
 )
-from rankwell.models.config import read_object
+from rankwell.models.checkpoints.foreign import ForeignEncoder
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.encoder import ACTIVATIONS, CrossEncoder, Encoder
-from rankwell.models.foreign import ForeignEncoder
-from rankwell.models.names import find_model
 
 # Ours under transformers' names, of BertForPreTraining.
 _PRETRAINING_PARTS = {

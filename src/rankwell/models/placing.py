@@ -93,7 +93,7 @@ def packed_blocks(encoder: nn.Module, rule: AttentionRule) -> Blocks | None:
     """How the kernels for packed batches cut this encoder's work; ``None`` where they cannot compute it."""
     if find_spec("triton") is None or not isinstance(encoder, Encoder):
         return None
-    from rankwell.models.triton_attention import blocks_for
+    from rankwell.models.kernels.triton_attention import blocks_for
 
     return blocks_for(encoder.config.head_size, rule)
 
@@ -144,8 +144,8 @@ class Placer:
 
     def _move(self, sequences: Sequences, blocks: Blocks, *, fill: bool = False) -> Block:
         """A packed batch on the device: one copy from pinned memory, on a stream beside the one that computes."""
-        from rankwell.models.triton_attention import WORDS, make_tiles
-        from rankwell.models.triton_dropout import draw_seed
+        from rankwell.models.kernels.triton_attention import WORDS, make_tiles
+        from rankwell.models.kernels.triton_dropout import draw_seed
 
         masked = self.rule != "full"
         if masked and int(sequences.words.max(initial=0)) >= WORDS:
@@ -199,7 +199,7 @@ class BlockPlacer(Placer):
 
 def open_block(data: Tensor, form: Form, rule: AttentionRule, blocks: Blocks, *, seeded: bool = True) -> Batch:
     """What a model takes, as views of a block."""
-    from rankwell.models.triton_attention import pack
+    from rankwell.models.kernels.triton_attention import pack
 
     begins, _ = _places(form)
     tokens, positions, words, tiles, sequences, part_tiles, part_sequences, segments, last, seeds = (

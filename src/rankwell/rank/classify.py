@@ -22,7 +22,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.rank.engine import Engine
+from rankwell.rank.engines.engine import Engine
 
 TEXTS_AT_A_TIME = 8192
 
@@ -75,12 +75,12 @@ class Classifier:
     ) -> Classifier:
         """Load a classifier's folder, ours or transformers' own, with the labels its ``config.json`` names.
 
-        ``engine`` holds options of :class:`~rankwell.rank.torch_engine.TorchEngine` (device, dtype, budget).
+        ``engine`` holds options of :class:`~rankwell.rank.engines.torch_engine.TorchEngine` (device, dtype, budget).
         """
         if find_spec("torch") is None:
             raise MissingExtraError("torch", "models", "classifying with a model")
         from rankwell.models.heads import load_classifier
-        from rankwell.rank.torch_engine import TorchEngine
+        from rankwell.rank.engines.torch_engine import TorchEngine
 
         loaded = load_classifier(folder)
         config = loaded.model.encoder.config

@@ -26,7 +26,7 @@ from rankwell.core.registry import Registry
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.templates import Sequences, lay_out_pairs
 from rankwell.rank.cache import join_hashes, text_hashes
-from rankwell.rank.engine import probability
+from rankwell.rank.engines.engine import probability
 from rankwell.rank.ranker import PAIRS_AT_A_TIME, Documents, Ranker, submit_all
 from rankwell.rank.texts import Texts
 

@@ -24,7 +24,7 @@ from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, lay
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import aggregate_windows
 from rankwell.models.shape import AttentionRule, under_rule
-from rankwell.rank.engine import Loaded, Logits, probability, relevance
+from rankwell.rank.engines.engine import Loaded, Logits, probability, relevance
 from rankwell.rank.ranker import Ranker
 
 try:
@@ -34,7 +34,7 @@ except ImportError:
 
 from rankwell.models.attention import dense_mask
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
-from rankwell.rank.torch_engine import TorchEngine
+from rankwell.rank.engines.torch_engine import TorchEngine
 
 Head = int | Literal["mean"]
 # Stand-ins with which a pair is laid out a second time, each piece under its own number (see _origins).

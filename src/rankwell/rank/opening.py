@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.templates import TruncationReport
-from rankwell.models.names import find_model
+from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.pipeline import Reranker
 from rankwell.rank.ranker import Ranker
 

@@ -22,9 +22,9 @@ from rankwell.inputs.stored import KeptTokens, TokenSource
 from rankwell.inputs.templates import Sequences, Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
-from rankwell.models.names import DEFAULT, find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
-from rankwell.rank.engine import Engine, Logits, load, probability, relevance
+from rankwell.rank.engines.engine import Engine, Logits, load, probability, relevance
 from rankwell.rank.texts import Texts as Texts
 from rankwell.rank.texts import find_tokens
 

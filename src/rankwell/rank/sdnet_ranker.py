@@ -20,9 +20,9 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.vectors import open_vectors
 from rankwell.inputs.templates import Field, TruncationReport
 from rankwell.inputs.words import Rows, Vocabulary, WordRows
-from rankwell.models.names import find_model
-from rankwell.models.sdnet import Sdnet, SdnetConfig, load_sdnet
-from rankwell.models.word_features import FeatureEncoder, FeatureSource, KeptFeatures, PairMaker, WordTable
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
+from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, KeptFeatures, PairMaker, WordTable
 from rankwell.rank.texts import Texts
 
 CPU_WORDS = 4096

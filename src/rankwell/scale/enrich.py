@@ -17,9 +17,9 @@ from rankwell.enrich.weighing import model_digest, read_shards, weigh_collection
 from rankwell.enrich.weighted_index import collection_digest
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.names import find_model
-from rankwell.models.writer_checkpoints import load_writer
-from rankwell.models.writer_decoding import Writer, Writing
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.writing.checkpoints import load_writer
+from rankwell.models.writing.decoding import Writer, Writing
 from rankwell.retrieve.index import Index
 from rankwell.scale.runs import remove_shards, shards_folder
 from rankwell.scale.workers import Cluster, do

@@ -23,8 +23,8 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.models.config import read_ranker_config
-from rankwell.models.names import find_model
+from rankwell.models.checkpoints.config import read_ranker_config
+from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.cache import hash_model
 from rankwell.rank.ranker import Ranker, groups_of_queries
 from rankwell.rank.texts import KeptTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping

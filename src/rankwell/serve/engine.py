@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.sequences import Sequences
-from rankwell.rank.engine import Engine, Logits
+from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.serve.limits import BATCHES_QUEUED, LEAST_QUEUE, Batching
 from rankwell.serve.metrics import Metrics
 

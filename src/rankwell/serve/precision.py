@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.processor import is_fast_in_bf16
-from rankwell.models.exported import read_export
-from rankwell.rank.engine import Engine
+from rankwell.models.checkpoints.exported import read_export
+from rankwell.rank.engines.engine import Engine
 
 Precision = Literal["auto", "fp32", "bf16"]
 _NAMES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}

@@ -23,9 +23,9 @@ from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import TruncationReport, lay_out_pairs
 from rankwell.inputs.windows import aggregate_windows
-from rankwell.models.config import RankerConfig, read_encoder_config
-from rankwell.models.names import DEFAULT, default_lacks, find_model
-from rankwell.rank.engine import Logits, load, probability, relevance
+from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
+from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
+from rankwell.rank.engines.engine import Logits, load, probability, relevance
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index

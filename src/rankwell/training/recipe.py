@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.datasets import IRDS_PREFIXES
-from rankwell.models.names import BACKBONE
+from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.models.shape import AttentionRule
 from rankwell.training.options import Options
 

@@ -28,7 +28,7 @@ from rankwell.training.stage import Produced, StageKind, Work
 from rankwell.training.stage_store import POLL_SECONDS, process_number
 
 if TYPE_CHECKING:
-    from rankwell.models.config import RankerConfig
+    from rankwell.models.checkpoints.config import RankerConfig
 
 LEVEL = 0.05
 FIRST_STAGE = "first stage"
@@ -164,7 +164,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], figures: Mapping[str, Any]) -> None:
     """Put a checkpoint at ``target`` with the whole history in its record; files are linked, where the disk can."""
-    from rankwell.models.config import read_ranker_config
+    from rankwell.models.checkpoints.config import read_ranker_config
 
     fresh = temporary_name(target)
     own = read_ranker_config(model)
@@ -183,8 +183,8 @@ def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], 
 
 def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
     """A checkpoint's files in another folder, with another record of what it reads; they are linked where they can."""
-    from rankwell.models.card import model_card
-    from rankwell.models.config import read_encoder_config
+    from rankwell.models.checkpoints.card import model_card
+    from rankwell.models.checkpoints.config import read_encoder_config
 
     with atomic_folder(target) as folder:
         for file in sorted(path for path in model.iterdir() if path.is_file()):

@@ -11,8 +11,8 @@ from rankwell.core.files import TEMPORARY_PREFIX, atomic_text, remove_leftovers
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
-from rankwell.models.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
-from rankwell.models.names import find_model
+from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
+from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.prepare import folder_digest, prepare
 from rankwell.training.recipe import Recipe, read_recipe, read_yaml
 from rankwell.training.results import (

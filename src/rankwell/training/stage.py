@@ -68,7 +68,7 @@ class Work:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The recipe's inputs as :func:`~rankwell.models.checkpoints.load_checkpoint` takes them."""
+        """The recipe's inputs as :func:`~rankwell.models.checkpoints.folders.load_checkpoint` takes them."""
         model = self.recipe.model
         template = {name: getattr(model, name) for name in ("max_length", "max_query", "markers")}
         template |= {"name": model.template, "mark_unmatched_query": model.mark_unmatched_query}

@@ -13,12 +13,12 @@ from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.config import RankerConfig
+from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.encoder import CrossEncoder
 from rankwell.rank.duo import DuoOptions, rerank_duo
+from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
-from rankwell.rank.torch_engine import TorchEngine
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,8 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.models.checkpoints import new_cross_encoder, save_checkpoint
-from rankwell.models.config import EncoderConfig, RankerConfig
+from rankwell.models.checkpoints.config import EncoderConfig, RankerConfig
+from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
 from rankwell.models.encoder import Encoder
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Candidates, Names

@@ -20,10 +20,10 @@ from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.windows import Windows
-from rankwell.models.config import read_ranker_config
+from rankwell.models.checkpoints.config import read_ranker_config
+from rankwell.rank.documents.window_scores import WindowScores
 from rankwell.rank.fusion import fuse, interpolation
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.window_scores import WindowScores
 from rankwell.training.data.prepare import prepare
 from rankwell.training.experiments.experiment import read_suite, run_experiment
 from rankwell.training.recipe import Override, Recipe, build_recipe

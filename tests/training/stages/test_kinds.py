@@ -80,8 +80,8 @@ def run(data: Path, start: Path, out: Path, **changes: object) -> tuple[Trained,
 def start(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
     """A small BERT with weights as BERT's usually are, and no dropout: it is to learn a few queries by heart."""
     from rankwell.inputs.tokenizer import Tokenizer
-    from rankwell.models.checkpoints import new_cross_encoder, save_checkpoint
-    from rankwell.models.config import RankerConfig
+    from rankwell.models.checkpoints.config import RankerConfig
+    from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
     from rankwell.models.encoder import Encoder
     from rankwell.models.shape import EncoderConfig
 

@@ -19,7 +19,7 @@ import rankwell.training.loop as loop
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.models.sdnet import is_sdnet, load_sdnet
+from rankwell.models.sdnet.network import is_sdnet, load_sdnet
 from rankwell.rank.fusion import fuse, interpolation
 from rankwell.rank.sdnet_ranker import SdnetRanker
 from rankwell.training.options import SdnetOptions

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.formats.expansions import Expansion, read_expansions, write_expansions
-from rankwell.models.writer_checkpoints import load_writer
+from rankwell.models.writing.checkpoints import load_writer
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe import build_recipe
 from rankwell.training.run import run_recipe

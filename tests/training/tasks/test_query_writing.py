@@ -17,8 +17,8 @@ from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Qrels, Query  # noqa: E402
 from rankwell.inputs.stored import KeptTokens  # noqa: E402
 from rankwell.models.placing import Placer  # noqa: E402
-from rankwell.models.writer_checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
-from rankwell.models.writer_decoding import Writer, Writing  # noqa: E402
+from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
+from rankwell.models.writing.decoding import Writer, Writing  # noqa: E402
 from rankwell.training.loop import LoopOptions, train  # noqa: E402
 from rankwell.training.optimiser import OptimiserOptions  # noqa: E402
 from rankwell.training.tasks.query_writing import PerplexityOn, QueryPairs, QueryWritingTask, WritingLimits  # noqa: E402

@@ -19,7 +19,7 @@ from torch import Tensor
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder
-from rankwell.models.names import find_model
+from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.dense import PassageVectors, search_vectors
 from rankwell.rank.ranker import Ranker
 

@@ -11,7 +11,7 @@ from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.records import Query
 from rankwell.evaluation.breakdowns import Groups, length_groups, type_groups
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.names import find_model
+from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.prepare import Collection, Split, find_types
 from rankwell.training.recipe import Recipe
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rankwell.models.names import BACKBONE
+from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.training.options.common import Options, TrainingOptions
 
 

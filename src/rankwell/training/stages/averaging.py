@@ -17,10 +17,10 @@ import torch
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints import load_checkpoint, save_checkpoint
-from rankwell.models.config import RankerConfig
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.names import find_model
 from rankwell.training.options import AverageOptions
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number

@@ -17,8 +17,8 @@ from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.bi_encoder import BiEncoder, is_cross_encoder
-from rankwell.models.config import read_ranker_config
-from rankwell.models.names import BACKBONE, find_model
+from rankwell.models.checkpoints.config import read_ranker_config
+from rankwell.models.checkpoints.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
 from rankwell.training.options import BlendOptions

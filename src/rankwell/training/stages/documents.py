@@ -29,8 +29,8 @@ from rankwell.evaluation.notation import Measure, parse_measure
 from rankwell.evaluation.sweep_plots import draw_sweep
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
 from rankwell.inputs.windows import Windows, parse_aggregate
-from rankwell.models.config import RankerConfig, WindowsConfig, read_ranker_config
-from rankwell.rank.document_fusion import (
+from rankwell.models.checkpoints.config import RankerConfig, WindowsConfig, read_ranker_config
+from rankwell.rank.documents.fusion import (
     DocumentFusion,
     DocumentTable,
     DocumentTuning,
@@ -38,9 +38,9 @@ from rankwell.rank.document_fusion import (
     tune_documents,
     weight_grid,
 )
-from rankwell.rank.engine import Loaded, load
+from rankwell.rank.documents.window_scores import WindowScores, score_windows
+from rankwell.rank.engines.engine import Loaded, load
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.window_scores import WindowScores, score_windows
 from rankwell.retrieve.tune import parse_values
 from rankwell.training.options import InterpolateOptions, WindowsOptions
 from rankwell.training.results import (

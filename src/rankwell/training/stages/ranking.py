@@ -20,8 +20,8 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints import add_markers, load_checkpoint, save_checkpoint
-from rankwell.models.config import RankerConfig
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.heads import start_listwise_head
 from rankwell.rank.duo import DuoOptions as DuoRanking

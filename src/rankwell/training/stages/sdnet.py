@@ -33,10 +33,10 @@ from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS
 from rankwell.evaluation.sweep_plots import draw_sweep, mean_interval
 from rankwell.inputs.words import Rows
-from rankwell.models.config import read_encoder_config
-from rankwell.models.names import find_model
-from rankwell.models.sdnet import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
-from rankwell.models.word_features import FeatureEncoder, WordTable
+from rankwell.models.checkpoints.config import read_encoder_config
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
+from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
 from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
 from rankwell.rank.sdnet_ranker import SdnetRanker, find_vectors
 from rankwell.training.data.sampling import draw

@@ -21,7 +21,7 @@ from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.heads import load_classifier, save_classifier
 from rankwell.rank.classify import lay_out_texts
-from rankwell.rank.torch_engine import TorchEngine
+from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.training.loop import LoopOptions, train
 from rankwell.training.tasks.task import Step, Task, chunk_by_tokens
 

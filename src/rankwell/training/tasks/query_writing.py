@@ -18,7 +18,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.placing import Batch, Placer
-from rankwell.models.writer_inputs import lay_out_passages, passage_grid, query_grid
+from rankwell.models.writing.inputs import lay_out_passages, passage_grid, query_grid
 from rankwell.training.tasks.task import Step, Task, chunk_by_tokens
 
 TARGET_COST = 5

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
-from rankwell.models.sdnet import Sdnet
-from rankwell.models.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
+from rankwell.models.sdnet.network import Sdnet
+from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
 from rankwell.rank.sdnet_ranker import Passages, SdnetRanker
 from rankwell.training.data.lists import Lists
 from rankwell.training.tasks.ranking import ListTask, Loss

@@ -1,0 +1,1 @@
+"""Checkpoints: folders that are read, written, named, described, quantised and exported."""

@@ -1,0 +1,162 @@
+"""The model card: what a checkpoint is, how it was made and what was measured, as Hugging Face's ``README.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from rankwell.models.checkpoints.config import EncoderConfig, RankerConfig
+
+_TEMPLATES = {
+    "mono": "`[CLS] query [SEP] document [SEP]`",
+    "typed": "`[CLS] type [SEP] query [SEP] document [SEP]`; without a type, it and its `[SEP]` are left out",
+    "duo": "`[CLS] query [SEP] document [SEP] other document [SEP]`",
+    "twin": "`[CLS] query [SEP] [CLS] document [SEP]`, the positions of each counted from 0",
+    "nli": "`[CLS] document [SEP] query [SEP]`: the document is the premise, the query the hypothesis",
+}
+_RULES = {
+    "full": "every token attends to every token",
+    "strm": "a token attends to the pieces of its own word and to the last pieces of all others",
+    "strict": "as strm, and only last pieces attend to other words' last pieces",
+    "exact_match": "as strm, and the pieces of a split word attend to those of its other occurrences",
+}
+_HEADS = {"two_logits": "two logits; the score is log p(relevant)", "score": "one score"}
+
+
+def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
+    """The text of ``README.md``: front matter, then only what the two configurations say."""
+    front = {
+        "library_name": "rankwell",
+        "pipeline_tag": "text-ranking",
+        "tags": ["rankwell", "cross-encoder", "reranker", encoder.model_type, *_option_tags(ranker)],
+    }
+    sections = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
+        f"# {_system(ranker)}",
+        "A cross-encoder that scores how relevant a document is to a query, made with rankwell.",
+        _what(ranker, encoder),
+        "## Use\n\n" + _use(ranker),
+        "## Training\n\n" + _training(ranker.history),
+        "## Measured\n\n" + _measured(ranker.figures),
+    ]
+    if caveat := _plain_transformers(ranker, encoder):
+        sections.insert(-2, caveat)
+    return "\n\n".join(sections) + "\n"
+
+
+def _system(ranker: RankerConfig) -> str:
+    """The name under which papers know such a model."""
+    if ranker.template.name == "duo":
+        return "A duoBERT ranker"
+    if ranker.template.name == "nli":
+        return "A judge of entailment as a ranker"
+    if ranker.template.markers:
+        return "A MarkedBERT ranker"
+    if ranker.similarity:
+        return "A bi-encoder and cross-encoder in one"
+    return "A DR-BERT ranker" if ranker.attention != "full" or ranker.template.name == "typed" else "A monoBERT ranker"
+
+
+def _option_tags(ranker: RankerConfig) -> list[str]:
+    options = {"strm": ranker.attention != "full", "markers": ranker.template.markers}
+    return [name for name, on in options.items() if on]
+
+
+def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
+    template = ranker.template
+    limits = (
+        f"at most {template.max_length} tokens, of which {template.max_query} for the query; only documents are cut"
+    )
+    rows = {
+        "Encoder": f"{_kind(encoder)}, {encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
+        f"{encoder.num_attention_heads} heads, {encoder.vocab_size:,} tokens",
+        "Template": f"{template.name}: {_TEMPLATES.get(template.name, 'see rankwell.json')}",
+        "Length": limits,
+        "Attention": f"{ranker.attention}: {_RULES[ranker.attention]}",
+        "Head": f"{_HEADS[ranker.head]}, {'after' if ranker.pooler else 'without'} {_dense(encoder)}",
+    }
+    if ranker.similarity:
+        rows["Similarity"] = f"{ranker.similarity:g} times the cosine of both texts' mean states, read apart, is added"
+    if ranker.apart:
+        rows["Apart"] = f"the first {ranker.apart} layers read query and document apart"
+    if ranker.attention_layers is not None:
+        layers = ", ".join(map(str, ranker.attention_layers)) or "none"
+        rows["Attention"] += f", in the layers {layers} (from 0; -1 is the last)"
+    if template.markers:
+        rows["Markers"] = "`[ek] … [/ek]` around words whose stem the query and the document share"
+    if ranker.windows == "cut":
+        rows["Long documents"] = "cut to the length above, in training and by default in use"
+    elif ranker.windows is not None:
+        windows = ranker.windows
+        rows["Long documents"] = (
+            f"windows of {'sentences of up to ' if windows.unit == 'sentences' else ''}{windows.size} words "
+            f"every {windows.stride}, their scores joined by {windows.aggregate}"
+        )
+    return _table(("", ""), rows)
+
+
+def _kind(encoder: EncoderConfig) -> str:
+    return "BERT" if encoder.model_type == "bert" else encoder.model_type
+
+
+def _dense(encoder: EncoderConfig) -> str:
+    """What stands between [CLS] and the head, where something does."""
+    return f"{_kind(encoder)}'s {'pooler' if encoder.model_type == 'bert' else 'dense layer'}"
+
+
+def _use(ranker: RankerConfig) -> str:
+    last = 'ranker.rank("how do bees keep warm", ["The cluster shivers.", "Tea is a drink."])'
+    if ranker.template.name == "typed":
+        last = last.removesuffix(")") + ', type="description")'
+    return f'```python\nfrom rankwell import Ranker\nranker = Ranker.from_pretrained("this folder")\n{last}\n```'
+
+
+def _plain_transformers(ranker: RankerConfig, encoder: EncoderConfig) -> str:
+    """What is lost in plain transformers, where something is."""
+    lost = []
+    if ranker.similarity or ranker.apart:
+        lost.append("the reading apart")
+    if ranker.attention != "full":
+        lost.append(f"the attention rule {ranker.attention}")
+    if ranker.template.markers:
+        lost.append("the markers around matching words")
+    if not ranker.pooler:
+        missing = _dense(encoder).partition(" ")[2]
+        lost.append(f"the missing {missing} (transformers puts an untrained one there)")
+    if not lost:
+        return ""
+    return f"Plain transformers loads these weights but knows nothing of {', '.join(lost)}: its scores differ."
+
+
+def _training(history: list[dict[str, Any]]) -> str:
+    if not history:
+        return "No training is recorded: the weights are as they were loaded, and a new head is untrained."
+    lines = []
+    for number, stage in enumerate(history, start=1):
+        settings = ", ".join(f"{key} {_shown(value)}" for key, value in stage.items() if key != "stage")
+        lines.append(f"{number}. {_shown(stage.get('stage', 'stage'))}{f': {settings}' if settings else ''}")
+    return "\n".join(lines)
+
+
+def _measured(figures: Mapping[str, Any]) -> str:
+    if not figures:
+        return "Nothing was measured with this checkpoint."
+    return _table(("figure", "value"), {name: _shown(value) for name, value in figures.items()})
+
+
+def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
+    lines = [head, ("---", "---"), *rows.items()]
+    return "\n".join(
+        f"| {left.replace('|', chr(92) + '|')} | {right.replace('|', chr(92) + '|')} |" for left, right in lines
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value in one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(part)}" for key, part in value.items())
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return " ".join(str(value).split())

@@ -1,0 +1,308 @@
+"""Export: a checkpoint as a graph that scores without torch, in ONNX Runtime or OpenVINO; or with 8-bit weights.
+
+The graph holds the same weights in plain operations over a padded grid. What makes it fast where it runs: the scale of
+attention lies in the query's weights, the mask is added as numbers made once for all layers, and query, key and value
+are three products, which spare the copies that taking a joint one apart costs these runtimes. As everywhere, the last
+layer is computed for ``[CLS]`` alone.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import warnings
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.core.manifest import digest, file_digest
+from rankwell.models.attention import dense_mask
+from rankwell.models.checkpoints.config import AttentionRule
+from rankwell.models.checkpoints.exported import (
+    FIXED,
+    GRAPHS,
+    RECORD,
+    Backend,
+    ExportRecord,
+    Precision,
+    check_precision,
+    graph_inputs,
+    reads_alone,
+)
+from rankwell.models.checkpoints.folders import load_checkpoint, read_tensors
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.quantised import GROUP, quantise_tensors
+from rankwell.models.checkpoints.quantised import WEIGHTS as QUANTISED
+from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
+
+OPSET = 17  # the first with LayerNormalization
+# What a closed column's score is lowered by: it weighs e^-60, nothing in fp32 unless it lay 40 above the best open one.
+# Much lower, and the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
+_CLOSED = -60.0
+_SOURCE_FILES = (
+    "*.safetensors",
+    "config.json",
+    "rankwell.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+)
+_OTHER_FILES = (*_SOURCE_FILES[1:], "special_tokens_map.json", "README.md")
+
+
+class GridEncoder(nn.Module):
+    """A :class:`CrossEncoder` over a padded grid: (B, L) inputs → logits (B, 1 or 2).
+
+    With ``alone`` the second segment's positions are counted from its own first token.
+    """
+
+    def __init__(self, model: CrossEncoder, rule: AttentionRule, *, alone: bool = False):
+        super().__init__()
+        self.model = model
+        self.rule = rule
+        self.alone = alone
+        self.projections = nn.ModuleList([part for layer in _layers(model) for part in _projections(layer)])
+
+    def forward(
+        self, tokens: Tensor, segments: Tensor, real: Tensor, words: Tensor | None = None, last: Tensor | None = None
+    ) -> Tensor:
+        """The logits; see :mod:`rankwell.models.checkpoints.exported` for the inputs."""
+        batch, longest = tokens.shape
+        free = mask = real[:, None, None, :]
+        if words is not None and last is not None:
+            mask = dense_mask(words, last, real, self.rule)
+        encoder = self.model.encoder
+        assert isinstance(encoder, Encoder)
+        biases = _biases(encoder.masks(mask, free, segments))
+        positions = torch.arange(longest).expand(batch, longest)
+        if self.alone:
+            before = (real & (segments == 0)).sum(dim=1, keepdim=True)
+            positions = torch.where(segments == 0, positions, positions - before)
+        x = encoder.embed(tokens.flatten(), segments.flatten(), positions.flatten())
+        *layers, final = _layers(self.model)
+        both = min(encoder.apart, len(layers)) if self.model.similarity else len(layers)
+        for number, layer in enumerate(layers[:both]):
+            x = layer.finish(x, self._attend(number, x, x, biases[number], batch))
+        alone = x
+        for number, layer in enumerate(layers[both:], both):
+            x = layer.finish(x, self._attend(number, x, x, biases[number], batch))
+        first = x.reshape(batch, -1, x.shape[1])[:, 0]
+        first = final.finish(first, self._attend(len(layers), first, x, biases[-1][:, :, :1], batch))
+        if self.model.pooler is not None:
+            first = torch.tanh(self.model.pooler(first))
+        logits: Tensor = self.model.head(first)
+        if self.model.similarity:
+            biases = _biases(encoder.masks(mask, free, segments, len(layers) + 1))
+            for number, layer in enumerate(_layers(self.model)[both:], both):
+                alone = layer.finish(alone, self._attend(number, alone, alone, biases[number], batch))
+            states = alone.reshape(batch, -1, alone.shape[1])
+            # Sums will do: a vector's length is not in its cosine.
+            query, document = (
+                (states * (real & part)[:, :, None]).sum(dim=1) for part in (segments == 0, segments != 0)
+            )
+            logits = logits + add_similarity(cosine(query, document), self.model.similarity)
+        return logits
+
+    def _attend(self, number: int, rows: Tensor, x: Tensor, bias: Tensor, batch: int) -> Tensor:
+        """What the tokens ``rows`` (R, H) see in ``x`` (B · L, H): (R, H)."""
+        config = self.model.encoder.config
+        query, key, value = (
+            self.projections[3 * number + part](states)
+            .reshape(batch, -1, config.num_attention_heads, config.head_size)
+            .transpose(1, 2)
+            for part, states in enumerate((rows, x, x))
+        )
+        mixed: Tensor = torch.softmax(query @ key.transpose(2, 3) + bias, dim=-1) @ value
+        return mixed.transpose(1, 2).reshape(-1, config.hidden_size)
+
+
+def _biases(masks: Sequence[Tensor]) -> list[Tensor]:
+    """What is added to the attention scores of each layer; made once for layers that see the same."""
+    made: dict[int, Tensor] = {}
+    for mask in masks:
+        if id(mask) not in made:
+            made[id(mask)] = torch.where(mask, 0.0, _CLOSED)
+    return [made[id(mask)] for mask in masks]
+
+
+def _layers(model: CrossEncoder) -> list[Layer]:
+    return [layer for layer in model.encoder.layers if isinstance(layer, Layer)]
+
+
+def _projections(layer: Layer) -> list[nn.Linear]:
+    """Query, key and value of a layer apart, the query scaled by 1 / √(head size)."""
+    hidden = layer.qkv.in_features
+    parts = []
+    for number, factor in enumerate(((hidden // layer.heads) ** -0.5, 1.0, 1.0)):
+        part = nn.Linear(hidden, hidden)
+        rows = slice(number * hidden, (number + 1) * hidden)
+        part.load_state_dict({name: value[rows] * factor for name, value in layer.qkv.state_dict().items()})
+        parts.append(part)
+    return parts
+
+
+def export_model(
+    source: str | Path,
+    out: str | Path,
+    backend: Backend,
+    precision: Precision = "fp32",
+    *,
+    reduced_range: bool | None = None,
+    **changes: Any,
+) -> ExportRecord:
+    """Write the checkpoint ``source`` as the folder ``out``, which must not exist yet.
+
+    ``precision``: onnx in fp32 or int8 (products of int8 weights, one scale a column, and activations quantised as they
+    come), openvino in fp32 or f16 (weights in 16 bits, computed as the processor prefers). ``reduced_range`` keeps int8
+    weights to 7 bits, which x86 processors without VNNI need; ``None`` asks this one. ``changes`` are those of
+    :func:`~rankwell.models.checkpoints.folders.load_checkpoint`.
+    """
+    check_precision(backend, precision)
+    packages = _packages(backend)
+    source, out = find_model(source), Path(out)
+    if out.exists():
+        raise RankwellError(f"{out} exists already")
+    model, tokenizer, config = load_checkpoint(source, **changes)
+    if (kind := model.encoder.config.model_type) != "bert":
+        raise RankwellError(f"{source}: a model of the type {kind}; only BERT can be exported")
+    if reduced_range is None:
+        reduced_range = _lacks_vnni()
+    alone = reads_alone(config)
+    record = ExportRecord(
+        backend=backend,
+        precision=precision,
+        **{name: getattr(config, name) for name in FIXED},
+        alone=alone,
+        opset=OPSET,
+        reduced_range=reduced_range and precision == "int8",
+        source=_source_hash(source),
+        packages=packages,
+    )
+    with atomic_folder(out) as temporary:
+        traced = temporary / "traced.onnx"
+        grid = GridEncoder(model, config.attention, alone=alone).eval()
+        _trace(grid, traced)
+        if backend == "openvino":
+            _to_openvino(traced, temporary / GRAPHS[backend], precision)
+        elif precision == "int8":
+            _quantise(grid, traced, temporary / GRAPHS[backend], reduced_range)
+        else:
+            traced.rename(temporary / GRAPHS[backend])
+        traced.unlink(missing_ok=True)
+        tokenizer.save(temporary, config.template.max_length)
+        shutil.copyfile(source / "config.json", temporary / "config.json")
+        (temporary / "rankwell.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        (temporary / RECORD).write_text(record.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    return record
+
+
+def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> None:
+    """Write the checkpoint ``source``, of any kind, with its weights in 8 bits as the folder ``out``.
+
+    ``out`` must not exist yet; whatever loads ``source`` in rankwell loads it, too (``quantised.py``).
+    """
+    source, out = find_model(source), Path(out)
+    if out.exists():
+        raise RankwellError(f"{out} exists already")
+    if not (source / "config.json").is_file():
+        raise InputError(source, None, "not a checkpoint (it has no config.json)")
+    tensors = quantise_tensors(read_tensors(source), group)
+    files = {file for pattern in _OTHER_FILES for file in source.glob(pattern)}
+    with atomic_folder(out) as temporary:
+        # Not save_file, which makes files that their owner alone may read; this one is to be shipped.
+        (temporary / QUANTISED).write_bytes(save(tensors, metadata={"format": "pt"}))
+        for file in sorted(files):
+            shutil.copyfile(file, temporary / file.name)
+        with (temporary / "README.md").open("a", encoding="utf-8") as card:
+            card.write(f"\n## Weights\n\nIn 8 bits on disk (`{QUANTISED}`), which rankwell reads and others do not.\n")
+
+
+def _trace(model: GridEncoder, path: Path) -> None:
+    """Write the graph of ``model`` with free batch and length."""
+    names = graph_inputs(model.rule)
+    # Any batch will do, with sizes that no other dimension has.
+    integers, flags = torch.zeros(3, 7, dtype=torch.int32), torch.ones(3, 7, dtype=torch.bool)
+    example = tuple(flags if name in ("real", "last") else integers for name in names)
+    with warnings.catch_warnings(), torch.no_grad():
+        # The exporter by tracing warns of its age; the new one needs a package more and gives the same graph.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            example,
+            str(path),
+            input_names=list(names),
+            output_names=["logits"],
+            dynamic_axes={**{name: {0: "batch", 1: "length"} for name in names}, "logits": {0: "batch"}},
+            opset_version=OPSET,
+            dynamo=False,
+        )
+
+
+def _quantise(model: GridEncoder, traced: Path, path: Path, reduced_range: bool) -> None:
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+
+    graph = onnx.load(traced)
+    # The tracer's shapes of intermediate values contradict those the quantiser infers.
+    del graph.graph.value_info[:]
+    # Says that the graph is ready as it is; without it the quantiser sets up logging to advise a preparation.
+    onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})
+    # What is computed for [CLS] alone costs nothing in fp32 either. The quantiser turns each Gemm into a _MatMul.
+    exact = [f"{node.name}_MatMul" for node in graph.graph.node if set(node.input) & _cls_weights(model)]
+    quantize_dynamic(
+        graph,
+        path,
+        op_types_to_quantize=["MatMul"],
+        nodes_to_exclude=exact,
+        per_channel=True,
+        reduce_range=reduced_range,
+    )
+
+
+def _cls_weights(model: GridEncoder) -> set[str]:
+    """The names of the weights that are applied to one token a sequence: the last query and what follows it."""
+    final = len(model.model.encoder.layers) - 1
+    prefixes: tuple[str, ...] = ("model.head.", "model.pooler.")
+    if not model.model.similarity:  # which needs the last layer of every token
+        prefixes += (f"model.encoder.layers.{final}.", f"projections.{3 * final}.")
+    return {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
+
+
+def _to_openvino(traced: Path, path: Path, precision: Precision) -> None:
+    import openvino
+
+    # Not convert_model, which reports its use over the network.
+    openvino.save_model(openvino.Core().read_model(traced), path, compress_to_fp16=precision == "f16")
+
+
+def _packages(backend: Backend) -> dict[str, str]:
+    """The versions of what makes the graph; an error where one is missing."""
+    import importlib.util
+
+    names = ("onnx", "onnxruntime") if backend == "onnx" else ("openvino",)
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtraError(name, "onnx", f"exporting for {backend}")
+    return {name: version(name) for name in ("rankwell", "torch", *names)}
+
+
+def _source_hash(folder: Path) -> str:
+    files = sorted({file for pattern in _SOURCE_FILES for file in folder.glob(pattern)})
+    return digest({file.name: file_digest(file) for file in files})
+
+
+def _lacks_vnni() -> bool:
+    """Whether this is an x86 processor on which sums of two products of 8 bits may overflow 16."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    try:
+        return "vnni" not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True

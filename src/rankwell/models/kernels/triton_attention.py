@@ -1,0 +1,351 @@
+"""Attention over packed sequences as Triton kernels: no padding, no mask tensors. The way forward; the way back is in
+:mod:`rankwell.models.kernels.triton_training`.
+
+One program computes one head of one *tile*, a block of rows of one sequence, and goes over that sequence's keys alone,
+with the softmax kept online in fp32. The tiles are listed beforehand, so that no program finds nothing to do: with
+lengths of 100 to 180 tokens a grid as high as the longest sequence would have a third of its programs idle.
+
+Who may attend to whom is one AND of two *codes*, one of the row and one of the column, made once a batch from words
+and last pieces. A word's code is its number's bits beside their complement, so that a code lies within another's only
+if the words are the same; the row holds the complement of its word's code, and ``row & column == 0`` then says "same
+word". The last piece of a word has the column 0, which every row sees. For the rule ``strict`` it keeps its word's code
+and has the sign bit instead, as do the rows that may use it: ``row & column`` is then below 0. The codes lie padded to
+whole tiles, what pads is closed to all rows, and so they are read without any further check.
+"""
+
+# A kernel's arguments have no Python types, nor has Triton.
+# mypy: disable-error-code="no-untyped-def,import-untyped,import-not-found"
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankwell.models.attention import Blocks, Packed
+from rankwell.models.kernels.triton_dropout import kept, readable, seed_at
+from rankwell.models.shape import AttentionRule
+
+RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2, "exact_match": 1}
+WORDS = 1 << 15  # words of one sequence that have a code
+# What a closed score is set to. It is finite, so that a row whose first keys are all closed gives no NaN; what such
+# keys put into the sums is multiplied by exp(-huge) = 0 as soon as an open one comes, and a token always sees itself.
+# Far below any score, yet small enough that what a fused multiply-add leaves of CLOSED * scale - CLOSED * scale is
+# a rounding: with -1e30 that residue overflowed exp2 in a block whose columns are all closed to a row.
+CLOSED = tl.constexpr(-4.0e6)
+CODE_BITS = tl.constexpr(0x3FFFFFFF)
+WORD_BITS = tl.constexpr(0x7FFF)
+SIGN_BIT = tl.constexpr(-0x80000000)
+
+
+# By head size and whether there is a mask. Small blocks, because sequences are short: 64 rows waste fewer places at a
+# sequence's end than 128. With a mask, 32 keys at a time keep its bits in the few predicate registers there are.
+BLOCKS: dict[tuple[int, bool], Blocks] = {
+    (size, masked): Blocks(64, 32, 4, 3) for size in (16, 32, 64, 128) for masked in (False, True)
+}
+FIRST_COLUMNS = 64
+
+
+def blocks_for(head_size: int, rule: AttentionRule) -> Blocks | None:
+    """The blocks for heads of this size, ``None`` where the kernels do not know it."""
+    return BLOCKS.get((head_size, rule != "full"))
+
+
+def make_tiles(ends: NDArray[np.int64], rows: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The tables of packed sequences: tiles (N, 3) of begin, length, the tile's first row; sequences (B, 3) of begin,
+    length, first tile.
+    """
+    lengths = np.diff(ends, prepend=0)
+    counts = -(-lengths // rows)
+    firsts = np.cumsum(counts) - counts
+    sequences = np.stack([ends - lengths, lengths, firsts], axis=1).astype(np.int32)
+    tiles = np.repeat(sequences, counts, axis=0)
+    tiles[:, 2] = (np.arange(len(tiles), dtype=np.int32) - tiles[:, 2]) * rows
+    return tiles, sequences
+
+
+def pack(
+    words: Tensor,
+    last: Tensor,
+    tiles: Tensor,
+    sequences: Tensor,
+    rule: AttentionRule,
+    blocks: Blocks,
+    seeds: Tensor | None = None,
+) -> Packed:
+    """The layout of packed sequences from the tables of :func:`make_tiles`, ``words`` (T,) int32 and ``last`` (T,) int8
+    or bool, all on the device; the rule ``full`` reads neither. A sequence has at most ``WORDS`` words. Further tiles
+    may follow those of the sequences: of a length of 0, they compute nothing.
+    """
+    masked = rule != "full"
+    row_codes, column_codes = tiles.new_empty(2, len(tiles) * blocks.rows if masked else 1)
+    if masked:
+        _codes_kernel[(len(tiles),)](
+            words, last.view(torch.int8), tiles, row_codes, column_codes, STRICT=rule == "strict", ROWS=blocks.rows
+        )
+    return Packed(rule, blocks, tiles, sequences, row_codes, column_codes, seeds)
+
+
+@triton.jit
+def _codes_kernel(
+    words,
+    last,
+    tiles,
+    row_codes,
+    column_codes,
+    STRICT: tl.constexpr,  # noqa: N803  (constants of the compilation are capitals in Triton)
+    ROWS: tl.constexpr,  # noqa: N803
+):
+    tile = tl.program_id(0)
+    begin = tl.load(tiles + 3 * tile)
+    length = tl.load(tiles + 3 * tile + 1)
+    row = tl.load(tiles + 3 * tile + 2) + tl.arange(0, ROWS)
+    inside = row < length
+    word = tl.load(words + begin + row, mask=inside, other=0)
+    is_last = tl.load(last + begin + row, mask=inside, other=0) != 0
+    code = (word << 15) | (~word & WORD_BITS)
+    row_code = ~code & CODE_BITS
+    if STRICT:
+        row_code = tl.where(is_last, row_code | SIGN_BIT, row_code)
+        column_code = tl.where(is_last, code | SIGN_BIT, code)
+    else:
+        column_code = tl.where(is_last, 0, code)
+    column_code = tl.where(inside, column_code, CODE_BITS)
+    place = tile * ROWS + tl.arange(0, ROWS)
+    tl.store(row_codes + place, row_code)
+    tl.store(column_codes + place, column_code)
+
+
+@triton.jit
+def product(a, b, c, PRECISION: tl.constexpr, WIDE: tl.constexpr):  # noqa: N803
+    """``a @ b + c``."""
+    if WIDE:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), c, input_precision="ieee")
+    else:  # noqa: RET505  (Triton leaves out a branch that does not hold only if the other is an else)
+        return tl.dot(a, b, c, input_precision=PRECISION)
+
+
+@triton.jit(do_not_specialize=["site"])
+def _attend_kernel(
+    qkv,
+    out,
+    sums,
+    row_codes,
+    column_codes,
+    tiles,
+    scale,
+    seeds,
+    site,
+    HEADS: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    RULE: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    PRECISION: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+    TRAINED: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
+):
+    tile = tl.program_id(0) // HEADS
+    head = tl.program_id(0) % HEADS
+    begin = tl.load(tiles + 3 * tile)
+    length = tl.load(tiles + 3 * tile + 1)
+    first_row = tl.multiple_of(tl.load(tiles + 3 * tile + 2), ROWS)
+    codes_at = tile * ROWS - first_row
+    row = first_row + tl.arange(0, ROWS)
+    feature = tl.arange(0, SIZE)
+    width = HEADS * SIZE
+    # 64 bits for where the sequence lies: tokens times 3H may pass 2^31. Within it, 32 suffice.
+    own = qkv + begin.to(tl.int64) * (3 * width) + head * SIZE
+    inside_row = row < length
+    query = tl.load(own + row[:, None] * (3 * width) + feature[None, :], mask=inside_row[:, None], other=0.0)
+    if RULE > 0:
+        row_code = tl.load(row_codes + codes_at + row)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
+    peak = tl.full([ROWS], CLOSED, tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    mixed = tl.zeros([ROWS, SIZE], tl.float32)
+    for start in range(0, length, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = column < length
+        place = own + column[:, None] * (3 * width) + feature[None, :]
+        key = tl.load(place + width, mask=inside[:, None], other=0.0)
+        value = tl.load(place + 2 * width, mask=inside[:, None], other=0.0)
+        score = product(query, tl.trans(key), tl.zeros([ROWS, COLUMNS], tl.float32), PRECISION, WIDE)
+        if RULE == 0:
+            allowed = inside[None, :]
+        else:
+            shared = tl.load(column_codes + codes_at + column)[None, :] & row_code[:, None]
+            allowed = (shared == 0) if RULE == 1 else (shared <= 0)
+        score = tl.where(allowed, score, CLOSED)
+        # `scale` holds log2(e) too, since exp2 is what the hardware computes.
+        new_peak = tl.maximum(peak, tl.max(score, axis=1) * scale)
+        weight = tl.exp2(score * scale - new_peak[:, None])
+        decay = tl.exp2(peak - new_peak)
+        total = total * decay + tl.sum(weight, axis=1)
+        if DROPPED > 0:
+            stays = kept(seed, ((codes_at + row) * HEADS + head)[:, None], column[None, :], DROPPED)
+            weight = tl.where(stays, weight, 0.0)
+        mixed = product(weight.to(value.dtype), value, mixed * decay[:, None], PRECISION, WIDE)
+        peak = new_peak
+    mixed = mixed / total[:, None]
+    if DROPPED > 0:
+        mixed = mixed * (16777216 / (16777216 - DROPPED))
+    if TRAINED:
+        # Of the rows that pad a tile the sum is 0: finite, as the way back needs it.
+        own_sums = sums + (tile * HEADS + head) * ROWS + tl.arange(0, ROWS)
+        tl.store(own_sums, tl.where(inside_row, peak + tl.log2(total), 0.0))
+    place = out + begin.to(tl.int64) * width + head * SIZE + row[:, None] * width + feature[None, :]
+    tl.store(place, mixed.to(out.dtype.element_ty), mask=inside_row[:, None])
+
+
+@triton.jit(do_not_specialize=["site"])
+def _attend_first_kernel(
+    query,
+    keys_values,
+    out,
+    sums,
+    row_codes,
+    column_codes,
+    sequences,
+    scale,
+    seeds,
+    site,
+    HEADS: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    RULE: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+    TRAINED: tl.constexpr,  # noqa: N803
+    DROPPED: tl.constexpr,  # noqa: N803
+):
+    sequence = tl.program_id(0) // HEADS
+    head = tl.program_id(0) % HEADS
+    begin = tl.load(sequences + 3 * sequence)
+    length = tl.load(sequences + 3 * sequence + 1)
+    codes_at = tl.load(sequences + 3 * sequence + 2) * ROWS
+    feature = tl.arange(0, SIZE)
+    width = HEADS * SIZE
+    at = sequence.to(tl.int64) * width + head * SIZE + feature
+    first = tl.load(query + at).to(tl.float32)
+    own = keys_values + begin.to(tl.int64) * (2 * width) + head * SIZE
+    if RULE > 0:
+        row_code = tl.load(row_codes + codes_at)
+    if DROPPED > 0:
+        seed = seed_at(seeds, site)
+    # Numbers that change in the loop are kept as vectors of one.
+    peak = tl.full([1], CLOSED, tl.float32)
+    total = tl.zeros([1], tl.float32)
+    mixed = tl.zeros([SIZE], tl.float32)
+    for start in range(0, length, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = column < length
+        place = own + column[:, None] * (2 * width) + feature[None, :]
+        key = tl.load(place, mask=inside[:, None], other=0.0).to(tl.float32)
+        value = tl.load(place + width, mask=inside[:, None], other=0.0).to(tl.float32)
+        score = tl.sum(key * first[None, :], axis=1)
+        if RULE == 0:
+            allowed = inside
+        else:
+            shared = tl.load(column_codes + codes_at + column, mask=inside, other=CODE_BITS) & row_code
+            allowed = (shared == 0) if RULE == 1 else (shared <= 0)
+        score = tl.where(allowed, score, CLOSED)
+        new_peak = tl.maximum(peak, tl.max(score, axis=0) * scale)
+        weight = tl.exp2(score * scale - new_peak)
+        decay = tl.exp2(peak - new_peak)
+        total = total * decay + tl.sum(weight, axis=0)
+        if DROPPED > 0:
+            weight = tl.where(kept(seed, tl.program_id(0), column, DROPPED), weight, 0.0)
+        mixed = mixed * decay + tl.sum(weight[:, None] * value, axis=0)
+        peak = new_peak
+    mixed = mixed / total
+    if DROPPED > 0:
+        mixed = mixed * (16777216 / (16777216 - DROPPED))
+    if TRAINED:
+        tl.store(sums + tl.program_id(0), tl.max(peak + tl.log2(total), axis=0))
+    tl.store(out + at, mixed.to(out.dtype.element_ty))
+
+
+def attend_packed(
+    qkv: Tensor, layout: Packed, heads: int, sums: Tensor | None = None, dropped: int = 0, site: int = 0
+) -> Tensor:
+    """Attention of packed rows: ``qkv`` (T, 3H) → (T, H).
+
+    For the way back, ``sums`` (tiles, heads, rows of a tile) is filled with each row's log2 Σ 2^score. ``dropped`` and
+    ``site`` are those of :mod:`rankwell.models.kernels.triton_dropout`.
+    """
+    size = qkv.shape[1] // (3 * heads)
+    out = qkv.new_empty(qkv.shape[0], heads * size)
+    _attend_kernel[(len(layout.tiles) * heads,)](
+        qkv,
+        out,
+        out if sums is None else sums,
+        layout.row_codes,
+        layout.column_codes,
+        layout.tiles,
+        score_scale(size),
+        readable(layout.seeds, dropped, layout.tiles),
+        site,
+        HEADS=heads,
+        SIZE=size,
+        RULE=RULES[layout.rule],
+        ROWS=layout.blocks.rows,
+        COLUMNS=layout.blocks.columns,
+        # Triton's own choice for fp32 is tf32, which loses half of the digits.
+        PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
+        # Triton's interpreter, on the CPU, holds bf16 as whole numbers and would multiply those.
+        WIDE=not qkv.is_cuda,
+        TRAINED=sums is not None,
+        DROPPED=dropped,
+        num_warps=layout.blocks.warps,
+        num_stages=layout.blocks.stages,
+    )
+    return out
+
+
+def attend_first_packed(
+    query: Tensor,
+    keys_values: Tensor,
+    layout: Packed,
+    heads: int,
+    sums: Tensor | None = None,
+    dropped: int = 0,
+    site: int = 0,
+) -> Tensor:
+    """Attention of the first row of each sequence: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H); ``sums`` is
+    (B, heads), and all else as for :func:`attend_packed`.
+    """
+    size = query.shape[1] // heads
+    out = torch.empty_like(query)
+    _attend_first_kernel[(len(query) * heads,)](
+        query,
+        keys_values,
+        out,
+        out if sums is None else sums,
+        layout.row_codes,
+        layout.column_codes,
+        layout.sequences,
+        score_scale(size),
+        readable(layout.seeds, dropped, layout.tiles),
+        site,
+        HEADS=heads,
+        SIZE=size,
+        RULE=RULES[layout.rule],
+        ROWS=layout.blocks.rows,
+        COLUMNS=FIRST_COLUMNS,
+        TRAINED=sums is not None,
+        DROPPED=dropped,
+        num_warps=2,
+    )
+    return out
+
+
+def score_scale(size: int) -> float:
+    """What turns the product of a query and a key into an exponent of 2."""
+    return math.log2(math.e) / math.sqrt(size)

@@ -1,0 +1,1 @@
+"""SDNet over a frozen encoder's features."""

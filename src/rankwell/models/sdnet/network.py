@@ -1,0 +1,242 @@
+"""SDNet as a ranker (CCNU at TREC 2019): a small network over the features of a frozen BERT.
+
+    words      [word vector; BERT's layers, mixed]; a passage's words also what the query's words lend them
+               (attention of word vectors), whether the query has them, and how frequent they are
+    encode     two BiLSTM layers over each text; a third over the query's two
+    match      three attentions passage → query, one for each of the query's layers, then a BiLSTM
+    compress   self-attention without the diagonal, then a BiLSTM: V, a vector for each word of the passage
+    score      the query as one vector u; signals of u and V; the ten largest through an MLP
+
+Zhu, Zeng and Huang, 2018 (SDNet); Hu, Wang, Tu and He, 2019 (the last line). Query and passage pass BERT apart, so a
+passage passes it once, whatever the queries; and a query's half is computed once for all of its passages.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.inputs.words import FEATURES
+from rankwell.models.checkpoints.folders import seeded
+from rankwell.models.sdnet.layers import (
+    Attention,
+    BiLSTM,
+    LayerMix,
+    Pool,
+    VariationalDropout,
+    match_signals,
+    top_signals,
+)
+
+WEIGHTS, DESCRIPTION = "sdnet.safetensors", "sdnet.json"
+
+
+class SdnetConfig(BaseModel):
+    """``sdnet.json``: the network's numbers, and what it was trained on top of."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    encoder: str
+    """The frozen BERT: a folder, or a name as :func:`~rankwell.models.checkpoints.names.find_model` takes it."""
+    encoder_digest: str
+    vectors: str | None = None
+    """The file of word vectors; without one, words are the means of the encoder's own input embeddings."""
+    vectors_digest: str | None = None
+    width: int
+    """Of the encoder's states."""
+    layers: int
+    """The encoder's last so many layers are mixed; its embeddings count as one."""
+    vector_size: int
+    hidden: int = 125
+    """Of a recurrent layer, each way."""
+    attention: int = 250
+    signals: Literal["softmax", "cosine", "dot"] = "softmax"
+    top: int = 10
+    mlp: int = 32
+    dropout: float = 0.4
+    max_words: int = 256
+    max_query_words: int = 64
+    history: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class WordBatch(NamedTuple):
+    """B texts of T words, flat: nothing is padded before it must be.
+
+    ============  ==================  =================================================================================
+    ``layers``    (T, K, H), (T, H)   the encoder's states of the words, by layer; or mixed already
+    ``vectors``   (T, E)              word vectors
+    ``places``    (T,)                where each word stands on a grid of B rows of ``longest`` places
+    ``lengths``   (B,)                words of each text, on the CPU
+    ============  ==================  =================================================================================
+    """
+
+    layers: Tensor
+    vectors: Tensor
+    places: Tensor
+    lengths: Tensor
+    longest: int
+
+    def pad(self, flat: Tensor) -> Tensor:
+        """(T, D) → (B, L, D), zeros at padding."""
+        grid = flat.new_zeros(len(self.lengths) * self.longest, flat.shape[1]).index_copy(0, self.places, flat)
+        return grid.view(len(self.lengths), self.longest, -1)
+
+    def mask(self) -> Tensor:
+        """(B, L), true where a word is."""
+        lengths = self.lengths.to(self.places.device, non_blocking=True)
+        return torch.arange(self.longest, device=self.places.device) < lengths[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class QueryStates:
+    """What passages need of queries, a row for each query.
+
+    ============  ===============  =============================================================
+    ``vectors``   (B, L, E)        word vectors
+    ``known``     (B, L, E+H+4h)   all there is of a word before matching: vector, BERT, h1, h2
+    ``states``    3 of (B, L, 2h)  h1, h2 and the layer over them: what attention brings home
+    ``whole``     (B, 2h)          Wₛᵀu, the query as one vector
+    ``mask``      (B, L)           where a word is
+    ============  ===============  =============================================================
+    """
+
+    vectors: Tensor
+    known: Tensor
+    states: tuple[Tensor, ...]
+    whole: Tensor
+    mask: Tensor
+
+    def take(self, rows: Tensor) -> QueryStates:
+        """The queries with these numbers."""
+        vectors, known, whole, mask = (
+            x.index_select(0, rows) for x in (self.vectors, self.known, self.whole, self.mask)
+        )
+        return QueryStates(vectors, known, tuple(x.index_select(0, rows) for x in self.states), whole, mask)
+
+
+class Sdnet(nn.Module):
+    """The network; ``model(queries, passages, query_of, matches)`` gives a score for each passage."""
+
+    def __init__(self, config: SdnetConfig):
+        super().__init__()
+        self.config = config
+        p, hidden, out = config.dropout, config.hidden, 2 * config.hidden
+        embedded = config.vector_size + config.width
+        known = embedded + 2 * out
+        self.mix = LayerMix(config.layers)
+        self.drop = VariationalDropout(p)
+        self.align = Attention(config.vector_size, config.attention, p, fixed=True)
+        self.query_words = BiLSTM(embedded, hidden, p, layers=2)
+        self.passage_words = BiLSTM(embedded + config.vector_size + FEATURES, hidden, p, layers=2)
+        self.query_top = BiLSTM(2 * out, hidden, p)
+        self.query_self = Attention(out, config.attention, p)
+        self.query_pool = Pool(out, p)
+        self.inter = nn.ModuleList([Attention(known, config.attention, p) for _ in range(3)])
+        self.matched = BiLSTM(5 * out, hidden, p)
+        self.passage_self = Attention(embedded + 6 * out, config.attention, p)
+        self.passage_top = BiLSTM(2 * out, hidden, p)
+        self.match = nn.Linear(out, out, bias=False)
+        self.score = nn.Sequential(
+            nn.Linear(config.top, config.mlp), nn.ReLU(), nn.Dropout(p), nn.Linear(config.mlp, 1)
+        )
+
+    def forward(self, queries: WordBatch, passages: WordBatch, query_of: Tensor, matches: Tensor) -> Tensor:
+        """Scores (P,) of P passages: passage ``i`` answers query ``query_of[i]``; ``matches`` is (words, 4)."""
+        return self.score_passages(self.encode_queries(queries).take(query_of), passages, matches)
+
+    def mix_layers(self, layers: Tensor) -> Tensor:
+        """The words' states (T, K, H) mixed to (T, H); what has been mixed before stays."""
+        return layers.to(self.mix.alpha.dtype) if layers.ndim == 2 else self.mix(layers)
+
+    def encode_queries(self, queries: WordBatch) -> QueryStates:
+        """The queries' half, which does not depend on passages."""
+        mask = queries.mask()
+        vectors = queries.pad(queries.vectors)
+        embedded = torch.cat([vectors, queries.pad(self.mix_layers(queries.layers))], dim=2)
+        h1, h2 = self.query_words(embedded, queries.lengths, mask)
+        (top,) = self.query_top(torch.cat([h1, h2], dim=2), queries.lengths, mask)
+        seen = self.query_self(top, top, mask, top, others=True)
+        known = torch.cat([embedded, h1, h2], dim=2)
+        # Dropped here, not beside each passage: the passages of a list are then compared with the same query.
+        whole = self.match(self.drop(self.query_pool(seen, mask)[:, None])[:, 0])
+        return QueryStates(vectors, known, (h1, h2, top), whole, mask)
+
+    def score_passages(self, queries: QueryStates, passages: WordBatch, matches: Tensor) -> Tensor:
+        """The scores of passages, each with the query of its row."""
+        scores: Tensor = self.score(self.signals(queries, passages, matches))
+        return scores[:, 0].float()
+
+    def signals(self, queries: QueryStates, passages: WordBatch, matches: Tensor) -> Tensor:
+        """The largest match signals of each passage, largest first: (P, top)."""
+        lengths, mask = passages.lengths, passages.mask()
+        vectors = passages.pad(passages.vectors)
+        embedded = torch.cat([vectors, passages.pad(self.mix_layers(passages.layers))], dim=2)  # (P, L, E+H)
+        lent = self.align(vectors, queries.vectors, queries.mask, queries.vectors)
+        words = torch.cat([embedded, lent, passages.pad(matches)], dim=2)
+        h1, h2 = self.passage_words(words, lengths, mask)
+        known = torch.cat([embedded, h1, h2], dim=2)
+        brought = [
+            attention(known, queries.known, queries.mask, values)
+            for attention, values in zip(self.inter, queries.states, strict=True)
+        ]
+        matched = torch.cat([h1, h2, *brought], dim=2)  # (P, L, 5·2h)
+        (state,) = self.matched(matched, lengths, mask)
+        everything = torch.cat([state, matched, embedded], dim=2)
+        seen = self.passage_self(everything, everything, mask, state, others=True)
+        (top,) = self.passage_top(torch.cat([state, seen], dim=2), lengths, mask)  # V
+        signals = match_signals(queries.whole, self.drop(top), mask, self.config.signals)
+        return top_signals(signals, mask, self.config.top)
+
+
+def new_sdnet(config: SdnetConfig, seed: int = 0) -> Sdnet:
+    """A new network, the same for the same seed."""
+    with seeded(seed):
+        return Sdnet(config)
+
+
+def save_sdnet(folder: Path, model: Sdnet) -> None:
+    """Write ``sdnet.safetensors`` and ``sdnet.json`` to a folder that does not exist yet."""
+    if folder.exists():
+        raise RankwellError(f"{folder} exists already")
+    with atomic_folder(folder) as temporary:
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        save_file(state, temporary / WEIGHTS)
+        text = json.dumps(model.config.model_dump(mode="json"), indent=2, ensure_ascii=False)
+        (temporary / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+
+
+def is_sdnet(folder: str | Path) -> bool:
+    """Whether a folder holds an SDNet ranker."""
+    return (Path(folder) / DESCRIPTION).is_file()
+
+
+def load_sdnet(folder: Path) -> Sdnet:
+    """The network of a folder, without the encoder it stands on."""
+    try:
+        config = SdnetConfig.model_validate_json((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(folder, None, f"not an SDNet ranker (it has no {DESCRIPTION})") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(folder / DESCRIPTION, None, f"{place}: {first['msg']}") from None
+    model = new_sdnet(config)
+    try:
+        model.load_state_dict(load_file(folder / WEIGHTS))
+    except FileNotFoundError:
+        raise InputError(folder, None, f"no {WEIGHTS}") from None
+    except (SafetensorError, RuntimeError) as error:
+        problem = " ".join(str(error).split())
+        raise InputError(folder / WEIGHTS, None, f"not the weights {DESCRIPTION} describes ({problem})") from None
+    return model.eval()

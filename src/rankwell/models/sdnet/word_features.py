@@ -1,0 +1,245 @@
+"""Features of words by a frozen encoder, and batches made of them for a network on top of it.
+
+A word's feature is the mean of its pieces' states, in each of the encoder's last K layers: (words, K, H) in fp16. Who
+has the features of texts, in memory or on disk, is a :class:`FeatureSource`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest, file_digest
+from rankwell.corpus.vectors import WordVectors
+from rankwell.inputs.batching import take_sequences, token_batches
+from rankwell.inputs.words import Rows, Vocabulary, WordRows, lay_out_words, match_features
+from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.encoder import Encoder
+from rankwell.models.placing import Batch, Placer
+from rankwell.models.sdnet.network import WordBatch
+
+CPU_BUDGET = 4096
+GPU_BUDGET = 1 << 16
+Features = NDArray[np.float16]
+
+
+def encoder_digest(folder: Path) -> str:
+    """A name for what a frozen encoder makes of a text: its weights, its shape and its tokenizer."""
+    names = ("*.safetensors", "config.json", "tokenizer.json", "vocab.txt")
+    return digest({path.name: file_digest(path) for name in names for path in sorted(folder.glob(name))})
+
+
+class FeatureSource(Protocol):
+    """Texts as words with features, by number. All sources of a batch share one vocabulary."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What the words are numbered by."""
+        ...
+
+    def lengths(self, numbers: Rows) -> Rows:
+        """How many words these texts have."""
+        ...
+
+    def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
+        """The words of these texts and their features (T, K, H), or (T, H) where the layers are mixed already."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class KeptFeatures:
+    """Features in memory."""
+
+    vocabulary: Vocabulary
+    words: WordRows
+    features: NDArray[np.floating]
+
+    def lengths(self, numbers: Rows) -> Rows:
+        """See :class:`FeatureSource`."""
+        return self.words.lengths()[numbers]
+
+    def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
+        """See :class:`FeatureSource`."""
+        chosen = self.words.take(numbers)
+        lengths = chosen.lengths()
+        index = np.arange(len(chosen.numbers)) + np.repeat(self.words.ends[numbers] - chosen.ends, lengths)
+        return chosen, self.features[index]
+
+
+class FeatureEncoder:
+    """A frozen BERT that gives words their features; computed in fp32, for each text but once.
+
+    ``layers`` takes the last so many; None takes all, the embeddings included.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        vocabulary: Vocabulary,
+        *,
+        layers: int | None = None,
+        device: str | None = None,
+        budget: int | None = None,
+        name: str = "",
+    ):
+        known = encoder.config.num_hidden_layers + 1
+        if layers is not None and not 1 <= layers <= known:
+            raise RankwellError(f"{layers} layers of an encoder that has {known}, its embeddings included")
+        self.layers = layers or known
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.encoder = encoder.eval().requires_grad_(False).to(self.device, torch.float32)
+        self.vocabulary = vocabulary
+        self.budget = budget or (GPU_BUDGET if self.device.type == "cuda" else CPU_BUDGET)
+        self.digest = name
+        """A name for the weights."""
+        self._place = Placer(self.device, "full")
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, *, layers: int | None = None, device: str | None = None, budget: int | None = None
+    ) -> FeatureEncoder:
+        """The encoder of any BERT checkpoint; what head it has does not matter."""
+        folder = find_model(folder)
+        encoder, _, tokenizer = load_encoder(folder)
+        if not isinstance(encoder, Encoder):
+            raise RankwellError(f"{folder}: a model of the type {encoder.config.model_type}; features need a BERT")
+        name = encoder_digest(folder)
+        return cls(encoder, Vocabulary(tokenizer), layers=layers, device=device, budget=budget, name=name)
+
+    @property
+    def width(self) -> int:
+        """H, the width of a state."""
+        return self.encoder.config.hidden_size
+
+    @property
+    def max_pieces(self) -> int:
+        """Most pieces of a text: those the encoder has positions for, but two."""
+        return self.encoder.config.max_position_embeddings - 2
+
+    @torch.inference_mode()
+    def compute(self, words: WordRows) -> Features:
+        """The features (T, K, H) of the words of texts that fit the encoder."""
+        sequences, counts = lay_out_words(self.vocabulary, words)
+        found = np.empty((len(words.numbers), self.layers, self.width), np.float16)
+        ends, lengths = words.ends, words.lengths()
+        for rows in token_batches(sequences.lengths(), self.budget):
+            # The words of these texts, in the order of the batch.
+            index = np.concatenate([np.arange(ends[row] - lengths[row], ends[row]) for row in rows])
+            if len(index):
+                states = self._states(self._place(take_sequences(sequences, rows)))
+                found[index] = pool_words(states, counts[index], lengths[rows]).to(torch.float16).cpu().numpy()
+        return found
+
+    def read(self, texts: Sequence[str], max_words: int) -> KeptFeatures:
+        """Texts with their features in memory, each cut to so many words."""
+        words = self.vocabulary.fit(self.vocabulary.read(texts), max_words, self.max_pieces)
+        return KeptFeatures(self.vocabulary, words, self.compute(words))
+
+    def _states(self, batch: Batch) -> Tensor:
+        """The last K layers' states of all tokens: (tokens, K, H)."""
+        x = self.encoder.embed(batch.tokens, batch.segments, batch.positions)
+        states = [x]
+        for layer in self.encoder.layers:
+            x = layer(x, batch.layout)
+            states.append(x)
+        return torch.stack(states[-self.layers :], dim=1)
+
+
+def pool_words(states: Tensor, pieces: Rows, words: Rows) -> Tensor:
+    """The mean of each word's pieces: (tokens, K, H) → (T, K, H).
+
+    ``pieces`` (T,) counts those of each word, ``words`` (B,) the words of each text, ``[CLS]`` and ``[SEP]`` apart.
+    """
+    text_of = np.repeat(np.arange(len(words)), words)
+    ends = np.cumsum(pieces)
+    begins = ends - pieces + 1 + 2 * text_of  # before a word: its text's [CLS], and both of every text before
+    index = np.arange(int(ends[-1])) + np.repeat(begins - (ends - pieces), pieces)
+    chosen = states.index_select(0, torch.from_numpy(index).to(states.device))
+    lengths = torch.from_numpy(pieces).to(states.device)
+    means: Tensor = torch.segment_reduce(chosen.flatten(1), "mean", lengths=lengths)
+    return means.view(len(pieces), *states.shape[1:])
+
+
+class WordTable:
+    """The word vectors of a vocabulary, on a device: of a file, or the encoder's own input embeddings."""
+
+    def __init__(self, vocabulary: Vocabulary, source: WordVectors | Encoder, device: torch.device):
+        self._vocabulary = vocabulary
+        self._source = source
+        self._own: Tensor | None = None
+        if isinstance(source, Encoder):
+            own = source.tokens.weight.detach().float()
+            # BERT's are some twenty times smaller than its states, and would be drowned by them.
+            self._own = (own / own.square().mean().sqrt()).cpu()
+        self.size = source.size if isinstance(source, WordVectors) else source.config.hidden_size
+        self._table = torch.zeros(0, self.size, device=device)
+
+    def at(self, words: NDArray[np.int32]) -> Tensor:
+        """The vectors (T, E) of words by number."""
+        if len(self._table) < len(self._vocabulary):
+            fresh = self._describe(range(len(self._table), len(self._vocabulary)))
+            self._table = torch.cat([self._table, fresh.to(self._table.device)])
+        return self._table.index_select(0, torch.from_numpy(words.astype(np.int64)).to(self._table.device))
+
+    def _describe(self, numbers: range) -> Tensor:
+        if isinstance(self._source, WordVectors):
+            return torch.from_numpy(self._source.at(self._vocabulary.forms.strings(numbers)))
+        assert self._own is not None
+        pieces = self._vocabulary.pieces.take(np.arange(numbers.start, numbers.stop))
+        vectors = self._own.index_select(0, torch.from_numpy(pieces.ids.astype(np.int64)))
+        return torch.segment_reduce(vectors, "mean", lengths=torch.from_numpy(pieces.lengths())).nan_to_num()
+
+
+class PairBatch(NamedTuple):
+    """What the network takes: ``model(*batch)``."""
+
+    queries: WordBatch
+    passages: WordBatch
+    query_of: Tensor
+    matches: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PairMaker:
+    """Makes batches of pairs on a device."""
+
+    queries: FeatureSource
+    passages: FeatureSource
+    table: WordTable
+    device: torch.device
+
+    def __call__(self, queries: Rows, passages: Rows) -> PairBatch:
+        """Pair ``i`` is query ``queries[i]`` with passage ``passages[i]``; a query is laid out once."""
+        distinct, query_of = np.unique(queries, return_inverse=True)
+        asked, query_features = self.queries.at(distinct)
+        words, features = self.passages.at(passages)
+        matches = match_features(self.passages.vocabulary, asked.take(query_of), words)
+        return PairBatch(
+            self.place(asked, query_features),
+            self.place(words, features),
+            torch.from_numpy(query_of.astype(np.int64)).to(self.device, non_blocking=True),
+            torch.from_numpy(matches).to(self.device, non_blocking=True),
+        )
+
+    def place(self, words: WordRows, features: NDArray[np.floating]) -> WordBatch:
+        """Texts on the device."""
+        lengths = words.lengths()
+        longest = max(1, int(lengths.max(initial=0)))
+        rows = np.repeat(np.arange(len(words)), lengths)
+        places = np.arange(len(words.numbers)) - np.repeat(words.ends - lengths, lengths) + rows * longest
+        return WordBatch(
+            torch.from_numpy(features).to(self.device, non_blocking=True),
+            self.table.at(words.numbers),
+            torch.from_numpy(places).to(self.device, non_blocking=True),
+            torch.from_numpy(lengths),
+            longest,
+        )

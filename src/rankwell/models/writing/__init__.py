@@ -1,0 +1,1 @@
+"""The query writer of doc2query: an encoder–decoder."""

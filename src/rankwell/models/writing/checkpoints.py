@@ -1,0 +1,229 @@
+"""Query writers on disk: a Hugging Face folder that transformers loads as EncoderDecoderModel, plus ``writer.json``.
+
+A BERT checkpoint becomes a new writer: both halves are its encoder, and the output is its MLM head where it has one
+(after a ``pretrain`` stage, say).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import read_model_type, read_object
+from rankwell.models.checkpoints.folders import (
+    encoder_state,
+    encoder_tensors,
+    fill,
+    load_encoder,
+    read_weights,
+    seeded,
+    write_folder,
+)
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.encoder import Encoder
+from rankwell.models.shape import EncoderConfig
+from rankwell.models.writing.writer import Decoder, QueryWriter
+
+_OUTPUT_PARTS = {
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
+}
+_OUTPUT_BIAS = "cls.predictions.bias"
+_OUTPUT_WEIGHT = "cls.predictions.decoder.weight"
+_CROSS_PARTS = {
+    "cross_query": "crossattention.self.query",
+    "cross_mix": "crossattention.output.dense",
+    "cross_norm": "crossattention.output.LayerNorm",
+}
+_CROSS_KEYS_VALUES = ("crossattention.self.key", "crossattention.self.value")
+_KINDS = ("weight", "bias")
+
+
+class WriterConfig(BaseModel):
+    """``writer.json``: the lengths a writer was trained with, and what made it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: Literal[1] = 1
+    max_length: int = Field(default=256, ge=8)
+    """Most tokens of a passage (or of a window of it)."""
+    max_query: int = Field(default=32, ge=2)
+    """Most pieces of a query, [SEP] included."""
+    history: list[dict[str, Any]] = Field(default_factory=list)
+    figures: dict[str, Any] = Field(default_factory=dict)
+
+
+def load_writer(folder: str | Path, *, seed: int = 0) -> tuple[QueryWriter, Tokenizer, WriterConfig]:
+    """A writer's folder, ours or transformers' own of two BERTs; any BERT checkpoint gives a new one, to be trained.
+
+    What a new one has to draw, it draws with ``seed``.
+    """
+    folder = find_model(folder)
+    if read_model_type(folder) != "encoder-decoder":
+        return _new_writer(folder, seed)
+    description = read_object(folder / "config.json")
+    tensors, tokenizer = read_weights(folder), Tokenizer.open(folder)
+    encoder = Encoder(_half_config(description, "encoder", folder))
+    decoder = Decoder(_half_config(description, "decoder", folder))
+    if encoder.config.hidden_size != decoder.config.hidden_size:
+        sizes = f"{encoder.config.hidden_size} and {decoder.config.hidden_size}"
+        raise InputError(folder, None, f"halves of different widths ({sizes}); a writer's are alike")
+    fill(encoder, encoder_state(_below(tensors, "encoder."), encoder.config.num_hidden_layers, folder), folder)
+    of_decoder = {**_below(tensors, "decoder."), **_below(tensors, "decoder.bert.")}
+    fill(decoder, _decoder_state(of_decoder, decoder, folder), folder)
+    return QueryWriter(encoder, decoder).eval(), tokenizer, _read_config(folder)
+
+
+def save_writer(folder: str | Path, model: QueryWriter, tokenizer: Tokenizer, config: WriterConfig) -> None:
+    """Write a folder that rankwell and transformers' EncoderDecoderModel load; it must not exist yet."""
+    special = tokenizer.special
+    description = {
+        "architectures": ["EncoderDecoderModel"],
+        "model_type": "encoder-decoder",
+        "is_encoder_decoder": True,
+        "decoder_start_token_id": special.cls,
+        "bos_token_id": special.cls,
+        "eos_token_id": special.sep,
+        "encoder": {"architectures": ["BertModel"], **asdict(model.encoder.config)},
+        "decoder": {
+            "architectures": ["BertLMHeadModel"],
+            **asdict(model.decoder.config),
+            "is_decoder": True,
+            "add_cross_attention": True,
+            "tie_word_embeddings": True,
+        },
+    }
+    files = {"writer.json": config.model_dump_json(indent=2) + "\n", "README.md": _card(config)}
+    write_folder(folder, writer_tensors(model), description, tokenizer, config.max_length, files)
+
+
+def writer_tensors(model: QueryWriter) -> dict[str, Tensor]:
+    """All tensors under the names of transformers' EncoderDecoderModel."""
+    decoder = model.decoder
+    out = {f"encoder.{_bare(name)}": tensor for name, tensor in encoder_tensors(model.encoder).items()}
+    out |= {f"decoder.{name}": tensor for name, tensor in encoder_tensors(decoder).items()}
+    for number, layer in enumerate(decoder.writing_layers):
+        prefix = f"decoder.bert.encoder.layer.{number}."
+        for kind in _KINDS:
+            for ours, theirs in _CROSS_PARTS.items():
+                out[f"{prefix}{theirs}.{kind}"] = getattr(getattr(layer, ours), kind)
+            halves = getattr(layer.cross_keys_values, kind).chunk(2)
+            out |= {f"{prefix}{name}.{kind}": half for name, half in zip(_CROSS_KEYS_VALUES, halves, strict=True)}
+    for ours, theirs in _OUTPUT_PARTS.items():
+        out |= {f"decoder.{theirs}.{kind}": getattr(getattr(decoder, ours), kind) for kind in _KINDS}
+    out[f"decoder.{_OUTPUT_BIAS}"] = decoder.output_bias
+    return out
+
+
+def _new_writer(folder: Path, seed: int) -> tuple[QueryWriter, Tokenizer, WriterConfig]:
+    encoder, tensors, tokenizer = load_encoder(folder)
+    if not isinstance(encoder, Encoder):
+        kind = encoder.config.model_type
+        raise InputError(folder, None, f"a model of the type {kind}; a query writer is made of BERT's two halves")
+    with seeded(seed):
+        decoder = Decoder(encoder.config)
+    state = {**decoder.state_dict(), **encoder_state(tensors, encoder.config.num_hidden_layers, folder)}
+    state |= _output_state(tensors, folder, needed=False)
+    fill(decoder, state, folder)
+    for layer in decoder.writing_layers:
+        layer.start_cross_attention()
+    limit = encoder.config.max_position_embeddings
+    usual = WriterConfig()
+    config = WriterConfig(max_length=min(usual.max_length, limit), max_query=min(usual.max_query, limit))
+    return QueryWriter(encoder, decoder).eval(), tokenizer, config
+
+
+def _decoder_state(tensors: Mapping[str, Tensor], decoder: Decoder, folder: Path) -> dict[str, Tensor]:
+    """The decoder's parameters from transformers' tensors, without the prefixes of their half."""
+    state = encoder_state(tensors, decoder.config.num_hidden_layers, folder)
+    for number in range(decoder.config.num_hidden_layers):
+        old, new = f"encoder.layer.{number}.", f"layers.{number}."
+        for kind in _KINDS:
+            for ours, theirs in _CROSS_PARTS.items():
+                state[f"{new}{ours}.{kind}"] = _tensor(tensors, f"{old}{theirs}.{kind}", folder)
+            halves = [_tensor(tensors, f"{old}{name}.{kind}", folder) for name in _CROSS_KEYS_VALUES]
+            state[f"{new}cross_keys_values.{kind}"] = torch.cat(halves)
+    return {**state, **_output_state(tensors, folder, needed=True)}
+
+
+def _output_state(tensors: Mapping[str, Tensor], folder: Path, *, needed: bool) -> dict[str, Tensor]:
+    """The MLM head's tensors; none where a checkpoint without one may do."""
+    if not needed and f"{_OUTPUT_PARTS['transform']}.weight" not in tensors:
+        return {}
+    output, embeddings = tensors.get(_OUTPUT_WEIGHT), tensors["embeddings.word_embeddings.weight"]
+    if output is not None and not output.equal(embeddings):
+        raise InputError(folder, None, "an output matrix of its own; only the token embeddings are used for it")
+    state = {
+        f"{ours}.{kind}": _tensor(tensors, f"{theirs}.{kind}", folder)
+        for ours, theirs in _OUTPUT_PARTS.items()
+        for kind in _KINDS
+    }
+    return {**state, "output_bias": _tensor(tensors, _OUTPUT_BIAS, folder)}
+
+
+def _tensor(tensors: Mapping[str, Tensor], name: str, folder: Path) -> Tensor:
+    if name not in tensors:
+        raise InputError(folder, None, f"the weights lack {name}")
+    return tensors[name]
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("bert.")
+
+
+def _half_config(description: Mapping[str, Any], half: str, folder: Path) -> EncoderConfig:
+    path, found = folder / "config.json", description.get(half)
+    if not isinstance(found, dict) or found.get("model_type", "bert") != "bert":
+        raise InputError(path, None, f"its {half} is no BERT; a query writer is made of two")
+    if half == "decoder" and not (found.get("is_decoder") and found.get("add_cross_attention")):
+        raise InputError(path, None, "its decoder has no cross-attention")
+    known = {field.name for field in fields(EncoderConfig)}
+    try:
+        return EncoderConfig(**{name: value for name, value in found.items() if name in known})
+    except (TypeError, RankwellError) as error:
+        raise InputError(path, None, f"not the configuration of a BERT {half} ({error})") from None
+
+
+def _read_config(folder: Path) -> WriterConfig:
+    path = folder / "writer.json"
+    try:
+        return WriterConfig.model_validate(read_object(path))
+    except FileNotFoundError:
+        return WriterConfig()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(path, None, f"not a writer's configuration: {where}: {first['msg']}") from None
+
+
+def _card(config: WriterConfig) -> str:
+    lines = [
+        "---",
+        "library_name: rankwell",
+        "tags: [doc2query, query-generation]",
+        "---",
+        "",
+        "# A query writer",
+        "",
+        "Writes queries that a passage answers; they are added to the passage before it is indexed (doc2query).",
+        f"Passages of up to {config.max_length} tokens, queries of up to {config.max_query} pieces.",
+        "",
+        "    rankwell expand COLLECTION --model THIS --n 5 --out expansions.jsonl.gz",
+        "",
+        'In transformers: `EncoderDecoderModel.from_pretrained("THIS")`; its pooler is unused.',
+    ]
+    if config.figures:
+        lines += ["", *(f"- {name}: {value}" for name, value in config.figures.items())]
+    return "\n".join(lines) + "\n"

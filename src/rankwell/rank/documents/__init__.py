@@ -1,0 +1,1 @@
+"""Ranking documents by their windows."""

@@ -1,0 +1,1 @@
+"""Engines: from laid-out sequences to logits, one module a backend."""

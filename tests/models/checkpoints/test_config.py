@@ -1,0 +1,160 @@
+"""``config.json`` and ``rankwell.json``, and the model card written from them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.inputs.templates import Template
+from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.card import model_card
+from rankwell.models.checkpoints.config import (
+    EncoderConfig,
+    RankerConfig,
+    TemplateConfig,
+    WindowsConfig,
+    read_encoder_config,
+    read_ranker_config,
+)
+
+BASE = EncoderConfig(
+    vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072
+)
+DR_BERT = RankerConfig(
+    template=TemplateConfig(name="typed", max_length=180),
+    attention="strm",
+    head="score",
+    pooler=False,
+    windows=WindowsConfig(size=80, stride=40, aggregate="top3"),
+    history=[
+        {"stage": "pre-training", "epochs": 5, "learning_rate": 1e-6},
+        {"stage": "listwise", "negatives": 5, "data": {"collection": "wiki", "queries": 1200}},
+    ],
+    figures={"RR@10": 0.42012, "data": "wiki dev"},
+)
+
+
+class TestRankerConfig:
+    def test_defaults_are_monobert(self) -> None:
+        config = RankerConfig()
+        assert config.template.build() == Template("mono", 512, 64)
+        assert (config.attention, config.head, config.pooler, config.windows) == ("full", "two_logits", True, None)
+
+    def test_json_and_back(self, tmp_path: Path) -> None:
+        (tmp_path / "rankwell.json").write_text(DR_BERT.model_dump_json(), encoding="utf-8")
+        assert read_ranker_config(tmp_path) == DR_BERT
+
+    def test_json_knows_every_setting_of_templates_and_windows(self) -> None:
+        assert set(TemplateConfig.model_fields) == set(Template.__dataclass_fields__)
+        assert TemplateConfig().model_dump() == asdict(Template())
+        assert WindowsConfig().model_dump() == asdict(Windows())
+
+    def test_absent_is_none(self, tmp_path: Path) -> None:
+        assert read_ranker_config(tmp_path) is None
+
+    def test_changes_leave_the_original_alone(self) -> None:
+        config = RankerConfig()
+        changed = config.changed({"template": {"max_length": 180}, "windows": {"size": 20, "stride": 20}})
+        assert config == RankerConfig()
+        assert changed.template == TemplateConfig(max_length=180)
+        assert changed.windows == WindowsConfig(size=20, stride=20)
+        assert changed.changed({"windows": {"aggregate": "mean"}}).windows == WindowsConfig(
+            size=20, stride=20, aggregate="mean"
+        )
+        assert changed.changed({"windows": None}).windows is None
+
+    def test_a_whole_template_may_be_given(self) -> None:
+        config = DR_BERT.changed({"template": TemplateConfig()})
+        assert config.template == TemplateConfig()
+
+    def test_a_wrong_change_is_one_line(self) -> None:
+        with pytest.raises(RankwellError, match=r"^not a ranker's configuration: head: Input should be [^\n]*$"):
+            RankerConfig().changed({"head": "three"})
+
+
+class TestEncoderConfig:
+    def test_unknown_settings_are_left_out(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({**asdict(BASE), "model_type": "bert", "use_cache": True}))
+        assert read_encoder_config(tmp_path) == BASE
+        assert BASE.head_size == 64
+
+    @pytest.mark.parametrize("value", [0, -1, 1.5, "2", None])
+    def test_sizes_are_whole_numbers_from_1_on(self, tmp_path: Path, value: object) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({**asdict(BASE), "num_hidden_layers": value}))
+        with pytest.raises(InputError, match="num_hidden_layers is"):
+            read_encoder_config(tmp_path)
+
+
+class TestTheCard:
+    @staticmethod
+    def front_matter(card: str) -> dict[str, object]:
+        assert card.startswith("---\n")
+        found = yaml.safe_load(card.split("---\n")[1])
+        assert isinstance(found, dict)
+        return found
+
+    def test_front_matter_is_hugging_faces(self) -> None:
+        front = self.front_matter(model_card(DR_BERT, BASE))
+        assert front["library_name"] == "rankwell"
+        assert front["pipeline_tag"] == "text-ranking"
+        assert front["tags"] == ["rankwell", "cross-encoder", "reranker", "bert", "strm"]
+        assert "strm" not in str(self.front_matter(model_card(RankerConfig(), BASE)))
+
+    def test_says_what_the_model_is(self) -> None:
+        card = model_card(DR_BERT, BASE)
+        assert "# A DR-BERT ranker" in card
+        assert "| Encoder | BERT, 12 layers, width 768, 12 heads, 30,522 tokens |" in card
+        assert "`[CLS] type [SEP] query [SEP] document [SEP]`" in card
+        assert "at most 180 tokens, of which 64 for the query" in card
+        assert "| Attention | strm: " in card
+        assert "| Head | one score, without BERT's pooler |" in card
+        assert "windows of 80 words every 40, their scores joined by top3" in card
+
+    @pytest.mark.parametrize(
+        ("config", "name"),
+        [
+            (RankerConfig(), "monoBERT"),
+            (RankerConfig(template=TemplateConfig(markers=True)), "MarkedBERT"),
+            (RankerConfig(template=TemplateConfig(name="duo")), "duoBERT"),
+            (RankerConfig(template=TemplateConfig(name="typed")), "DR-BERT"),
+        ],
+    )
+    def test_calls_it_what_the_papers_call_it(self, config: RankerConfig, name: str) -> None:
+        assert f"# A {name} ranker\n" in model_card(config, BASE)
+
+    def test_tells_training_and_figures(self) -> None:
+        card = model_card(DR_BERT, BASE)
+        assert "1. pre-training: epochs 5, learning_rate 1e-06\n" in card
+        assert "2. listwise: negatives 5, data collection wiki, queries 1200\n" in card
+        assert "| RR@10 | 0.4201 |\n| data | wiki dev |\n" in card
+
+    def test_is_honest_where_nothing_is_known(self) -> None:
+        card = model_card(RankerConfig(), BASE)
+        assert "No training is recorded" in card
+        assert "Nothing was measured with this checkpoint." in card
+
+    def test_says_what_plain_transformers_does_not_do(self) -> None:
+        assert "Plain transformers" not in model_card(RankerConfig(), BASE)
+        card = model_card(DR_BERT, BASE)
+        assert "Plain transformers loads these weights but knows nothing of the attention rule strm" in card
+        assert "markers" in model_card(RankerConfig(template=TemplateConfig(markers=True)), BASE).split("## Use")[1]
+
+    def test_its_code_runs(self, tiny_checkpoint: Path) -> None:
+        pytest.importorskip("torch")
+        for config in (RankerConfig(), DR_BERT):
+            code = model_card(config, BASE).split("```python\n")[1].split("```")[0]
+            assert len(code.splitlines()) == 3
+            folder = f"{str(tiny_checkpoint)!r}, template={{'name': {config.template.name!r}}}"
+            lines = code.replace('"this folder"', folder).splitlines()
+            names: dict[str, object] = {}
+            exec("\n".join([*lines[:2], f"found = {lines[2]}"]), names)
+            assert len(names["found"]) == 2  # type: ignore[arg-type]
+
+    def test_a_bar_or_a_line_end_does_not_break_its_tables(self) -> None:
+        card = model_card(RankerConfig(figures={"a|b": "x\ny"}), BASE)
+        assert "| a\\|b | x y |\n" in card

@@ -1,0 +1,258 @@
+"""Encoders other than BERT: they score as transformers does, under each rule as transformers does with a dense mask."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.models.attention import make_layout  # noqa: E402
+from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig  # noqa: E402
+from rankwell.models.checkpoints.export import export_model  # noqa: E402
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
+from rankwell.models.shape import under_rule  # noqa: E402
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+# Far wider than usual, so that scores of different texts really differ.
+WIDE = {"initializer_range": 0.3}
+KINDS: dict[str, dict[str, Any]] = {
+    "electra": {**SIZES, **WIDE, "embedding_size": 16},
+    "distilbert": {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, **WIDE},
+    "mpnet": {**SIZES, **WIDE, "max_position_embeddings": 514},
+    "roberta": {**SIZES, **WIDE, "max_position_embeddings": 514, "type_vocab_size": 1, "pad_token_id": 0},
+    "convbert": {**SIZES, **WIDE, "embedding_size": 32},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, **WIDE},
+}
+CLASSIFIERS = ["electra", "distilbert", "mpnet", "roberta"]
+MASKED = ["strm", "strict", "exact_match"]
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path, tiny_tokenizer: Path) -> Make:
+    """Saves a random model of a kind as transformers does: a classifier, or without ``labels`` an encoder."""
+
+    def save(kind: str, labels: int | None = 2) -> Path:
+        folder = tmp_path / f"{kind}-{labels}"
+        size = len((tiny_tokenizer / "vocab.txt").read_text(encoding="utf-8").split())
+        torch.manual_seed(5)
+        config = transformers.AutoConfig.for_model(kind, vocab_size=size, **KINDS[kind])
+        if labels is None:
+            model = transformers.AutoModel.from_config(config)
+        else:
+            config.num_labels = labels
+            model = transformers.AutoModelForSequenceClassification.from_config(config)
+        model.save_pretrained(folder)
+        for file in tiny_tokenizer.iterdir():
+            shutil.copy(file, folder)
+        return folder
+
+    return save
+
+
+def our_logits(loaded: Any, sequences: Any, rule: str = "full") -> Any:
+    """All sequences as one padded batch."""
+    sequences = under_rule(sequences, rule)  # type: ignore[arg-type]
+    values = (sequences.tokens, sequences.segments, sequences.positions, sequences.words)
+    tokens, segments, positions, words = (torch.from_numpy(v).long() for v in values)
+    segments = segments.clamp(max=loaded[0].encoder.config.type_vocab_size - 1)
+    layout = make_layout(words, torch.from_numpy(sequences.last), torch.from_numpy(sequences.ends), rule)  # type: ignore[arg-type]
+    with torch.inference_mode():
+        return loaded[0](tokens, segments, positions, layout)
+
+
+def their_logits(folder: Path, sequences: Any, rule: str = "full") -> Any:
+    """Plain transformers with eager attention, one sequence at a time, the rule as a mask made token by token."""
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    takes_segments = model.config.model_type in ("electra", "roberta")
+    out, begin = [], 0
+    for end in sequences.ends.tolist():
+        tokens = sequences.tokens[begin:end].tolist()
+        words, last = sequences.words[begin:end].tolist(), sequences.last[begin:end].tolist()
+        pieces = {word: tuple(t for t, w in zip(tokens, words, strict=True) if w == word) for word in words}
+
+        def is_open(a: int, b: int, words: Any = words, last: Any = last, pieces: Any = pieces) -> bool:
+            if rule == "full" or words[a] == words[b]:
+                return True
+            if rule == "exact_match" and len(pieces[words[a]]) > 1 and pieces[words[a]] == pieces[words[b]]:
+                return True
+            return bool(last[b] and (rule != "strict" or last[a]))
+
+        size = range(len(tokens))
+        closed = torch.tensor([[not is_open(a, b) for b in size] for a in size])
+        mask = torch.zeros(1, 1, len(tokens), len(tokens)).masked_fill(closed, torch.finfo(torch.float32).min)
+        segments = torch.from_numpy(sequences.segments[begin:end]).long()[None]
+        segments = segments.clamp(max=getattr(model.config, "type_vocab_size", 1) - 1)
+        kinds = {"token_type_ids": segments} if takes_segments else {}
+        with torch.inference_mode():
+            out.append(model(torch.tensor([tokens]), attention_mask=mask, **kinds).logits)
+        begin = end
+    return torch.cat(out)
+
+
+PAIRS = [
+    ("what is bogue", "a bogus claim, a bogue"),
+    ("insouciantly bogue", "in the bank, insouciantly numeric insouciantly"),
+    ("bank", ""),
+    ("how many bees are in a hive", "the bees keep warm in winter " * 12),
+]
+
+
+@pytest.mark.parametrize("kind", CLASSIFIERS)
+class TestClassifiers:
+    @pytest.mark.parametrize("labels", [2, 1])
+    def test_score_as_transformers_does_with_its_own_tokenizer(self, make: Make, kind: str, labels: int) -> None:
+        from rankwell.rank.ranker import Ranker
+
+        folder = make(kind, labels)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+        queries, documents = (list(texts) for texts in zip(*PAIRS, strict=True))
+        batch = tokenizer(queries, documents, padding=True, return_tensors="pt")
+        if kind != "electra":
+            batch.pop("token_type_ids")
+        with torch.inference_mode():
+            logits = model(**batch).logits
+        expected = logits[:, 0] if labels == 1 else logits.log_softmax(dim=1)[:, 1]
+        found = torch.from_numpy(Ranker.from_pretrained(folder, windows=None).predict(PAIRS))
+        assert (found - expected).abs().max() < 1e-5
+        assert expected.std() > 1e-2
+
+    @pytest.mark.parametrize("rule", MASKED)
+    def test_follow_a_rule_as_transformers_does_with_a_dense_mask(
+        self, make: Make, lay_out: Any, kind: str, rule: str
+    ) -> None:
+        folder, sequences = make(kind), lay_out(PAIRS)
+        found = our_logits(load_checkpoint(folder, attention=rule), sequences, rule)
+        assert (found - their_logits(folder, sequences, rule)).abs().max() < 1e-5
+        assert (found - their_logits(folder, sequences)).abs().max() > 1e-3
+
+    def test_are_saved_as_transformers_and_we_load_them(
+        self, make: Make, lay_out: Any, tmp_path: Path, kind: str
+    ) -> None:
+        model, tokenizer, config = load_checkpoint(make(kind))
+        save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"attention": "strm"}))
+        again = load_checkpoint(tmp_path / "saved")
+        assert again[2].attention == "strm"
+        assert again[1].digest == tokenizer.digest
+        assert all(torch.equal(a, b) for a, b in zip(again[0].parameters(), model.parameters(), strict=True))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(
+                tmp_path / "saved", output_loading_info=True
+            )
+        assert not report["missing_keys"]
+        assert not report["unexpected_keys"]
+        assert theirs.config.num_labels == 2
+        own_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+        with torch.inference_mode():
+            logits = theirs.eval()(**own_tokenizer(*PAIRS[0], return_tensors="pt")).logits
+        assert (logits - our_logits(again, lay_out(PAIRS[:1]))).abs().max() < 1e-5
+        sequences = lay_out(PAIRS)
+        assert (our_logits(again, sequences) - their_logits(tmp_path / "saved", sequences)).abs().max() < 1e-5
+        assert f"{kind}, 3 layers" in (tmp_path / "saved" / "README.md").read_text(encoding="utf-8")
+
+    def test_a_bare_encoder_gets_the_whole_head_new_and_the_same_each_time(self, make: Make, kind: str) -> None:
+        folder = make(kind, None)
+        with pytest.warns(UserWarning, match="has no .* and no .*: a new one is used, untrained"):
+            one = load_checkpoint(folder)[0]
+        with pytest.warns(UserWarning, match="untrained"):
+            two, other = load_checkpoint(folder)[0], load_checkpoint(folder, seed=1)[0]
+        assert one.pooler is not None
+        assert torch.equal(one.head.weight, two.head.weight)
+        assert torch.equal(one.pooler.weight, two.pooler.weight)
+        assert not torch.equal(one.head.weight, other.head.weight)
+
+    def test_learn(self, make: Make, lay_out: Any, kind: str) -> None:
+        loaded = load_checkpoint(make(kind), attention="strm")
+        sequences = lay_out(PAIRS)
+        tokens, words = (torch.from_numpy(v).long() for v in (sequences.tokens, sequences.words))
+        ends = torch.from_numpy(sequences.ends)
+        layout = make_layout(words, torch.from_numpy(sequences.last), ends, "strm")
+        loaded[0].train()(tokens, torch.zeros_like(tokens), tokens, layout).square().sum().backward()
+        gradients = [parameter.grad for parameter in loaded[0].parameters()]
+        assert sum(gradient is not None and bool(gradient.abs().sum() > 0) for gradient in gradients) > 40
+
+
+def test_markers_are_added_and_saved(make: Make, tmp_path: Path) -> None:
+    model, tokenizer, config = load_checkpoint(make("electra"))
+    size = len(tokenizer)
+    add_markers(model, tokenizer)
+    assert model.encoder.tokens.weight.shape == (size + 40, 16)
+    save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"template": {"markers": True}}))
+    again = load_checkpoint(tmp_path / "saved")[0]
+    assert torch.equal(again.encoder.tokens.weight, model.encoder.tokens.weight)
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "saved").vocab_size == size + 40
+
+
+def test_what_counts_positions_from_2_has_two_less(make: Make) -> None:
+    assert load_checkpoint(make("mpnet"))[0].encoder.config.max_position_embeddings == 512
+    assert load_checkpoint(make("mpnet"))[2].template == TemplateConfig(max_length=512)
+
+
+def test_all_rows_are_given_back_packed(make: Make, lay_out: Any) -> None:
+    model, _, _ = load_checkpoint(make("distilbert"))
+    sequences = lay_out(PAIRS)
+    tokens, words = (torch.from_numpy(v).long() for v in (sequences.tokens, sequences.words))
+    layout = make_layout(words, torch.from_numpy(sequences.last), torch.from_numpy(sequences.ends), "full")
+    with torch.inference_mode():
+        whole = model.encoder(tokens, tokens, tokens, layout, first_only=False)
+        first = model.encoder(tokens, tokens, tokens, layout)
+    assert whole.shape == (len(tokens), 32)
+    assert torch.equal(whole[layout.first], first)
+
+
+class TestWhatCannotBe:
+    def test_a_model_that_leaks_through_a_mask_follows_full_attention_only(self, make: Make) -> None:
+        folder = make("convbert", None)
+        with pytest.warns(UserWarning, match="untrained"):
+            assert load_checkpoint(folder)[2] == RankerConfig(pooler=False)
+        with pytest.raises(RankwellError, match="type convbert cannot follow the rule strm; only full works"):
+            load_checkpoint(folder, attention="strm")
+
+    def test_a_trained_head_of_an_unknown_form_is_not_thrown_away(self, make: Make) -> None:
+        with pytest.raises(
+            RankwellError, match="a trained classifier of the type convbert; heads are read of bert, electra"
+        ):
+            load_checkpoint(make("convbert"))
+
+    def test_a_decoder(self, make: Make) -> None:
+        with pytest.raises(RankwellError, match="type gpt2, whose first token sees nothing of those after it"):
+            load_checkpoint(make("gpt2", None))
+
+    def test_an_encoder_with_a_decoder(self, make: Make) -> None:
+        folder = make("electra")
+        transformers.T5Config(num_layers=1).save_pretrained(folder)
+        with pytest.raises(RankwellError, match="type t5; rankwell reads bert, and other encoders"):
+            load_checkpoint(folder)
+
+    def test_weights_that_are_missing_or_have_another_shape(self, make: Make) -> None:
+        folder = make("distilbert")
+        config = transformers.AutoConfig.from_pretrained(folder)
+        config.n_layers = 4
+        config.save_pretrained(folder)
+        with pytest.raises(RankwellError, match=r"the weights lack transformer\.layer\.3\."):
+            load_checkpoint(folder)
+        config.n_layers, config.hidden_dim = 3, 48
+        config.save_pretrained(folder)
+        with pytest.raises(RankwellError, match=r"has the shape \(64, 32\), but config.json asks for \(48, 32\)"):
+            load_checkpoint(folder)
+
+    def test_an_export(self, make: Make, tmp_path: Path) -> None:
+        with pytest.raises(RankwellError, match="type electra; only BERT can be exported"):
+            export_model(make("electra"), tmp_path / "out", "onnx")
+
+    def test_an_explanation(self, make: Make) -> None:
+        from rankwell.rank.explain import explain
+        from rankwell.rank.ranker import Ranker
+
+        with pytest.raises(RankwellError, match="are computed whole by transformers"):
+            explain(Ranker.from_pretrained(make("mpnet")), "bank", "money")
