@@ -14,7 +14,6 @@ from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
 if TYPE_CHECKING:
     from rankwell.inputs.windows import Unit, Windows
-    from rankwell.rank.fusion import Fusion
 
 
 def rerank(
@@ -150,6 +149,7 @@ def rerank(
     from rankwell.models.checkpoints.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.dense import Blend
+    from rankwell.rank.fusion import joining
     from rankwell.rank.opening import AnyRanker, open_ranker
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker
@@ -166,7 +166,7 @@ def rerank(
     if encoder is not None and blend is None:
         raise RankwellError("--encoder needs --blend, its share of the score")
     cluster = cluster_of(ray, workers, device, cache=cache)
-    joining = None if fuse is None and blend is None else _joining(fuse or 0.0, blend, normalise)
+    shares = None if fuse is None and blend is None else joining(fuse or 0.0, blend, normalise)
     asked_windows = None if windows is None else parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
@@ -214,8 +214,8 @@ def rerank(
         )
         scorer = ClusterRanker(job, cluster)
     pipeline = Given(candidates) >> Rerank(scorer, texts) % depth
-    if joining is not None:
-        pipeline >>= Fuse(joining) if similar is None else Blend(similar, joining, texts, depth)
+    if shares is not None:
+        pipeline >>= Fuse(shares) if similar is None else Blend(similar, shares, texts, depth)
     if second is not None:
         pipeline >>= Duo(second, texts, duo_depth, duo_aggregate)
     begin = time.monotonic()
@@ -287,18 +287,6 @@ def _described(windows: Windows | None) -> dict[str, Any] | None:
     if isinstance(windows, Fitting):
         return {"size": "fitting", "aggregate": windows.aggregate}
     return asdict(windows) if windows else None
-
-
-def _joining(first: float, similar: float | None, normalise: str) -> Fusion:
-    """How two scores become one, the first stage's and the model's; or three: model, bi-encoder, first stage."""
-    from rankwell.core.errors import RankwellError
-    from rankwell.rank.fusion import Fusion, interpolation
-
-    if similar is None:
-        return interpolation(first, normalise)
-    if min(first, similar) < 0 or first + similar > 1:
-        raise RankwellError(f"--fuse {first:g} and --blend {similar:g}: two shares of 1, expected 0 or more, at most 1")
-    return Fusion("linear", (round(1 - first - similar, 12), similar, first), normalise)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from rankwell.serve.blending import BlendSources
 
 
 def serve(
@@ -34,6 +37,22 @@ def serve(
             "processor with AMX.",
         ),
     ] = "auto",
+    fuse: Annotated[
+        float | None,
+        typer.Option("--fuse", metavar="SHARE", help="In /search, add SHARE of BM25's score to the model's."),
+    ] = None,
+    blend: Annotated[
+        float | None,
+        typer.Option(
+            "--blend", metavar="SHARE", help="In /search, add SHARE of a bi-encoder's similarity, --encoder's."
+        ),
+    ] = None,
+    encoder: Annotated[
+        str | None, typer.Option("--encoder", help="The bi-encoder of --blend, as in rerank; else MiniLM.")
+    ] = None,
+    normalise: Annotated[
+        Literal["none", "min-max", "z-score"], typer.Option("--normalise", help="Before --fuse and --blend.")
+    ] = "min-max",
     key: Annotated[
         str | None,
         typer.Option("--key", envvar="RANKWELL_KEY", help="A key that requests must bring; it allows /reload, too."),
@@ -70,6 +89,8 @@ def serve(
 
         rankwell serve --index my-index --model my-model --port 8080
 
+        rankwell serve --index my-index --model my-model --blend 0.3 --fuse 0.1 --normalise z-score
+
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
@@ -82,6 +103,7 @@ def serve(
     from rankwell.serve.state import Sources
 
     check_experiments(experiment or ())
+    shares = _shares(fuse, blend, encoder, normalise, device)
     models = tuple(model or ())
     if index is None and not models and backend == "torch" and default_lacks() is None:
         models = (DEFAULT,)
@@ -97,7 +119,7 @@ def serve(
     )
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
     with _index(index, bool(model)) as folder:
-        service = Service(Sources(folder, models, backend, options), limits, batching)
+        service = Service(Sources(folder, models, backend, options, blend=shares), limits, batching)
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
         used = sorted(set(service.precision().values()))
@@ -105,6 +127,22 @@ def serve(
         how += " (exact ones: --precision fp32)" if "bf16" in used else ""
         typer.echo(f"rankwell: serving at http://{host}:{port}{how}", err=True)
         run(service, Address(host, port, key or None, tuple(origin or ()), tuple(experiment or ()), drain_seconds))
+
+
+def _shares(
+    fuse: float | None, blend: float | None, encoder: str | None, normalise: str, device: str | None
+) -> BlendSources | None:
+    from rankwell.core.errors import RankwellError
+    from rankwell.models.checkpoints.names import BACKBONE
+    from rankwell.rank.fusion import joining
+    from rankwell.serve.blending import BlendSources
+
+    if encoder is not None and blend is None:
+        raise RankwellError("--encoder needs --blend, its share of the score")
+    if fuse is None and blend is None:
+        return None
+    shares = joining(fuse or 0.0, blend, normalise)
+    return BlendSources(shares, None if blend is None else encoder or BACKBONE, device)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -137,6 +138,7 @@ class DenseRanker:
 
     def __init__(self, encoder: BiEncoder):
         self.encoder = encoder
+        self._opened: dict[Path, PassageVectors] = {}
 
     def rerank(
         self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000, name: str = "dense"
@@ -165,7 +167,7 @@ class DenseRanker:
         rankings: dict[str, Ranking] = {}
         found = [
             (store, *search_vectors(asked, self.vectors(store).blocks(), k, device=self.encoder.device))
-            for store in _stores(texts)
+            for store in stores_of(texts)
         ]
         for row, query in enumerate(queries):
             docids = [store.docids.strings(numbers[row].tolist()) for store, numbers, _ in found]
@@ -175,13 +177,18 @@ class DenseRanker:
 
     def vectors(self, store: DocumentStore) -> PassageVectors:
         """The vectors of a store's documents."""
-        return PassageVectors.open(store, self.encoder)
+        if store.folder not in self._opened:
+            self._opened[store.folder] = PassageVectors.open(store, self.encoder)
+        return self._opened[store.folder]
+
+    def _has_vectors(self, store: DocumentStore) -> bool:
+        return store.folder in self._opened or PassageVectors.is_kept(store, self.encoder)
 
     def _documents(self, docids: list[str], texts: Texts) -> NDArray[np.floating]:
         """The vectors of documents: those that are kept, all of the store's where that pays, else these alone."""
-        stores = _stores(texts) if self.encoder.name else []
+        stores = stores_of(texts) if self.encoder.name else []
         pays = len(docids) >= WORTH_KEEPING * sum(map(len, stores)) and _writable(stores)
-        if not stores or not (pays or all(PassageVectors.is_kept(store, self.encoder) for store in stores)):
+        if not stores or not (pays or all(map(self._has_vectors, stores))):
             return self.encoder.encode(texts.texts(docids))
         found = np.empty((len(docids), self.encoder.width), np.float16)
         missing = np.ones(len(docids), np.bool_)
@@ -195,7 +202,8 @@ class DenseRanker:
         return found
 
 
-def _stores(texts: Texts) -> list[DocumentStore]:
+def stores_of(texts: Texts) -> list[DocumentStore]:
+    """Where vectors of the documents can be kept."""
     if isinstance(texts, Index):
         return [segment.store for segment in texts.segments]
     return [texts] if isinstance(texts, DocumentStore) else []

@@ -94,6 +94,21 @@ def interpolation(alpha: float, normalise: str = "min-max", missing: Literal["mi
     return Fusion("linear", (alpha, round(1 - alpha, 12)), normalise, missing)
 
 
+def joining(first: float, similar: float | None, normalise: str) -> Fusion:
+    """A model's scores with shares of the first stage's and of a bi-encoder's, as ``--fuse`` and ``--blend`` say.
+
+    The runs' order is first stage, model; or model, bi-encoder, first stage where ``similar`` has a share.
+
+    >>> print(joining(0.1, 0.3, "z-score"))
+    linear 0.6:0.3:0.1 z-score
+    """
+    if similar is None:
+        return interpolation(first, normalise)
+    if min(first, similar) < 0 or first + similar > 1:
+        raise RankwellError(f"--fuse {first:g} and --blend {similar:g}: two shares of 1, expected 0 or more, at most 1")
+    return Fusion("linear", (round(1 - first - similar, 12), similar, first), normalise)
+
+
 def rank_fusion(runs: int = 2, k: float = 60.0) -> Fusion:
     """Σ 1 / (k + rank) over ``runs`` runs of equal weight."""
     return Fusion("rrf", (1.0,) * runs, k=k)

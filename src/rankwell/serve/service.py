@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -135,7 +135,7 @@ class Service:
         ms: dict[str, float | None] = {"bm25": round(bm25_ms, 3), "rerank": None, "queue": None}
         reranked = None
         if stages != "bm25" and model is not None:
-            candidates = found.docids[: asked.depth]
+            candidates = found.head(asked.depth)
             reranked = await self._rerank_candidates(state, model, asked.query, candidates, label, deadline, about, ms)
         answer = search_answer(asked, found, reranked, with_bm25=stages != "rerank")
         shown = dict.fromkeys(row["docid"] for name in ("bm25", "rerank") for row in answer[name] or ())
@@ -208,6 +208,7 @@ class Service:
             "note": state.note,
             "index": about_index,
             "models": list(state.models),
+            "blend": state.blending.described() if state.blending else None,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
             "limits": self.limits.shown(),
@@ -232,12 +233,14 @@ class Service:
         state: State,
         model: Model,
         query: str,
-        docids: Sequence[str],
+        candidates: Ranking,
         label: str | None,
         deadline: float,
         about: Answer,
         ms: dict[str, float | None],
     ) -> Reranked:
+        docids, blending = candidates.docids, state.blending
+
         def prepare() -> Laid:
             documents = state.documents(model, docids) if docids else _NO_PIECES
             return model.lay_out(query, documents, label)
@@ -245,7 +248,10 @@ class Service:
         guess = len(docids) * min(TOKENS_A_CANDIDATE, model.ranker.template.max_length)
         scored = await self._score(model, prepare, guess, deadline, about)
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
-        return Reranked.of(docids, scored.scores, scored.probabilities)
+        scores = scored.scores
+        if blending is not None:
+            scores = await self._in(self._preparing, lambda: blending.join(query, candidates, scored.scores))
+        return Reranked.of(docids, scores, scored.probabilities)
 
     async def _score(
         self, model: Model, prepare: Callable[[], Laid], guess: int, deadline: float, about: Answer

@@ -29,6 +29,7 @@ from rankwell.rank.engines.engine import Logits, load, probability, relevance
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
+from rankwell.serve.blending import Blending, BlendSources, open_blending
 from rankwell.serve.precision import precision_of
 
 NO_MODEL = "there is no re-ranker here: results are BM25's alone; serve one with --model"
@@ -44,6 +45,7 @@ class Sources:
     backend: str = "torch"
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
+    blend: BlendSources | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +137,7 @@ class State:
     index: Index | None
     models: Mapping[str, Model]
     generation: int = 1
+    blending: Blending | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the index's analyser, whose stemmer two threads must not use at once."""
 
@@ -197,6 +200,8 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         raise RankwellError(
             f"{index.folder} was built without texts, which a re-ranker needs; build it again with them"
         )
+    if sources.blend is not None:
+        state = replace(state, blending=open_blending(sources.blend, index, bool(models)))
     if index is not None:
         index.rank(WARM_UP, k=1)
     state.tokens  # noqa: B018  (found now, not at the first request)

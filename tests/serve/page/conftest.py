@@ -282,8 +282,8 @@ def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
 
     started: list[Site] = []
 
-    def start(*models: Path, **options: Any) -> Site:
-        started.append(Site(Service(Sources(page_index, tuple(map(str, models)))), **options))
+    def start(*models: Path, blend: Any = None, **options: Any) -> Site:
+        started.append(Site(Service(Sources(page_index, tuple(map(str, models)), blend=blend)), **options))
         return started[-1]
 
     yield start

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+from rankwell.rank.fusion import interpolation
+from rankwell.serve.blending import BlendSources
 
 QUERY = "how do bees keep warm in winter"
 Opened = Callable[..., Any]
@@ -240,6 +242,15 @@ def test_without_a_model_the_page_says_so_and_shows_one_list(searched: Opened, s
     page.until("document.querySelector('#panel').open")
     assert "There is no model here to explain." in page.text("#why")
     assert "/explain" not in bare.asked
+
+
+def test_a_blend_is_called_one_and_says_its_shares(
+    searched: Opened, site: Any, start_site: Callable[..., Any], tiny_checkpoint: Path
+) -> None:
+    units = "[...document.querySelectorAll('.unit')].map((one) => [one.innerText.toLowerCase(), one.title])"
+    assert searched(site).run(units) == [["score", ""], ["logit", ""]]
+    blended = start_site(tiny_checkpoint, blend=BlendSources(interpolation(0.3)))
+    assert searched(blended).run(units) == [["score", ""], ["blend", "30 % BM25, 70 % model"]]
 
 
 def test_without_an_index_the_page_says_what_the_service_is_for(new_page: Opened, site: Any) -> None:

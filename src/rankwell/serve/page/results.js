@@ -58,6 +58,14 @@ function card(row, side, list, found, state, open) {
   row.probability !== null && el("meter", { min: 0, max: 1, value: row.probability, "aria-label": told, title: told }));
 }
 
+// What the numbers of a ranking are: BM25's scores, a model's logits, or both joined with others in some shares.
+function unit(list, ready) {
+  const blended = list.name !== BM25 && ready.blend;
+  const shares = Object.entries(blended?.shares ?? {}).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
+  return el("span", { class: "unit", title: blended ? shares.join(", ") : null },
+    list.name === BM25 ? "score" : blended ? "blend" : "logit");
+}
+
 function column(list, side, found, state, ready, actions) {
   const names = [BM25, ...(ready.models ?? [])];
   const key = side === 0 && found.lists.length === 2 ? "left" : "right";
@@ -70,7 +78,7 @@ function column(list, side, found, state, ready, actions) {
     : el("h2", {}, title(list.name));
   const cards = list.rows.map((row) => card(row, side, list, found, state, actions.open));
   return el("section", { class: "column", data: { side }, "aria-label": `Ranked by ${title(list.name)}` },
-    el("div", { class: "column-head" }, head, el("span", { class: "unit" }, list.name === BM25 ? "score" : "logit")),
+    el("div", { class: "column-head" }, head, unit(list, ready)),
     el("ol", { start: list.rows[0]?.rank ?? 1 }, cards));
 }
 

@@ -1,0 +1,123 @@
+"""A blend in ``/search`` is what ``rankwell rerank`` and a pipeline make of the same shares."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("torch")
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from rankwell.cli.main import app
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Query
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import Blend, PassageVectors
+from rankwell.rank.fusion import Fusion, joining
+from rankwell.rank.pipeline import First, Fuse, Rerank, Stage
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
+from rankwell.serve.api import create_app
+from rankwell.serve.blending import BlendSources
+from rankwell.serve.service import Service
+from rankwell.serve.state import Sources
+
+QUERY = "bogue in the river"
+
+
+def started(index: Path | None, models: tuple[Path, ...], shares: Fusion, encoder: Path | None = None) -> Any:
+    blend = BlendSources(shares, str(encoder) if encoder else None)
+    return TestClient(create_app(Service(Sources(index, tuple(map(str, models)), blend=blend))))
+
+
+def search(client: Any, **body: Any) -> dict[str, float]:
+    answer = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20, **body}).json()
+    return {row["docid"]: row["score"] for row in answer["rerank"]}
+
+
+def pipeline_scores(index: Path, model: Path, join: Stage) -> dict[str, float]:
+    opened = Index.open(index)
+    run = (First(opened) % 20 >> Rerank(Ranker.from_pretrained(str(model))) % 20 >> join).run([Query("1", QUERY)])
+    return dict(run["1"])
+
+
+def test_three_shares_are_those_of_a_pipelines_blend(
+    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
+) -> None:
+    shares = joining(0.2, 0.5, "z-score")
+    with started(served_index, (tiny_checkpoint,), shares, tiny_bi_encoder) as client:
+        found = search(client)
+        told = client.get("/ready").json()["blend"]
+    encoder = BiEncoder.from_pretrained(str(tiny_bi_encoder))
+    expected = pipeline_scores(served_index, tiny_checkpoint, Blend(encoder, shares, depth=20))
+    assert list(found) == list(expected)
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert told == {"shares": {"model": 0.3, "similarity": 0.5, "bm25": 0.2}, "normalise": "z-score"}
+    # All vectors were made before the first request.
+    assert all(PassageVectors.is_kept(segment.store, encoder) for segment in Index.open(served_index).segments)
+
+
+def test_two_shares_need_no_bi_encoder(served_index: Path, tiny_checkpoint: Path) -> None:
+    shares = joining(0.7, None, "min-max")
+    with started(served_index, (tiny_checkpoint,), shares) as client:
+        found = search(client)
+        told = client.get("/ready").json()["blend"]["shares"]
+    expected = pipeline_scores(served_index, tiny_checkpoint, Fuse(shares))
+    assert list(found) == list(expected)
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert told == {"bm25": 0.7, "model": 0.3}
+
+
+def test_probabilities_and_given_texts_stay_the_models_own(
+    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
+) -> None:
+    body = {"query": QUERY, "documents": ["a fish in the river", "money in the bank"]}
+    with started(served_index, (tiny_checkpoint,), joining(0.2, 0.5, "z-score"), tiny_bi_encoder) as client:
+        blended = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["rerank"]
+        given = client.post("/rerank", json=body).json()["results"]
+        nothing = client.post("/search", json={"query": "zzzz"}).json()["rerank"]
+    with TestClient(create_app(Service(Sources(served_index, (str(tiny_checkpoint),))))) as client:
+        plain = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["rerank"]
+        assert client.post("/rerank", json=body).json()["results"] == given
+        assert client.get("/ready").json()["blend"] is None
+    assert [row["docid"] for row in blended] != [row["docid"] for row in plain]
+    own = {row["docid"]: row["probability"] for row in plain}
+    assert {row["docid"]: row["probability"] for row in blended} == pytest.approx(own, abs=1e-6)
+    assert nothing == []
+
+
+def test_requests_at_once_are_answered_as_one_by_one(
+    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
+) -> None:
+    queries = ["bees in winter", "money and insurance", "a warm river", "the city of london"] * 4
+    with started(served_index, (tiny_checkpoint,), joining(0.2, 0.5, "z-score"), tiny_bi_encoder) as client:
+        alone = [search(client, query=query) for query in queries]
+        with ThreadPoolExecutor(8) as pool:
+            together = list(pool.map(lambda query: search(client, query=query), queries))
+    assert [pytest.approx(one, abs=1e-4) for one in alone] == together
+
+
+def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint: Path) -> None:
+    shares = joining(0.5, None, "min-max")
+    for index, models in ((None, (tiny_checkpoint,)), (served_index, ())):
+        with pytest.raises(RankwellError, match="needs an index and a model"):
+            started(index, models, shares)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--encoder", "x"], "--encoder needs --blend"),
+        (["--blend", "0.8", "--fuse", "0.4"], "two shares of 1"),
+        (["--fuse", "1.5"], "expected a number from 0 to 1"),
+    ],
+)
+def test_shares_are_checked_before_anything_is_opened(options: list[str], problem: str) -> None:
+    done = CliRunner().invoke(app, ["serve", "--index", "nowhere", *options])
+    assert isinstance(done.exception, RankwellError)
+    assert problem in str(done.exception)
