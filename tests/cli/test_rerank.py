@@ -226,6 +226,20 @@ def test_a_cache_gives_the_same_file_without_computing(call: Call) -> None:
     assert Path("again.run").read_bytes() == Path("out.run").read_bytes()
 
 
+def test_scores_are_exact_unless_16_bits_are_asked_for(call: Call, expected: Callable[..., Run]) -> None:
+    kept = ("--cache", "scores.db", "--device", "cpu")
+    for precision, out in ((None, "plain.run"), ("fp32", "fp32.run"), ("bf16", "bf16.run")):
+        assert call(*kept, *(("--precision", precision) if precision else ()), out=out).code == 0
+    assert Path("plain.run").read_bytes() == Path("fp32.run").read_bytes()
+    # What was kept in fp32 is not given out as bf16's.
+    assert Path("bf16.run").read_bytes() != Path("fp32.run").read_bytes()
+    short = expected(engine={"device": "cpu", "dtype": "bf16"})
+    assert same("bf16.run", short)
+    refused = call("--precision", "bf16", "--backend", "onnx")
+    assert refused.code == 2
+    assert "that of onnx is chosen by rankwell export" in refused.err
+
+
 def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_checkpoint: Path) -> None:
     call("--depth", "3", "--attention", "strm", "--fuse", "0.5")
     manifest = json.loads(Path("out.run.manifest.json").read_text())

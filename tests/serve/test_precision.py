@@ -15,9 +15,9 @@ from fastapi.testclient import TestClient
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.processor import is_fast_in_bf16
+from rankwell.rank.engines.precision import engine_options
 from rankwell.serve import server
 from rankwell.serve.api import create_app
-from rankwell.serve.precision import engine_options
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -45,7 +45,7 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 @pytest.mark.parametrize(("text", "fast"), [(XEON, True), (ZEN, False), (ARM, False), ("", False)])
 def test_only_a_processor_with_amx_is_known_to_be_fast(text: str, fast: bool, processor: Callable[[str], Path]) -> None:
     assert is_fast_in_bf16(processor(text)) is fast
-    expected = torch.bfloat16 if fast else torch.float32
+    expected = "bf16" if fast else "fp32"
     assert engine_options("torch") == {"dtype": expected}
     assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": expected}
 
@@ -56,18 +56,18 @@ def test_a_processor_that_cannot_be_looked_up_computes_exactly(tmp_path: Path) -
 
 def test_what_is_asked_for_is_used_whatever_the_processor(processor: Callable[[str], Path]) -> None:
     processor(XEON)
-    assert engine_options("torch", None, "fp32") == {"dtype": torch.float32}
+    assert engine_options("torch", None, "fp32") == {"dtype": "fp32"}
     processor(ZEN)
-    assert engine_options("torch", None, "bf16") == {"dtype": torch.bfloat16}
+    assert engine_options("torch", None, "bf16") == {"dtype": "bf16"}
 
 
 def test_a_gpu_is_left_to_its_engine(processor: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     processor(ZEN)
     assert engine_options("torch", "cuda:1") == {"device": "cuda:1"}
-    assert engine_options("torch", "cuda:1", "fp32") == {"device": "cuda:1", "dtype": torch.float32}
+    assert engine_options("torch", "cuda:1", "fp32") == {"device": "cuda:1", "dtype": "fp32"}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert engine_options("torch") == {}
-    assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": torch.float32}
+    assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": "fp32"}
 
 
 def test_in_16_bits_it_answers_and_explains_nearly_the_same(sources: Sources) -> None:

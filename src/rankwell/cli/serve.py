@@ -95,9 +95,9 @@ def serve(
     """
     _require_packages()
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
+    from rankwell.rank.engines.precision import engine_options
     from rankwell.serve.experiments import check_experiments
     from rankwell.serve.limits import Batching, Limits
-    from rankwell.serve.precision import engine_options
     from rankwell.serve.server import Address, run
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources

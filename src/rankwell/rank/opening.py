@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.templates import TruncationReport
 from rankwell.models.checkpoints.names import find_model
+from rankwell.rank.engines.precision import Precision, engine_options
 from rankwell.rank.pipeline import Reranker
 from rankwell.rank.ranker import Ranker
 
@@ -39,14 +40,22 @@ def holds_sdnet(folder: str | Path) -> bool:
     return (find_model(folder) / "sdnet.json").is_file()
 
 
-def open_ranker(folder: str | Path, *, backend: str = "torch", device: str | None = None, **options: Any) -> AnyRanker:
+def open_ranker(
+    folder: str | Path,
+    *,
+    backend: str = "torch",
+    device: str | None = None,
+    precision: Precision | None = None,
+    **options: Any,
+) -> AnyRanker:
     """The ranker of a folder; ``options`` are those of :meth:`Ranker.from_pretrained
     <rankwell.rank.ranker.Ranker.from_pretrained>`, of which an SDNet has none.
     """
     folder = find_model(folder)
     if not holds_sdnet(folder):
-        own = {"device": device} if device else {}
+        own = engine_options(backend, device, precision)
         return Ranker.from_pretrained(folder, backend=backend, engine=own, **options)
+    options["precision"] = precision
     given = [name for name, value in options.items() if value not in (None, {})]
     if backend != "torch":
         raise RankwellError(f"{folder} is an SDNet ranker, which runs on the backend torch alone, not on {backend}")

@@ -26,11 +26,11 @@ from rankwell.inputs.windows import aggregate_windows
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
 from rankwell.rank.engines.engine import Logits, load, probability, relevance
+from rankwell.rank.engines.precision import precision_of
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.blending import Blending, BlendSources, open_blending
-from rankwell.serve.precision import precision_of
 
 NO_MODEL = "there is no re-ranker here: results are BM25's alone; serve one with --model"
 WARM_UP = "how do bees keep warm in winter"

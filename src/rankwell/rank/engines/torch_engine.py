@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from rankwell.models.shape import AttentionRule
 if TYPE_CHECKING:
     from rankwell.rank.engines.engine import Loaded, Logits
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 CPU_BUDGET = 2048
 GPU_BUDGET = 1 << 18
 
@@ -79,7 +80,7 @@ class TorchEngine:
 
     ===============  ===================================================================================================
     ``device``       a GPU where there is one
-    ``dtype``        bf16 on a GPU, else fp32
+    ``dtype``        ``fp32``, ``bf16`` or torch's own; bf16 on a GPU, else fp32
     ``budget``       how many tokens (on the grid, with padding) are computed at a time
     ``lanes``        how many batches are computed side by side on a CPU; as many as torch has threads
     ``packed``       whether nothing is padded: on a GPU in 16 bits, where Triton is installed and knows the head size
@@ -94,7 +95,7 @@ class TorchEngine:
         rule: AttentionRule,
         *,
         device: str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | Literal["fp32", "bf16"] | None = None,
         budget: int | None = None,
         lanes: int | None = None,
         packed: bool | None = None,
@@ -102,7 +103,8 @@ class TorchEngine:
     ):
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         on_gpu = self.device.type == "cuda"
-        dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
+        chosen = DTYPES[dtype] if isinstance(dtype, str) else dtype
+        dtype = chosen or (torch.bfloat16 if on_gpu else torch.float32)
         self.model = model.eval().to(self.device, dtype)
         self.rule = rule
         self.budget = budget or (GPU_BUDGET if on_gpu else CPU_BUDGET)

@@ -1,4 +1,4 @@
-"""What a served model computes in: exactly, or in 16 bits where the processor does that much faster."""
+"""What a model computes in: exactly, or in 16 bits where the processor does that much faster."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ Precision = Literal["auto", "fp32", "bf16"]
 _NAMES = {"torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16"}
 
 
-def engine_options(backend: str, device: str | None = None, precision: Precision = "auto") -> dict[str, Any]:
-    """The options of a backend's engine. ``auto`` is bf16 on a GPU and on a processor made for it, and else fp32."""
+def engine_options(backend: str, device: str | None = None, precision: Precision | None = "auto") -> dict[str, Any]:
+    """The options of a backend's engine, as JSON holds them.
+
+    ``auto`` is bf16 on a GPU and on a processor made for it, and else fp32; without any, the engine's own choice, which
+    is bf16 on a GPU alone.
+    """
     options: dict[str, Any] = {"device": device} if device else {}
+    if precision is None:
+        return options
     if backend != "torch":
         if precision != "auto":
             raise RankwellError(f"--precision is for the backend torch; that of {backend} is chosen by rankwell export")
@@ -30,7 +36,7 @@ def engine_options(backend: str, device: str | None = None, precision: Precision
         if not on_cpu:
             return options  # the engine knows what is good there
         precision = "bf16" if is_fast_in_bf16() else "fp32"
-    return {**options, "dtype": torch.bfloat16 if precision == "bf16" else torch.float32}
+    return {**options, "dtype": precision}
 
 
 def precision_of(engine: Engine, folder: Path, backend: str) -> str:
