@@ -18,8 +18,8 @@ from torch.nn import functional
 
 from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.sequences import Sequences
-from rankwell.models.attention import Blocks
 from rankwell.models.encoder import CrossEncoder
+from rankwell.models.layouts import Blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rerank_gpu_models import flops, make_pairs, random_model

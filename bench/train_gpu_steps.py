@@ -18,9 +18,10 @@ from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template
-from rankwell.models.attention import Blocks, attend
+from rankwell.models.attention import attend
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.graphs import GraphedEncoder
+from rankwell.models.layouts import Blocks
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
 from rankwell.training.data.lists import Lists, TrainingSet

@@ -21,10 +21,10 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.sequences import Sequences
 from rankwell.models import graphs, placing
-from rankwell.models.attention import Blocks, Packed
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.graphs import Gradients, GraphedEncoder
 from rankwell.models.heads import TokenWeightModel
+from rankwell.models.layouts import Blocks, Packed
 from rankwell.models.placing import SPARE, BlockPlacer, Form, Placer, open_block
 from rankwell.models.shape import AttentionRule, EncoderConfig
 

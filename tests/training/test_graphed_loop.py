@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.inputs.templates import Template
-from rankwell.models.attention import Blocks, Layout, Packed
 from rankwell.models.graphs import GraphedEncoder
+from rankwell.models.layouts import Blocks, Layout, Packed
 from rankwell.models.placing import BlockPlacer
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import LoopOptions, _Run

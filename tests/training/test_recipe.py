@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.training.experiments.experiment import Suite
+from rankwell.training.experiments.suite import Suite
 from rankwell.training.option_tables import option_rows, option_tables
 from rankwell.training.options import STAGE_OPTIONS
 from rankwell.training.recipe import (

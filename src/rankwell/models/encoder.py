@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.attention import Layout, Packed, attend, attend_first, without_rule
+from rankwell.models.attention import attend, attend_first, without_rule
+from rankwell.models.layouts import Layout, Packed
 from rankwell.models.shape import EncoderConfig
 
 if TYPE_CHECKING:

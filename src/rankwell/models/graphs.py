@@ -26,8 +26,8 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.attention import Blocks
 from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.layouts import Blocks
 from rankwell.models.placing import SPARE, Form, open_block
 from rankwell.models.shape import AttentionRule
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.attention import Layout, Packed
 from rankwell.models.checkpoints.config import read_object
 from rankwell.models.checkpoints.folders import (
     describe,
@@ -36,6 +35,7 @@ from rankwell.models.checkpoints.folders import (
 from rankwell.models.checkpoints.foreign import ForeignEncoder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.encoder import ACTIVATIONS, CrossEncoder, Encoder
+from rankwell.models.layouts import Layout, Packed
 
 # Ours under transformers' names, of BertForPreTraining.
 _PRETRAINING_PARTS = {

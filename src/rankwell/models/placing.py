@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.sequences import Sequences
-from rankwell.models.attention import Blocks, Layout, Packed, make_layout
+from rankwell.models.attention import make_layout
 from rankwell.models.encoder import Encoder
+from rankwell.models.layouts import Blocks, Layout, Packed
 from rankwell.models.shape import AttentionRule, under_rule
 
 

@@ -7,7 +7,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from rankwell.training.experiments.experiment import Elsewhere, Suite
+from rankwell.training.experiments.suite import Elsewhere, Suite
 from rankwell.training.options import STAGE_OPTIONS, ListOptions, TrainingOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
 

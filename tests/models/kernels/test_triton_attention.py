@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from rankwell.models.attention import Blocks, Packed, attend, attend_first, dense_mask
+from rankwell.models.attention import attend, attend_first, dense_mask
+from rankwell.models.layouts import Blocks, Packed
 from rankwell.models.shape import AttentionRule
 
 pytest.importorskip("triton")

@@ -17,8 +17,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rankwell.models.attention import Blocks, Layout, Packed, attend, attend_first, make_layout
+from rankwell.models.attention import attend, attend_first, make_layout
 from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.layouts import Blocks, Layout, Packed
 from rankwell.models.shape import AttentionRule, EncoderConfig
 
 pytest.importorskip("triton")

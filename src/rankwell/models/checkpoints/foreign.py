@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.models.attention import Layout, Packed
+from rankwell.models.layouts import Layout, Packed
 from rankwell.models.shape import AttentionRule, EncoderConfig
 
 MaskForm = Literal["added", "boolean"]

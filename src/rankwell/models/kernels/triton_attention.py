@@ -27,8 +27,8 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.models.attention import Blocks, Packed
 from rankwell.models.kernels.triton_dropout import kept, readable, seed_at
+from rankwell.models.layouts import Blocks, Packed
 from rankwell.models.shape import AttentionRule
 
 RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2, "exact_match": 1}

@@ -18,7 +18,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from rankwell.models.attention import Packed
 from rankwell.models.kernels.triton_attention import (
     CODE_BITS,
     FIRST_COLUMNS,
@@ -29,6 +28,7 @@ from rankwell.models.kernels.triton_attention import (
     score_scale,
 )
 from rankwell.models.kernels.triton_dropout import kept, parts, readable, seed_at
+from rankwell.models.layouts import Packed
 
 # Depth of the loads' pipeline by head size: the way back holds more at a time than the way forward.
 STAGES = {16: 2, 32: 3, 64: 3, 128: 1}

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwell.models.attention import Layout, Packed
 from rankwell.models.encoder import ACTIVATIONS, Encoder, Layer
+from rankwell.models.layouts import Layout, Packed
 from rankwell.models.shape import EncoderConfig
 
 

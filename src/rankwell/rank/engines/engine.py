@@ -56,7 +56,7 @@ class Loaded:
 # Each module has a function load(folder, changes, options) -> Loaded; none is imported before it is asked for, because
 # only the first may import torch.
 BACKENDS = {
-    "torch": "rankwell.rank.engines.torch_engine",
+    "torch": "rankwell.rank.engines.torch_loading",
     "onnx": "rankwell.rank.engines.onnx_engine",
     "openvino": "rankwell.rank.engines.openvino_engine",
 }

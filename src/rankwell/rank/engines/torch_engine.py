@@ -13,11 +13,10 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.shape import AttentionRule
 
 if TYPE_CHECKING:
-    from rankwell.rank.engines.engine import Loaded, Logits
+    from rankwell.rank.engines.engine import Logits
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 CPU_BUDGET = 2048
@@ -60,19 +59,6 @@ def lane_threads(lanes: int) -> ThreadPoolExecutor:
             torch.set_num_threads(own)
             _threads[lanes] = pool
         return _threads[lanes]
-
-
-def load(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
-    """A checkpoint folder on a torch device; ``options`` are those of :class:`TorchEngine`."""
-    from rankwell.models.checkpoints.folders import load_checkpoint
-    from rankwell.rank.documents.entailment import is_entailment, load_entailment
-    from rankwell.rank.engines.engine import Loaded
-
-    if is_entailment(folder):
-        return load_entailment(folder, changes, options)
-    model, tokenizer, config = load_checkpoint(folder, **changes)
-    engine = TorchEngine(model, config.attention, **options)
-    return Loaded(engine, tokenizer, config, model.encoder.config.type_vocab_size)
 
 
 class TorchEngine:

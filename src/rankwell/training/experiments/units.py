@@ -9,22 +9,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import write_run
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.training.data.prepare import Collection, Prepared, Split, open_collection, open_split
+from rankwell.training.experiments.suite import Suite
 from rankwell.training.experiments.tables import DEV, file_name
 from rankwell.training.recipe import Recipe
 from rankwell.training.results import evaluate_split, measured_run, measures_of
 from rankwell.training.run import Say, Trained, run_recipe
 from rankwell.training.stage import StageKind
 from rankwell.training.stage_store import process_count, process_number
-
-if TYPE_CHECKING:
-    from rankwell.training.experiments.experiment import Suite
 
 
 @dataclass(frozen=True)

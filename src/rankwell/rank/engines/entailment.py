@@ -65,7 +65,7 @@ def is_entailment(folder: Path) -> bool:
 
 
 def load_entailment(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
-    """A folder that :func:`is_entailment`, as :func:`rankwell.rank.engines.torch_engine.load` loads a ranker's."""
+    """A folder that :func:`is_entailment`, as ``torch_loading.load`` loads a ranker's."""
     from rankwell.models.heads import load_classifier
 
     column = _column(folder)

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.inputs.windows import Windows  # noqa: E402
-from rankwell.rank.documents.entailment import against_the_rest, is_entailment  # noqa: E402
+from rankwell.rank.engines.entailment import against_the_rest, is_entailment  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 LABELS = ("contradiction", "entailment", "neutral")
