@@ -234,9 +234,16 @@ def _engine(work: Work) -> dict[str, Any]:
 def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced:
     """Drop the candidates that are probably relevant though nobody judged them; leaves an audit."""
     ranker = load_ranker(work)
-    _doubt_judge(work, ranker)
     documents = ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents)
+    if doubt := _doubt(work, ranker):
+        trusted = options.judge == "any"
+        chosen = "what it drops is rarely noise" if trusted else "nothing is dropped (judge: any would)"
+        warnings.warn(f"noise reduction: {doubt}; {chosen}. Train it longer, or leave denoise out", stacklevel=2)
+        if not trusted:
+            write_candidates(candidates, folder / "candidates.run.gz")
+            figures = {"queries": len(candidates.qids), "candidates": len(candidates), "noise": 0, "judge": doubt}
+            return Produced(candidates=folder / "candidates.run.gz", figures=figures)
     if options.cross_fit:
         fold = _Folds(work, folder, documents)
         p = cross_fit(candidates, options.cross_fit, work.seed, fold)
@@ -249,21 +256,19 @@ def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced
     return Produced(candidates=folder / "candidates.run.gz", figures=audit.figures())
 
 
-def _doubt_judge(work: Work, ranker: _Ranker) -> None:
-    """Warn where the model that is to judge ranks worse than what found the candidates: it drops hard negatives."""
+def _doubt(work: Work, ranker: _Ranker) -> str | None:
+    """Why the model that is to judge should not: it ranks worse than what found the candidates. Or None."""
     done = _judge(work)
     assert isinstance(done.stage.options, PointwiseOptions)
     reached = done.produced.figures.get("best validation")
     validation = ranking_validation(work, done.stage.options, ranker)
     if reached is None or validation is None:
-        return
+        return None
     (first,) = evaluate(validation.qrels, validation.run, [validation.measure]).mean.values()
-    if reached < first:
-        warnings.warn(
-            f"noise reduction: the model of the stage {done.stage.name} has {validation.measure} {reached:.4f} on dev, "
-            f"the first stage {first:.4f}; what it drops is rarely noise: train it longer or leave denoise out",
-            stacklevel=2,
-        )
+    if reached >= first:
+        return None
+    measured = f"{validation.measure} {reached:.4f} on dev, the first stage {first:.4f}"
+    return f"the model of the stage {done.stage.name} has {measured}"
 
 
 def _judge(work: Work) -> Done:
