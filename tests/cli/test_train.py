@@ -57,6 +57,13 @@ def test_training_prints_stages_table_and_model(user: User) -> None:
     assert user.toys.calls == ["01-warm", "02-fit"]
 
 
+def test_a_ranker_below_its_first_stage_is_called_that(user: User) -> None:
+    assert "ranks worse" not in user.train("--set", "data=data", "--set", "stages.fit.share=1").output
+    poor = user.train("--set", "data=data", "--set", "stages.fit.share=0", "--resume")
+    assert "fit ranks worse than the first stage." in poor.output
+    assert "rankwell-mini" in (user.folder / "out" / "table.md").read_text()
+
+
 def test_settings_change_the_recipe(user: User) -> None:
     done = user.train("--set", "data=data", "--set", "stages.warm=off", "--set", "stages.fit.share=0.25")
     assert "stage 1 of 1, fit" in done.output

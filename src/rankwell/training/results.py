@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.significance import holm
 from rankwell.evaluation.tables import TEST_NAMES, Cell, Table, figure_cell, name_cell
+from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.data.prepare import Split
 from rankwell.training.recipe import Recipe
 from rankwell.training.stage import Produced, StageKind, Work
@@ -122,8 +123,20 @@ def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Tab
         notes = (
             f"* differs from the row before it at p < {LEVEL:g}: {TEST_NAMES['t']}, two-sided, Holm-corrected over "
             f"{len(contrasts)} comparisons; {len(split.qrels)} queries of {split.name}, seed {recipe.seed}",
+            *_disappointment(rows, measures[0]),
         )
     return Table(("stage", *map(str, measures), "seconds"), tuple(lines), notes=notes, data=data)
+
+
+def _disappointment(rows: Sequence[Row], measure: Measure) -> Iterator[str]:
+    """A line for whoever trained in vain."""
+    measured = [row for row in rows if row.evaluation is not None]
+    first, last = (row.evaluation.mean[str(measure)] if row.evaluation else 0.0 for row in (measured[0], measured[-1]))
+    if last < first:
+        yield (
+            f"{measured[-1].name} ranks worse than the first stage. Some hundred judged queries are too few for most "
+            f"recipes: take more of them or more epochs, blend, or use {DEFAULT} as it comes"
+        )
 
 
 def _cells(
