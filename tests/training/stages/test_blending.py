@@ -85,6 +85,12 @@ def test_each_query_has_the_shares_that_were_chosen_without_it(
     np.testing.assert_allclose(found.mean["RR@10"], record["cross_validated"], atol=1e-6)
 
 
+def test_a_ranker_without_a_share_is_told(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    # All or nothing: BM25 is better than a model of two steps.
+    with pytest.warns(UserWarning, match="similarity and first stage rank dev best without listwise"):
+        run_recipe(make_recipe(tiny_bi_encoder, "stages.blend.step=1"), STAGES, tmp_path / "out", device="cpu")
+
+
 def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, Trained]) -> None:
     out, _ = trained
     (listwise,) = (out / "stages").glob("*-listwise-*")

@@ -10,6 +10,7 @@ different queries. The stage leaves the checkpoint as it is, and beside it
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 from rankwell.core.errors import InputError, RankwellError
@@ -63,6 +64,13 @@ def blend(work: Work, options: BlendOptions, folder: Path) -> Produced:
     )
     write_run(tuning.held_out, folder / HELD_OUT)
     shares = dict(zip(runs, tuning.best.weights, strict=True))
+    if not tuning.best.weights[0]:
+        ranker, *others = runs
+        warnings.warn(
+            f"the blend: {' and '.join(others)} rank dev best without {ranker}, which has no share; "
+            "it has learned too little to help: take more judged queries or more epochs",
+            stacklevel=2,
+        )
     write_json(folder / BLEND, _record(tuning, shares, options, work.data.dev.digest))
     if not (folder / "model").is_dir():
         own = read_ranker_config(work.model)
