@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -238,6 +239,18 @@ def test_scores_are_exact_unless_16_bits_are_asked_for(call: Call, expected: Cal
     refused = call("--precision", "bf16", "--backend", "onnx")
     assert refused.code == 2
     assert "that of onnx is chosen by rankwell export" in refused.err
+
+
+def test_a_warning_is_one_line(call: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    bare = shutil.copytree(tiny_checkpoint, tmp_path / "bare")
+    weights = load_file(bare / "model.safetensors")
+    save_file({name: value for name, value in weights.items() if "classifier" not in name}, bare / "model.safetensors")
+    done = call(model=bare)
+    assert (done.code, done.err.count("\n")) == (0, 1)
+    assert done.err.startswith("rankwell: warning: ")
+    assert done.err.endswith("a new one is used, untrained\n")
 
 
 def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_checkpoint: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +26,8 @@ from rankwell.cli.train import train
 from rankwell.cli.tune import tune
 from rankwell.cli.types import types
 from rankwell.core.errors import RankwellError
+
+OWN = Path(__file__).parents[1]
 
 app = typer.Typer(
     name="rankwell",
@@ -53,10 +59,22 @@ def _options(
     pass
 
 
+def _show_warning(
+    usual: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *rest: Any
+) -> None:
+    """Our own are for the user, and are one line; others are about code, and stay as they are."""
+    if Path(filename).is_relative_to(OWN):
+        print(f"rankwell: warning: {message}", file=sys.stderr)
+    else:
+        usual(message, category, filename, *rest)
+
+
 def main() -> None:
     """Run the command line; what the user can mend is one line on standard error and exit code 2."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            app()
     except RankwellError as error:
         print(f"rankwell: {error}", file=sys.stderr)
         sys.exit(2)
