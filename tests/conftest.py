@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import string
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,21 @@ def tiny_bi_encoder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: P
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
     return folder
+
+
+@pytest.fixture
+def interpret() -> Callable[..., str]:
+    """Runs a file's tests with Triton's interpreter, and gives their outcomes, a letter each.
+
+    The interpreter must be chosen before Triton is first imported, so they run in a process of their own.
+    """
+    pytest.importorskip("triton")
+
+    def run(file: str, *arguments: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", file, *arguments]
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+        return done.stdout.split()[0]
+
+    return run

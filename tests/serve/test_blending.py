@@ -18,7 +18,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import Blend, PassageVectors
-from rankwell.rank.fusion import Fusion, joining
+from rankwell.rank.fusion import Fusion, interpolation
 from rankwell.rank.pipeline import First, Fuse, Rerank, Stage
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
@@ -28,6 +28,7 @@ from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
 QUERY = "bogue in the river"
+THREE = Fusion("linear", (0.3, 0.5, 0.2), "z-score")
 
 
 def started(index: Path | None, models: tuple[Path, ...], shares: Fusion, encoder: Path | None = None) -> Any:
@@ -49,12 +50,11 @@ def pipeline_scores(index: Path, model: Path, join: Stage) -> dict[str, float]:
 def test_three_shares_are_those_of_a_pipelines_blend(
     served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
 ) -> None:
-    shares = joining(0.2, 0.5, "z-score")
-    with started(served_index, (tiny_checkpoint,), shares, tiny_bi_encoder) as client:
+    with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder) as client:
         found = search(client)
         told = client.get("/ready").json()["blend"]
     encoder = BiEncoder.from_pretrained(str(tiny_bi_encoder))
-    expected = pipeline_scores(served_index, tiny_checkpoint, Blend(encoder, shares, depth=20))
+    expected = pipeline_scores(served_index, tiny_checkpoint, Blend(encoder, THREE, depth=20))
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, abs=1e-4)
     assert told == {"shares": {"model": 0.3, "similarity": 0.5, "bm25": 0.2}, "normalise": "z-score"}
@@ -63,7 +63,7 @@ def test_three_shares_are_those_of_a_pipelines_blend(
 
 
 def test_two_shares_need_no_bi_encoder(served_index: Path, tiny_checkpoint: Path) -> None:
-    shares = joining(0.7, None, "min-max")
+    shares = interpolation(0.7)
     with started(served_index, (tiny_checkpoint,), shares) as client:
         found = search(client)
         told = client.get("/ready").json()["blend"]["shares"]
@@ -77,7 +77,7 @@ def test_probabilities_and_given_texts_stay_the_models_own(
     served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
 ) -> None:
     body = {"query": QUERY, "documents": ["a fish in the river", "money in the bank"]}
-    with started(served_index, (tiny_checkpoint,), joining(0.2, 0.5, "z-score"), tiny_bi_encoder) as client:
+    with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder) as client:
         blended = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["rerank"]
         given = client.post("/rerank", json=body).json()["results"]
         nothing = client.post("/search", json={"query": "zzzz"}).json()["rerank"]
@@ -95,7 +95,7 @@ def test_requests_at_once_are_answered_as_one_by_one(
     served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
 ) -> None:
     queries = ["bees in winter", "money and insurance", "a warm river", "the city of london"] * 4
-    with started(served_index, (tiny_checkpoint,), joining(0.2, 0.5, "z-score"), tiny_bi_encoder) as client:
+    with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder) as client:
         alone = [search(client, query=query) for query in queries]
         with ThreadPoolExecutor(8) as pool:
             together = list(pool.map(lambda query: search(client, query=query), queries))
@@ -103,7 +103,7 @@ def test_requests_at_once_are_answered_as_one_by_one(
 
 
 def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint: Path) -> None:
-    shares = joining(0.5, None, "min-max")
+    shares = interpolation(0.5)
     for index, models in ((None, (tiny_checkpoint,)), (served_index, ())):
         with pytest.raises(RankwellError, match="needs an index and a model"):
             started(index, models, shares)

@@ -158,7 +158,7 @@ def rerank(
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.dense import Blend
     from rankwell.rank.engines.precision import engine_options
-    from rankwell.rank.fusion import joining
+    from rankwell.rank.fusion import told_shares
     from rankwell.rank.opening import AnyRanker, open_ranker
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker
@@ -172,10 +172,8 @@ def rerank(
         raise InputError(out, None, "is a folder, expected a file to write")
     if device is not None and backend != "torch":
         raise RankwellError(f"--device is for the backend torch, not {backend}")
-    if encoder is not None and blend is None:
-        raise RankwellError("--encoder needs --blend, its share of the score")
     cluster = cluster_of(ray, workers, device, cache=cache)
-    shares = None if fuse is None and blend is None else joining(fuse or 0.0, blend, normalise)
+    shares = told_shares(fuse, blend, normalise, encoder)
     asked_windows = None if windows is None else parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}

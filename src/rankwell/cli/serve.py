@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from rankwell.serve.blending import BlendSources
 
 
 def serve(
@@ -94,8 +91,10 @@ def serve(
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
-    from rankwell.models.checkpoints.names import DEFAULT, default_lacks
+    from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_lacks
     from rankwell.rank.engines.precision import engine_options
+    from rankwell.rank.fusion import told_shares
+    from rankwell.serve.blending import BlendSources
     from rankwell.serve.experiments import check_experiments
     from rankwell.serve.limits import Batching, Limits
     from rankwell.serve.server import Address, run
@@ -103,7 +102,9 @@ def serve(
     from rankwell.serve.state import Sources
 
     check_experiments(experiment or ())
-    shares = _shares(fuse, blend, encoder, normalise, device)
+    shares = told_shares(fuse, blend, normalise, encoder)
+    similar = None if blend is None else encoder or BACKBONE
+    blending = None if shares is None else BlendSources(shares, similar, device)
     models = tuple(model or ())
     if index is None and not models and backend == "torch" and default_lacks() is None:
         models = (DEFAULT,)
@@ -119,7 +120,7 @@ def serve(
     )
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
     with _index(index, bool(model)) as folder:
-        service = Service(Sources(folder, models, backend, options, blend=shares), limits, batching)
+        service = Service(Sources(folder, models, backend, options, blend=blending), limits, batching)
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
         used = sorted(set(service.precision().values()))
@@ -127,22 +128,6 @@ def serve(
         how += " (exact ones: --precision fp32)" if "bf16" in used else ""
         typer.echo(f"rankwell: serving at http://{host}:{port}{how}", err=True)
         run(service, Address(host, port, key or None, tuple(origin or ()), tuple(experiment or ()), drain_seconds))
-
-
-def _shares(
-    fuse: float | None, blend: float | None, encoder: str | None, normalise: str, device: str | None
-) -> BlendSources | None:
-    from rankwell.core.errors import RankwellError
-    from rankwell.models.checkpoints.names import BACKBONE
-    from rankwell.rank.fusion import joining
-    from rankwell.serve.blending import BlendSources
-
-    if encoder is not None and blend is None:
-        raise RankwellError("--encoder needs --blend, its share of the score")
-    if fuse is None and blend is None:
-        return None
-    shares = joining(fuse or 0.0, blend, normalise)
-    return BlendSources(shares, None if blend is None else encoder or BACKBONE, device)
 
 
 @contextmanager

@@ -94,19 +94,24 @@ def interpolation(alpha: float, normalise: str = "min-max", missing: Literal["mi
     return Fusion("linear", (alpha, round(1 - alpha, 12)), normalise, missing)
 
 
-def joining(first: float, similar: float | None, normalise: str) -> Fusion:
-    """A model's scores with shares of the first stage's and of a bi-encoder's, as ``--fuse`` and ``--blend`` say.
+def told_shares(
+    fuse: float | None, blend: float | None, normalise: str = "min-max", encoder: str | None = None
+) -> Fusion | None:
+    """What ``--fuse``, the first stage's share, and ``--blend``, a bi-encoder's, make of a model's scores.
 
-    The runs' order is first stage, model; or model, bi-encoder, first stage where ``similar`` has a share.
+    The runs' order is first stage, model; or model, bi-encoder, first stage where there is a bi-encoder.
 
-    >>> print(joining(0.1, 0.3, "z-score"))
+    >>> print(told_shares(0.1, 0.3, "z-score"))
     linear 0.6:0.3:0.1 z-score
     """
-    if similar is None:
-        return interpolation(first, normalise)
-    if min(first, similar) < 0 or first + similar > 1:
-        raise RankwellError(f"--fuse {first:g} and --blend {similar:g}: two shares of 1, expected 0 or more, at most 1")
-    return Fusion("linear", (round(1 - first - similar, 12), similar, first), normalise)
+    if blend is None:
+        if encoder is not None:
+            raise RankwellError("--encoder needs --blend, its share of the score")
+        return None if fuse is None else interpolation(fuse, normalise)
+    first = fuse or 0.0
+    if min(first, blend) < 0 or first + blend > 1:
+        raise RankwellError(f"--fuse {first:g} and --blend {blend:g}: two shares of 1, expected 0 or more, at most 1")
+    return Fusion("linear", (round(1 - first - blend, 12), blend, first), normalise)
 
 
 def rank_fusion(runs: int = 2, k: float = 60.0) -> Fusion:

@@ -130,11 +130,11 @@ def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Tab
 
 def _disappointment(rows: Sequence[Row], measure: Measure) -> Iterator[str]:
     """A line for whoever trained in vain."""
-    measured = [row for row in rows if row.evaluation is not None]
-    first, last = (row.evaluation.mean[str(measure)] if row.evaluation else 0.0 for row in (measured[0], measured[-1]))
+    measured = [(row.evaluation.mean[str(measure)], row.name) for row in rows if row.evaluation is not None]
+    (first, _), (last, name) = measured[0], measured[-1]
     if last < first:
         yield (
-            f"{measured[-1].name} ranks worse than the first stage. Some hundred judged queries are too few for most "
+            f"{name} ranks worse than the first stage. Some hundred judged queries are too few for most "
             f"recipes: take more of them or more epochs, blend, or use {DEFAULT} as it comes"
         )
 

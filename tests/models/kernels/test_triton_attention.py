@@ -1,15 +1,13 @@
 """The Triton kernels against the definition of the attention rules.
 
-Without a GPU the kernels run in Triton's interpreter. It must be chosen before Triton is first imported, so one test
-runs this file again in a process of its own; there the others run.
+Without a GPU the kernels run in Triton's interpreter: one test runs this file again in a process of its own, and there
+the others run.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -32,12 +30,8 @@ SMALL = Blocks(16, 16, 1, 1)  # small blocks meet their boundaries in short sequ
 
 
 @pytest.mark.skipif(INTERPRETED, reason="this is the process it starts")
-def test_the_kernels_hold_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    outcomes = done.stdout.split()[0]
+def test_the_kernels_hold_in_the_interpreter(interpret: Callable[..., str]) -> None:
+    outcomes = interpret(__file__)
     assert outcomes.count(".") > 10
     assert outcomes.count("s") == 3  # this test and the two of the compiler
 

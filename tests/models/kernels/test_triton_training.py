@@ -1,16 +1,14 @@
 """Gradients and dropout of the Triton kernels against torch's on the padded grid.
 
-Without a GPU the kernels run in Triton's interpreter. It must be chosen before Triton is first imported, so one test
-runs this file again in a process of its own; there the others run.
+Without a GPU the kernels run in Triton's interpreter: one test runs this file again in a process of its own, and there
+the others run.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,12 +32,8 @@ COMPILED = ("_query_gradient_kernel", "_key_value_gradient_kernel")
 
 
 @pytest.mark.skipif(INTERPRETED, reason="this is the process it starts")
-def test_the_gradients_hold_in_the_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__))]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    outcomes = done.stdout.split()[0]
+def test_the_gradients_hold_in_the_interpreter(interpret: Callable[..., str]) -> None:
+    outcomes = interpret(__file__)
     assert outcomes.count(".") > 10
     assert outcomes.count("s") == 1 + len(COMPILED)  # this test and those of the compiler
 

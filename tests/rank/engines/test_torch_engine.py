@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,13 +151,9 @@ class TestOutOfMemory:
 
 
 @pytest.mark.skipif(KERNELS_RUN, reason="the kernels run in this process")
-def test_packed_batches_hold_in_tritons_interpreter() -> None:
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(Path(__file__)), "-k", "TestPacked"]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert done.stdout.split()[0].count(".") >= 7
+def test_packed_batches_hold_in_tritons_interpreter(interpret: Callable[..., str]) -> None:
+    outcomes = interpret(__file__, "-k", "TestPacked")
+    assert outcomes.count(".") >= 7
 
 
 @pytest.mark.skipif(not KERNELS_RUN, reason="no GPU, no interpreter")
