@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+# Tests compare to many digits, so they compute on the CPU; those of a GPU ask for it.
+os.environ["RANKWELL_DEVICE"] = "cpu"
+
 # A small uncased WordPiece vocabulary: whole words of the usual kind, the pieces of the papers' out-of-vocabulary words
 # (bogue, bogus, insouciantly, numeric), and the alphabet with its ## forms, so that any ASCII word has pieces.
 _WORDS = """
@@ -116,6 +119,8 @@ def interpret() -> Callable[..., str]:
     The interpreter must be chosen before Triton is first imported, so they run in a process of their own.
     """
     pytest.importorskip("triton")
+    if pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("the kernels run on the GPU itself")
 
     def run(file: str, *arguments: str) -> str:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", file, *arguments]

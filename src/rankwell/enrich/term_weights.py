@@ -29,6 +29,7 @@ from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_object
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import chosen_device
 from rankwell.models.heads import TokenWeightModel, load_token_weights
 from rankwell.models.placing import Batch, Placer, packed_blocks
 
@@ -156,7 +157,7 @@ class TermWeigher:
         self.max_length = max_length or min(limit, tokenizer.max_length or MAX_LENGTH)
         if not 8 <= self.max_length <= limit:
             raise RankwellError(f"windows of {self.max_length} tokens; this model takes 8 to {limit}")
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = chosen_device(device)
         on_gpu = self.device.type == "cuda"
         dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
         self.tokenizer = tokenizer

@@ -29,6 +29,7 @@ from rankwell.models.checkpoints.config import read_object
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.foreign import ForeignEncoder
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import chosen_device
 from rankwell.models.encoder import Encoder
 from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.sdnet.word_features import encoder_digest
@@ -70,7 +71,7 @@ class BiEncoder:
         budget: int | None = None,
         name: str = "",
     ):
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = chosen_device(device)
         on_gpu = self.device.type == "cuda"
         dtype = dtype or (torch.float16 if on_gpu else torch.float32)
         self.encoder = encoder.eval().requires_grad_(False).to(self.device, dtype)

@@ -27,6 +27,7 @@ from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.processor import is_fast_in_bf16
 from rankwell.core.progress import track
+from rankwell.models.devices import chosen_device
 from rankwell.models.graphs import GraphedEncoder
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule
@@ -365,10 +366,10 @@ def start_processes(device: str | None) -> Any:
         from accelerate import PartialState
     except ImportError:
         raise MissingExtraError("accelerate", "train", "training") from None
-    wants_cpu = device == "cpu" or (device is None and not torch.cuda.is_available())
-    state = PartialState(cpu=wants_cpu)
+    chosen = chosen_device(device)
+    state = PartialState(cpu=chosen.type == "cpu")
     if device is not None and state.num_processes == 1:
-        state.device = torch.device(device)
+        state.device = chosen
     return state
 
 

@@ -24,6 +24,7 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
         (tmp_path / "cpuinfo").write_text(text)
         monkeypatch.setattr("rankwell.core.processor.CPU_INFO", tmp_path / "cpuinfo")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        monkeypatch.delenv("RANKWELL_DEVICE", raising=False)
         return tmp_path / "cpuinfo"
 
     return describe

@@ -22,6 +22,7 @@ from rankwell.rank.engines.torch_engine import TorchEngine
 
 RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
 KERNELS_RUN = INTERPRETED or torch.cuda.is_available()
 
 
@@ -161,36 +162,40 @@ class TestPacked:
     @pytest.mark.parametrize("rule", RULES)
     def test_packed_is_the_grid(self, rule: AttentionRule) -> None:
         sequences, model = random_sequences(LENGTHS), random_model()
-        expected = TorchEngine(model, rule, dtype=torch.float32, packed=False).logits(sequences)
+        expected = TorchEngine(model, rule, device=DEVICE, dtype=torch.float32, packed=False).logits(sequences)
         # Budgets that cut the sequences into several batches, one of them a single sequence over the budget.
-        engine = TorchEngine(model, rule, dtype=torch.float32, packed=True, budget=32)
+        engine = TorchEngine(model, rule, device=DEVICE, dtype=torch.float32, packed=True, budget=32)
         assert engine.packed
         assert engine.logits(sequences) == pytest.approx(expected, abs=2e-5)
 
     def test_bf16_rounds_and_no_more(self) -> None:
         sequences = random_sequences(LENGTHS)
-        expected = TorchEngine(random_model(), "strm", dtype=torch.float32, packed=False).logits(sequences)
-        grid = TorchEngine(random_model(), "strm", dtype=torch.bfloat16, packed=False).logits(sequences)
-        engine = TorchEngine(random_model(), "strm", dtype=torch.bfloat16, packed=True)
+        expected = TorchEngine(random_model(), "strm", device=DEVICE, dtype=torch.float32, packed=False).logits(
+            sequences
+        )
+        grid = TorchEngine(random_model(), "strm", device=DEVICE, dtype=torch.bfloat16, packed=False).logits(sequences)
+        engine = TorchEngine(random_model(), "strm", device=DEVICE, dtype=torch.bfloat16, packed=True)
         found = engine.logits(sequences)
         assert np.abs(found - expected).max() < 2 * np.abs(grid - expected).max() + 0.05
 
     def test_gelu_within_the_product(self) -> None:
         # On a GPU it is the one with tanh; torch's product on the CPU takes the exact one.
-        model = random_model(act="gelu_new" if torch.cuda.is_available() else "gelu")
+        model = random_model(act="gelu_new" if DEVICE == "cuda" else "gelu")
         sequences = random_sequences(LENGTHS)
-        exact = TorchEngine(model, "full", dtype=torch.float32, packed=False).logits(sequences)
-        joined = TorchEngine(model, "full", dtype=torch.float32, packed=True, joined_gelu=True).logits(sequences)
+        exact = TorchEngine(model, "full", device=DEVICE, dtype=torch.float32, packed=False).logits(sequences)
+        joined = TorchEngine(model, "full", device=DEVICE, dtype=torch.float32, packed=True, joined_gelu=True).logits(
+            sequences
+        )
         assert joined == pytest.approx(exact, abs=2e-5)
 
     def test_the_budget_is_halved_once_and_loudly(self, monkeypatch: pytest.MonkeyPatch) -> None:
         sequences, model = random_sequences([8] * 4), random_model()
-        engine = TorchEngine(model, "strm", dtype=torch.float32, packed=True, budget=16)
+        engine = TorchEngine(model, "strm", device=DEVICE, dtype=torch.float32, packed=True, budget=16)
         sizes: list[int] = []
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, sizes))
         with pytest.warns(UserWarning, match="out of GPU memory; going on with 8 tokens at a time"):
             found = engine.logits(sequences)
-        expected = TorchEngine(model, "strm", dtype=torch.float32, packed=False).logits(sequences)
+        expected = TorchEngine(model, "strm", device=DEVICE, dtype=torch.float32, packed=False).logits(sequences)
         assert found == pytest.approx(expected, abs=2e-5)
         assert sizes == [16, 8, 8, 8, 8]
 
@@ -198,7 +203,7 @@ class TestPacked:
         sequences = random_sequences([4])
         sequences.words[:] = 1 << 15
         with pytest.raises(RankwellError, match="over 32,768 words"):
-            TorchEngine(random_model(), "strm", dtype=torch.float32, packed=True).logits(sequences)
+            TorchEngine(random_model(), "strm", device=DEVICE, dtype=torch.float32, packed=True).logits(sequences)
 
 
 def test_heads_the_kernels_do_not_know() -> None:

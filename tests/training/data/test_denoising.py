@@ -47,7 +47,8 @@ class Numbered:
 
 DOCUMENTS = Numbered("abcdefghij")
 QUERIES = [Query("p", "first\tquery"), Query("q", "second query")]
-RELEVANT, NON_RELEVANT, CLEAN, LAST, NOISE, EASY, ALONE = REASONS
+RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = REASONS
+ANY_NUMBER = Denoising(most=1)
 
 
 def make(grades: list[list[int]]) -> Candidates:
@@ -65,11 +66,24 @@ def reasons(audit: Audit) -> list[str]:
 
 def test_unjudged_candidates_above_the_threshold_are_dropped() -> None:
     candidates = make([[1, UNJUDGED, 0, UNJUDGED, UNJUDGED]])
-    kept, audit = denoise(candidates, np.array([0.99, 0.91, 0.99, 0.9, 0.1], np.float32))
+    kept, audit = denoise(candidates, np.array([0.99, 0.91, 0.99, 0.9, 0.1], np.float32), ANY_NUMBER)
     assert reasons(audit) == [RELEVANT, NOISE, NON_RELEVANT, CLEAN, CLEAN]
     assert kept.documents.tolist() == [0, 2, 3, 4]
     assert kept.scores.tolist() == [0, -2, -3, -4]
     assert audit.rate == pytest.approx(1 / 3)
+
+
+def test_where_too_many_are_above_the_threshold_none_is_noise() -> None:
+    candidates = make([[1, UNJUDGED, UNJUDGED, UNJUDGED, UNJUDGED]])
+    p = np.array([0.9, 0.95, 0.2, 0.1, 0.3], np.float32)
+    believed, audit = denoise(candidates, p, Denoising(most=0.25))
+    assert (believed.documents.tolist(), audit.rate, audit.doubted) == ([0, 2, 3, 4], 0.25, 0)
+    kept, audit = denoise(candidates, p, Denoising(most=0.24))
+    assert (kept.documents.tolist(), audit.rate, audit.doubted) == ([0, 1, 2, 3, 4], 0, 0.25)
+    assert reasons(audit) == [RELEVANT, DOUBTED, CLEAN, CLEAN, CLEAN]
+    assert audit.summary().endswith("; 1 above the threshold kept, as so many cannot be relevant")
+    listed = [line.split("\t")[4] for line in audit._lines({}, DOCUMENTS, 0)]
+    assert listed[1:] == [DOUBTED, RELEVANT]  # so that one can see for oneself
 
 
 def test_rocketqa_keeps_what_is_below_a_low_limit() -> None:
@@ -81,7 +95,7 @@ def test_rocketqa_keeps_what_is_below_a_low_limit() -> None:
 def test_the_hardest_are_the_likeliest_of_what_is_no_noise() -> None:
     candidates = make([[UNJUDGED, 1, UNJUDGED, UNJUDGED, 0, UNJUDGED], [1, UNJUDGED]])
     p = np.array([0.3, 0.0, 0.95, 0.8, 0.5, 0.5, 0.9, 0.1], np.float32)
-    kept, audit = denoise(candidates, p, Denoising(hardest=2))
+    kept, audit = denoise(candidates, p, Denoising(most=1, hardest=2))
     # Of two with equal p the one the first stage ranked higher.
     assert reasons(audit) == [EASY, RELEVANT, NOISE, CLEAN, NON_RELEVANT, EASY, RELEVANT, CLEAN]
     assert kept.lengths.tolist() == [3, 2]
@@ -91,7 +105,7 @@ def test_the_hardest_are_the_likeliest_of_what_is_no_noise() -> None:
 def test_a_query_keeps_its_least_likely_negative() -> None:
     candidates = make([[UNJUDGED, 1, UNJUDGED, UNJUDGED], [1, UNJUDGED]])
     p = np.array([0.97, 0.9, 0.95, 0.96, 0.9, 0.1], np.float32)
-    kept, audit = denoise(candidates, p)
+    kept, audit = denoise(candidates, p, ANY_NUMBER)
     assert reasons(audit)[:4] == [NOISE, RELEVANT, LAST, NOISE]
     assert kept.lengths.tolist() == [2, 2]
     assert audit.figures()["queries that keep one negative"] == 1
@@ -101,7 +115,7 @@ def test_a_query_keeps_its_least_likely_negative() -> None:
 def test_or_such_a_query_is_left_out() -> None:
     candidates = make([[UNJUDGED, 1], [1, UNJUDGED]])
     p = np.array([0.97, 0.9, 0.9, 0.1], np.float32)
-    kept, audit = denoise(candidates, p, Denoising(keep_one=False))
+    kept, audit = denoise(candidates, p, Denoising(most=1, keep_one=False))
     assert kept.qids == ("q1",)
     assert kept.documents.tolist() == [2, 3]
     assert reasons(audit) == [NOISE, ALONE, RELEVANT, CLEAN]
@@ -110,22 +124,23 @@ def test_or_such_a_query_is_left_out() -> None:
         "noise: 1 of 2 unjudged candidates (50.00%), in 1 of 2 queries; 1 queries left out, without a negative"
     )
     with pytest.raises(RankwellError, match="leaves no query with a negative"):
-        denoise(candidates, np.ones(4, np.float32), Denoising(keep_one=False))
+        denoise(candidates, np.ones(4, np.float32), Denoising(most=1, keep_one=False))
 
 
 @given(
     st.lists(st.lists(st.sampled_from([UNJUDGED, UNJUDGED, 0, 1, 2]), max_size=6), min_size=1, max_size=5),
     st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    st.sampled_from([0.2, 1.0]),
     st.sampled_from([None, 0.1, 0.6]),
     st.sampled_from([None, 1, 3]),
     st.randoms(use_true_random=False),
 )
 def test_what_was_judged_is_never_noise_and_no_query_loses_all(
-    grades: list[list[int]], threshold: float, below: float | None, hardest: int | None, random: object
+    grades: list[list[int]], threshold: float, most: float, below: float | None, hardest: int | None, random: object
 ) -> None:
     candidates = make([[*own, 1, UNJUDGED] for own in grades])
     p = np.array([random.choice([0, 0.1, 0.5, 0.55, 0.9, 0.95, 1]) for _ in range(len(candidates))], np.float32)  # type: ignore[attr-defined]
-    kept, audit = denoise(candidates, p, Denoising(threshold, below, hardest))
+    kept, audit = denoise(candidates, p, Denoising(threshold, most, below, hardest))
     assert set(candidates.documents[candidates.relevant]) <= set(kept.documents)
     noise = candidates.documents[audit.noise]
     assert (candidates.grades[noise] == UNJUDGED).all()
@@ -149,7 +164,7 @@ def test_probabilities_are_checked() -> None:
         denoise(candidates, np.array([0.5]))
 
 
-@pytest.mark.parametrize("options", [{"threshold": 1.1}, {"keep_below": -1}, {"hardest": 0}])
+@pytest.mark.parametrize("options", [{"threshold": 1.1}, {"most": 2}, {"keep_below": -1}, {"hardest": 0}])
 def test_options_are_checked(options: dict[str, float]) -> None:
     with pytest.raises(RankwellError, match=f"{next(iter(options))} is .*, expected"):
         Denoising(**options)  # type: ignore[arg-type]
@@ -169,7 +184,7 @@ QRELS = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
 def test_the_audit_lists_what_was_dropped_first(tmp_path: Path) -> None:
     candidates = found()
     assert candidates.names(candidates.documents) == list("abcdief")
-    _, audit = denoise(candidates, np.array([0.93, 0.7, 0.2, 0.98, 0.5, 0.99, 1.0], np.float32))
+    _, audit = denoise(candidates, np.array([0.93, 0.7, 0.2, 0.98, 0.5, 0.99, 1.0], np.float32), ANY_NUMBER)
     audit.write(tmp_path, QUERIES, DOCUMENTS)
     header, *lines = gzip.decompress((tmp_path / "audit.tsv.gz").read_bytes()).decode().splitlines()
     assert tuple(header.split("\t")) == AUDIT_COLUMNS
@@ -185,12 +200,18 @@ def test_the_audit_lists_what_was_dropped_first(tmp_path: Path) -> None:
     assert figures["noise a query"] == {"mean": 1.0, "most": 2}
     assert figures["queries with noise"] == 1
     assert figures["reasons"][RELEVANT] == 3
-    assert figures["options"] == {"threshold": 0.9, "keep_below": None, "hardest": None, "keep_one": True}
+    assert figures["options"] == {
+        "threshold": 0.9,
+        "most": 1,
+        "keep_below": None,
+        "hardest": None,
+        "keep_one": True,
+    }
     assert sorted(path.name for path in tmp_path.iterdir()) == ["audit.json", "audit.tsv.gz"]
 
 
 def test_the_audit_can_be_short(tmp_path: Path) -> None:
-    _, audit = denoise(found(), np.array([0.93, 0.7, 0.2, 0.3, 0.5, 0.99, 1.0], np.float32))
+    _, audit = denoise(found(), np.array([0.93, 0.7, 0.2, 0.3, 0.5, 0.99, 1.0], np.float32), ANY_NUMBER)
     for most, docids in ((1, "afebid"), (None, "afebidc"), (0, "afebi")):
         audit.write(tmp_path, QUERIES, DOCUMENTS, most=most)
         lines = gzip.decompress((tmp_path / "audit.tsv.gz").read_bytes()).decode().splitlines()[1:]
@@ -209,7 +230,7 @@ def test_an_audit_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_kept_candidates_are_read_back_the_same(tmp_path: Path) -> None:
-    kept, _ = denoise(found(), np.array([0.93, 0.7, 0.2, 0.1, 0.5, 0.99, 1.0], np.float32))
+    kept, _ = denoise(found(), np.array([0.93, 0.7, 0.2, 0.1, 0.5, 0.99, 1.0], np.float32), ANY_NUMBER)
     path = tmp_path / "candidates.run.gz"
     write_candidates(kept, path)
     again = read_candidates(path, QUERIES, QRELS, DOCUMENTS)
@@ -273,7 +294,7 @@ def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:
     perfect = np.array([0.97 if texts_of[d] in answers[q] else 0.03 for q, d in zip(qids, names, strict=True)])
     planted = [d.startswith("copy-") and texts_of[d] in answers[q] for q, d in zip(qids, names, strict=True)]
 
-    kept, audit = denoise(candidates, perfect)
+    kept, audit = denoise(candidates, perfect, ANY_NUMBER)
     assert audit.noise.tolist() == planted
     assert sum(planted) > 100
     write_candidates(kept, tmp_path / "candidates.run.gz")

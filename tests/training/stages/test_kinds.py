@@ -6,6 +6,7 @@ import gzip
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,35 +153,29 @@ def test_a_second_call_does_nothing_and_an_edited_stage_is_done_again(
 
 def test_cross_fitting_trains_a_model_for_each_fold(trained: tuple[Path, Trained], data: Path, start: Path) -> None:
     changes = {"stages.denoise.cross_fit": 2, "stages.listwise": "off", "stages.pointwise.epochs": 1}
-    changes["stages.denoise.judge"] = "any"
     run(data, start, trained[0].parent / "folds", **changes)
     (folder,) = (trained[0].parent / "folds" / "stages").glob("*-denoise-*")
     assert sorted(path.name for path in folder.glob("fold-*")) == ["fold-0", "fold-1"]
     assert json.loads((folder / "audit.json").read_text())["candidates"] > 0
 
 
-def test_a_judge_that_ranks_worse_than_the_first_stage_is_not_trusted(
-    trained: tuple[Path, Trained], data: Path, start: Path, tmp_path: Path
+def test_a_judge_that_takes_too_many_for_relevant_is_not_believed(
+    trained: tuple[Path, Trained], data: Path, start: Path
 ) -> None:
-    def doubts(out: Path, **changes: object) -> list[str]:
-        usual = {"stages.listwise": "off", "stages.denoise.threshold": 0.0}
+    def noise(most: float) -> tuple[list[str], dict[str, Any]]:
+        changes = {"stages.listwise": "off", "stages.denoise.threshold": 0.0, "stages.denoise.most": most}
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            run_recipe(small_recipe(data, start, **usual, **changes), STAGES, out, device="cpu")
-        return [str(one.message) for one in told if str(one.message).startswith("noise reduction")]
+            result = run_recipe(small_recipe(data, start, **changes), STAGES, trained[0], device="cpu")
+        figures = result.work.done[-1].produced.figures
+        return [str(one.message) for one in told if str(one.message).startswith("noise reduction")], dict(figures)
 
-    def noise(out: Path) -> int:
-        (folder,) = (out / "stages").glob("*-denoise-*")
-        return int(json.loads((folder / "stage.json").read_text())["produced"]["figures"]["noise"])
-
-    assert doubts(trained[0]) == []  # its pointwise stage is there already, and is a good one
-    poor = {"stages.pointwise.epochs": 1}
-    (doubt,) = doubts(tmp_path / "poor", **poor)
-    assert "the stage pointwise has RR@10 0." in doubt
-    assert "nothing is dropped" in doubt
-    (doubt,) = doubts(tmp_path / "trusted", **poor, **{"stages.denoise.judge": "any"})
-    assert "rarely noise" in doubt
-    assert (noise(tmp_path / "poor"), noise(tmp_path / "trusted") > 0) == (0, True)
+    said, figures = noise(1)
+    assert said == []
+    assert figures["noise rate"] > 0.9  # each query keeps one
+    (said,), figures = noise(0.5)
+    assert "drops nothing: 100.0% of the unjudged candidates have p above 0" in said
+    assert (figures["noise"], figures["doubted rate"]) == (0, 1)
 
 
 def test_duo_compares_what_mono_ranked_best(data: Path, start: Path, tmp_path: Path) -> None:

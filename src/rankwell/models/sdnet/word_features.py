@@ -23,6 +23,7 @@ from rankwell.inputs.batching import take_sequences, token_batches
 from rankwell.inputs.words import Rows, Vocabulary, WordRows, lay_out_words, match_features
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import chosen_device
 from rankwell.models.encoder import Encoder
 from rankwell.models.placing import Batch, Placer
 from rankwell.models.sdnet.network import WordBatch
@@ -95,7 +96,7 @@ class FeatureEncoder:
         if layers is not None and not 1 <= layers <= known:
             raise RankwellError(f"{layers} layers of an encoder that has {known}, its embeddings included")
         self.layers = layers or known
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = chosen_device(device)
         self.encoder = encoder.eval().requires_grad_(False).to(self.device, torch.float32)
         self.vocabulary = vocabulary
         self.budget = budget or (GPU_BUDGET if self.device.type == "cuda" else CPU_BUDGET)

@@ -25,6 +25,7 @@ from rankwell.inputs.batching import take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.devices import chosen_device
 from rankwell.models.largest import largest
 from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.writing.inputs import cut_passages, lay_out_passages, passage_grid
@@ -197,7 +198,7 @@ class Writer:
         device: str | None = None,
         budget: int | None = None,
     ):
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = chosen_device(device)
         on_gpu = self.device.type == "cuda"
         self.model = model.eval().to(self.device, torch.bfloat16 if on_gpu else torch.float32)
         self.tokenizer, self.max_length, self.options = tokenizer, max_length, options

@@ -28,12 +28,11 @@ def engine_options(backend: str, device: str | None = None, precision: Precision
             raise RankwellError(f"--precision is for the backend torch; that of {backend} is chosen by rankwell export")
         return options
     try:
-        import torch
+        from rankwell.models.devices import device_named
     except ImportError:
         raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
     if precision == "auto":
-        on_cpu = device.startswith("cpu") if device else not torch.cuda.is_available()
-        if not on_cpu:
+        if device_named(device).type != "cpu":
             return options  # the engine knows what is good there
         precision = "bf16" if is_fast_in_bf16() else "fp32"
     return {**options, "dtype": precision}

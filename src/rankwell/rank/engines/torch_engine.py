@@ -26,6 +26,7 @@ from torch import Tensor
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import slice_sequences, take_sequences
 from rankwell.inputs.sequences import Sequences
+from rankwell.models.devices import chosen_device
 from rankwell.models.encoder import CrossEncoder, Layer
 from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.shape import AttentionRule
@@ -87,7 +88,7 @@ class TorchEngine:
         packed: bool | None = None,
         joined_gelu: bool | None = None,
     ):
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = chosen_device(device)
         on_gpu = self.device.type == "cuda"
         chosen = DTYPES[dtype] if isinstance(dtype, str) else dtype
         dtype = chosen or (torch.bfloat16 if on_gpu else torch.float32)

@@ -29,11 +29,12 @@ from rankwell.training.data.sampling import split_folds
 Probabilities = NDArray[np.float32]
 
 # What became of a candidate, as numbers and in words. From FIRST_DROPPED on it was dropped.
-RELEVANT, NON_RELEVANT, CLEAN, LAST, NOISE, EASY, ALONE = range(7)
+RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = range(8)
 REASONS = (
     "judged relevant",
     "judged non-relevant",
     "p within the limit",
+    "p above the limit, as that of too many",
     "the query's last negative",
     "p above the limit",
     "not among the hardest",
@@ -49,22 +50,26 @@ class Denoising:
     """What is dropped.
 
     ``threshold``     unjudged candidates with a higher p(relevant) are noise (DR-BERT)
+    ``most``          where a larger share of the unjudged candidates is above the threshold, none is noise: so many
+                      are not relevant, and whoever takes them for it took hard negatives
     ``keep_below``    where given, unjudged candidates are kept only with a lower p, in place of the threshold
-                      (RocketQA: 0.1)
+                      (RocketQA: 0.1), however many are dropped
     ``hardest``       where given, only so many negatives of each query are kept, those with the highest p
     ``keep_one``      a query that would lose all its negatives keeps the one with the lowest p; otherwise the query
                       itself is left out
     """
 
     threshold: float = 0.9
+    most: float = 0.02
     keep_below: float | None = None
     hardest: int | None = None
     keep_one: bool = True
 
     def __post_init__(self) -> None:
-        for name, value in (("threshold", self.threshold), ("keep_below", self.keep_below)):
+        for name in ("threshold", "most", "keep_below"):
+            value = getattr(self, name)
             if value is not None and not 0 <= value <= 1:
-                raise RankwellError(f"{name} is {value}, expected a probability between 0 and 1")
+                raise RankwellError(f"{name} is {value}, expected a number between 0 and 1")
         if self.hardest is not None and self.hardest < 1:
             raise RankwellError(f"hardest is {self.hardest}, expected 1 or more negatives of a query")
 
@@ -93,8 +98,12 @@ class Audit:
     @property
     def rate(self) -> float:
         """The share of the unjudged candidates that are noise."""
-        unjudged = int(self.candidates.unjudged.sum())
-        return int(self.noise.sum()) / unjudged if unjudged else 0.0
+        return _share(self.noise, self.candidates.unjudged)
+
+    @property
+    def doubted(self) -> float:
+        """The share that was above the threshold and, being too large, was dropped by nobody."""
+        return _share(self.reasons == DOUBTED, self.candidates.unjudged)
 
     def figures(self) -> dict[str, Any]:
         """The numbers of the audit, as JSON holds them."""
@@ -114,6 +123,7 @@ class Audit:
             "unjudged": int(candidates.unjudged.sum()),
             "noise": int(self.noise.sum()),
             "noise rate": self.rate,
+            "doubted rate": self.doubted,
             "kept": int((~self.dropped).sum()),
             "reasons": dict(zip(REASONS, counts, strict=True)),
             "queries with noise": int((noise > 0).sum()),
@@ -131,6 +141,7 @@ class Audit:
             f"{figures['queries with noise']:,} of {figures['queries']:,} queries"
         )
         for text, count in (
+            ("above the threshold kept, as so many cannot be relevant", figures["reasons"][REASONS[DOUBTED]]),
             ("not among the hardest", figures["reasons"][REASONS[EASY]]),
             ("queries keep one negative only because it is their last", figures["queries that keep one negative"]),
             ("queries left out, without a negative", figures["queries left out"]),
@@ -155,7 +166,7 @@ class Audit:
         """The candidates that are written, in the order they are written."""
         listed = np.ones(len(self.p), np.bool_)
         if most is not None:
-            within = np.flatnonzero((self.reasons == CLEAN) | (self.reasons == EASY))
+            within = np.flatnonzero(np.isin(self.reasons, (CLEAN, EASY)))
             listed[within[_place_in_query(self.candidates, within, -self.p) >= most]] = False
         order = np.lexsort((-self.p, ~self.dropped))
         return order[listed[order]]
@@ -184,7 +195,8 @@ def denoise(
     relevant, unjudged = candidates.relevant, candidates.unjudged
     reasons = np.select([relevant, ~unjudged], [RELEVANT, NON_RELEVANT], CLEAN).astype(np.int8)
     noisy = p > options.threshold if options.keep_below is None else p >= options.keep_below
-    reasons[unjudged & noisy] = NOISE
+    too_many = options.keep_below is None and _share(unjudged & noisy, unjudged) > options.most
+    reasons[unjudged & noisy] = DOUBTED if too_many else NOISE
     if options.hardest is not None:
         left = np.flatnonzero(~relevant & (reasons < FIRST_DROPPED))
         reasons[left[_place_in_query(candidates, left, -p) >= options.hardest]] = EASY
@@ -255,6 +267,10 @@ def _probabilities(candidates: Candidates, p: NDArray[np.floating]) -> Probabili
         pair = candidates.name_pair(worst)
         raise RankwellError(f"p(relevant) of {pair} is {p[worst]:g}, expected a probability between 0 and 1")
     return p.astype(np.float32)
+
+
+def _share(some: Mask, of: Mask) -> float:
+    return int(some.sum()) / max(1, int(of.sum()))
 
 
 def _place_in_query(candidates: Candidates, some: NDArray[np.int64], key: NDArray[np.floating]) -> NDArray[np.int64]:

@@ -63,9 +63,11 @@ class DenoiseOptions(Options):
     threshold: float = Field(
         default=0.9, ge=0, le=1, description="Unjudged candidates with p(relevant) above it are dropped."
     )
-    judge: Literal["better", "any"] = Field(
-        default="better",
-        description="better: a pointwise model that ranks dev worse than the first stage drops nothing; any: it does.",
+    most: float = Field(
+        default=0.02,
+        ge=0,
+        le=1,
+        description="Where a larger share of the unjudged candidates is above it, none is dropped; 1: no limit.",
     )
     keep_below: float | None = Field(
         default=None, ge=0, le=1, description="Keep negatives only below this p(relevant), as RocketQA does with 0.1."

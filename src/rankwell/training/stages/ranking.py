@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Ranking, Run
-from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
@@ -236,39 +235,23 @@ def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced
     ranker = load_ranker(work)
     documents = ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents)
-    if doubt := _doubt(work, ranker):
-        trusted = options.judge == "any"
-        chosen = "what it drops is rarely noise" if trusted else "nothing is dropped (judge: any would)"
-        warnings.warn(f"noise reduction: {doubt}; {chosen}. Train it longer, or leave denoise out", stacklevel=2)
-        if not trusted:
-            write_candidates(candidates, folder / "candidates.run.gz")
-            figures = {"queries": len(candidates.qids), "candidates": len(candidates), "noise": 0, "judge": doubt}
-            return Produced(candidates=folder / "candidates.run.gz", figures=figures)
     if options.cross_fit:
         fold = _Folds(work, folder, documents)
         p = cross_fit(candidates, options.cross_fit, work.seed, fold)
     else:
         p = _probabilities(work, work.model, candidates)
-    limits = Denoising(options.threshold, options.keep_below, options.hardest, options.keep_one)
+    limits = Denoising(options.threshold, options.most, options.keep_below, options.hardest, options.keep_one)
     kept, audit = denoise(candidates, p, limits)
+    if audit.doubted:
+        warnings.warn(
+            f"noise reduction drops nothing: {audit.doubted:.1%} of the unjudged candidates have p above "
+            f"{options.threshold:g}, and so many are hard negatives rather than relevant (stages.denoise.most is "
+            f"{options.most:g}). Train the pointwise stage longer, raise the threshold, or leave denoise out",
+            stacklevel=2,
+        )
     audit.write(folder, work.data.train.queries, work.data.index)
     write_candidates(kept, folder / "candidates.run.gz")
     return Produced(candidates=folder / "candidates.run.gz", figures=audit.figures())
-
-
-def _doubt(work: Work, ranker: _Ranker) -> str | None:
-    """Why the model that is to judge should not: it ranks worse than what found the candidates. Or None."""
-    done = _judge(work)
-    assert isinstance(done.stage.options, PointwiseOptions)
-    reached = done.produced.figures.get("best validation")
-    validation = ranking_validation(work, done.stage.options, ranker)
-    if reached is None or validation is None:
-        return None
-    (first,) = evaluate(validation.qrels, validation.run, [validation.measure]).mean.values()
-    if reached >= first:
-        return None
-    measured = f"{validation.measure} {reached:.4f} on dev, the first stage {first:.4f}"
-    return f"the model of the stage {done.stage.name} has {measured}"
 
 
 def _judge(work: Work) -> Done:

@@ -1,0 +1,50 @@
+"""Where a model computes."""
+
+from __future__ import annotations
+
+import pytest
+
+from rankwell.core.errors import RankwellError
+
+torch = pytest.importorskip("torch")
+from rankwell.models.devices import VARIABLE, chosen_device, device_named  # noqa: E402
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them, and nothing said in the environment."""
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_gpu_is_taken_where_there_is_one() -> None:
+    assert chosen_device(None) == torch.device("cuda")
+    assert chosen_device("cuda:1") == torch.device("cuda:1")
+    assert chosen_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_the_environment_speaks_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "cpu")
+    assert chosen_device(None) == torch.device("cpu")
+    assert chosen_device("cuda") == torch.device("cuda")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_gpu_too_many() -> None:
+    with pytest.raises(RankwellError, match="device cuda:2: torch sees 2 GPUs on this machine"):
+        chosen_device("cuda:2")
+    assert device_named("cuda:2").index == 2  # another machine may have it
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(RankwellError, match="device cuda: torch sees no GPU on this machine"):
+        chosen_device("cuda")
+
+
+def test_a_name_torch_does_not_know() -> None:
+    with pytest.raises(RankwellError, match="device cud: torch knows none of that name"):
+        chosen_device("cud")
