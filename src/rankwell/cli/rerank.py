@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
+from rankwell.models.checkpoints.names import DEFAULT
 
 if TYPE_CHECKING:
     from rankwell.inputs.windows import Unit, Windows
@@ -89,12 +90,7 @@ def rerank(
             help="Add SHARE of a bi-encoder's similarity, --encoder's; what --fuse and this leave is the model's.",
         ),
     ] = None,
-    encoder: Annotated[
-        str | None,
-        typer.Option(
-            "--encoder", help="The bi-encoder of --blend: a folder, PACKAGE:FOLDER, or a name on the hub; else MiniLM."
-        ),
-    ] = None,
+    encoder: EncoderOption = None,
     normalise: Annotated[
         Literal["none", "min-max", "z-score"],
         typer.Option("--normalise", help="Of all scores, before --fuse and --blend."),
@@ -153,7 +149,6 @@ def rerank(
     from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
     from rankwell.corpus.formats.lines import writable_id
     from rankwell.inputs.windows import parse_windows
-    from rankwell.models.bi_encoder import BiEncoder
     from rankwell.models.checkpoints.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.dense import Blend
@@ -173,7 +168,8 @@ def rerank(
     if device is not None and backend != "torch":
         raise RankwellError(f"--device is for the backend torch, not {backend}")
     cluster = cluster_of(ray, workers, device, cache=cache)
-    shares = told_shares(fuse, blend, normalise, encoder)
+    check_encoder({"--encoder": encoder}, {"--blend": blend})
+    shares = told_shares(fuse, blend, normalise)
     asked_windows = None if windows is None else parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
@@ -195,7 +191,7 @@ def rerank(
         if labels and ranker.template.name != "typed":
             raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
-    similar = None if blend is None else BiEncoder.from_pretrained(encoder or BACKBONE, device=device)
+    similar = None if blend is None else open_encoder(encoder, device)
     texts = open_texts(collection, candidates)
     if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
         if isinstance(ranker, Ranker):

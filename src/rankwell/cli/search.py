@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
+from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
+
+BM25 = "BM25"
 
 
 def search(
@@ -21,11 +24,23 @@ def search(
     k2: Annotated[float | None, typer.Option("--k2", help="How slowly a term repeated in the query saturates.")] = None,
     threads: Annotated[int, typer.Option("--threads", help="0 takes every core.")] = 0,
     format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
-    tag: Annotated[str, typer.Option("--tag", help="The run's name in its last column.")] = "BM25",
+    tag: Annotated[
+        str | None, typer.Option("--tag", help="The run's name in its last column; else BM25, hybrid or dense.")
+    ] = None,
+    hybrid: Annotated[
+        float | None,
+        typer.Option(
+            "--hybrid",
+            metavar="SHARE",
+            help="Search by meaning, too: SHARE of a bi-encoder's similarity, 1 for it alone.",
+        ),
+    ] = None,
+    encoder: EncoderOption = None,
+    device: Annotated[str | None, typer.Option("--device", help="Of --hybrid: cpu, cuda, cuda:1.")] = None,
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
-    """Rank documents for each query with BM25.
+    """Rank documents for each query with BM25, or with BM25 and a bi-encoder.
 
     **Examples**
 
@@ -35,28 +50,48 @@ def search(
 
         rankwell search my-index queries.tsv --ray local --workers 4 --out bm25.run
 
-    With --ray each worker holds some of the index's segments; the run is the same.
+        rankwell search my-index queries.tsv --hybrid 0.7 --k 100 --out hybrid.run
+
+    With --hybrid both find 1,000 documents, and what either found is ranked by the sum of their standardised scores.
+    The vectors of all documents are made the first time and kept beside the index; rankwell tune --hybrid finds the
+    share. With --ray each worker holds some of the index's segments; the run is the same.
     """
+    from rankwell.core.errors import RankwellError
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, write_run
+    from rankwell.corpus.records import Run
     from rankwell.retrieve.index import Index
     from rankwell.scale.runs import remove_shards, shards_folder
     from rankwell.scale.search import ShardedIndex, search_in_shards
 
     cluster = cluster_of(ray, workers)
+    check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
+    if hybrid is not None and cluster is not None:
+        raise RankwellError("--hybrid does not go with --ray, whose workers know words only")
     opened = Index.open(index)
     asked = read_queries(queries)
-    if cluster is None:
-        run = opened.search(asked, k=k, name=tag, k1=k1, b=b, k2=k2, threads=threads or os.cpu_count() or 1)
+    bm25: dict[str, Any] = {"k1": k1, "b": b, "k2": k2}
+    config = {"k": k, **bm25, "index": opened.manifest["config_hash"]}
+    data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
+    if hybrid is not None:
+        similar = open_encoder(encoder, device)
+        from rankwell.rank.dense import DenseRanker
+        from rankwell.rank.hybrid import search_hybrid
+
+        every = threads or os.cpu_count() or 1
+        run = search_hybrid(opened, DenseRanker(similar), asked, hybrid, k=k, threads=every, **bm25)
+        run = Run(run, name=tag or run.name)
+        config |= {"hybrid": hybrid}
+        data |= {"encoder": similar.name}
+    elif cluster is None:
+        run = opened.search(asked, k=k, name=tag or BM25, threads=threads or os.cpu_count() or 1, **bm25)
     else:
         place = shards_folder(out)
         with ShardedIndex.on(cluster, index, shards=workers) as held:
-            run = search_in_shards(held, asked, place, k=k, name=tag, threads=threads or 1, k1=k1, b=b, k2=k2)
+            run = search_in_shards(held, asked, place, k=k, name=tag or BM25, threads=threads or 1, **bm25)
     write_run(run, out, format=format)
     if cluster is not None:
         remove_shards(out)
-    config = {"k": k, "k1": k1, "b": b, "k2": k2, "index": opened.manifest["config_hash"]}
-    data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
     Manifest("run", config, data).write_beside(out)
     found = sum(map(len, run.values()))
     print(f"{out}: {len(run):,} of {len(asked):,} queries, {found:,} documents")

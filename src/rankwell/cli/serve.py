@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from rankwell.cli.encoders import EncoderOption, check_encoder
+
 
 def serve(
     index: Annotated[
@@ -44,9 +46,11 @@ def serve(
             "--blend", metavar="SHARE", help="In /search, add SHARE of a bi-encoder's similarity, --encoder's."
         ),
     ] = None,
-    encoder: Annotated[
-        str | None, typer.Option("--encoder", help="The bi-encoder of --blend, as in rerank; else MiniLM.")
+    hybrid: Annotated[
+        float | None,
+        typer.Option("--hybrid", metavar="SHARE", help="Candidates by meaning, too, as in search: --encoder's share."),
     ] = None,
+    encoder: EncoderOption = None,
     normalise: Annotated[
         Literal["none", "min-max", "z-score"], typer.Option("--normalise", help="Before --fuse and --blend.")
     ] = "min-max",
@@ -88,13 +92,15 @@ def serve(
 
         rankwell serve --index my-index --model my-model --blend 0.3 --fuse 0.1 --normalise z-score
 
+        rankwell serve --index my-index --model my-model --hybrid 0.7
+
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
     from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_lacks
     from rankwell.rank.engines.precision import engine_options
     from rankwell.rank.fusion import told_shares
-    from rankwell.serve.blending import BlendSources
+    from rankwell.serve.beside import Beside
     from rankwell.serve.experiments import check_experiments
     from rankwell.serve.limits import Batching, Limits
     from rankwell.serve.server import Address, run
@@ -102,9 +108,10 @@ def serve(
     from rankwell.serve.state import Sources
 
     check_experiments(experiment or ())
-    shares = told_shares(fuse, blend, normalise, encoder)
-    similar = None if blend is None else encoder or BACKBONE
-    blending = None if shares is None else BlendSources(shares, similar, device)
+    check_encoder({"--encoder": encoder}, {"--blend": blend, "--hybrid": hybrid})
+    shares = told_shares(fuse, blend, normalise)
+    similar = None if blend is None and hybrid is None else encoder or BACKBONE
+    beside = Beside(shares, similar, device, hybrid)
     models = tuple(model or ())
     if index is None and not models and backend == "torch" and default_lacks() is None:
         models = (DEFAULT,)
@@ -120,7 +127,7 @@ def serve(
     )
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
     with _index(index, bool(model)) as folder:
-        service = Service(Sources(folder, models, backend, options, blend=blending), limits, batching)
+        service = Service(Sources(folder, models, backend, options, beside=beside), limits, batching)
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
         used = sorted(set(service.precision().values()))

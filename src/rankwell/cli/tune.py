@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
 
 
 def tune(
@@ -21,31 +23,42 @@ def tune(
     folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Decides the folds.")] = 0,
     threads: Annotated[int, typer.Option("--threads", help="0 takes every core.")] = 0,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Then also the share of a bi-encoder beside BM25, for search --hybrid.")
+    ] = False,
+    encoder: EncoderOption = None,
+    device: Annotated[str | None, typer.Option("--device", help="Of --hybrid: a torch device.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Also write the whole grid as JSON.")] = None,
 ) -> None:
-    """Find the k1 and b that rank best on development queries.
+    """Find the k1 and b that rank best on development queries, and with --hybrid a bi-encoder's share.
 
     The figure to quote is the cross-validated one: each fold is measured with the values that did best on the others.
 
-    **Example**
+    **Examples**
 
         rankwell tune my-index queries.dev.tsv qrels.dev.txt --measure nDCG@10
+
+        rankwell tune my-index queries.dev.tsv qrels.dev.txt --k1 0.9 --b 0.4 --hybrid
     """
     from rankwell.corpus.formats import read_qrels, read_queries
     from rankwell.retrieve.index import Index
     from rankwell.retrieve.tune import parse_values, tune_bm25
 
-    tuning = tune_bm25(
-        Index.open(index),
-        read_queries(queries),
-        read_qrels(qrels),
-        measure=measure,
-        k1=parse_values(k1),
-        b=parse_values(b),
-        folds=folds,
-        seed=seed,
-        threads=threads or os.cpu_count() or 1,
-    )
+    check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
+    similar = open_encoder(encoder, device) if hybrid else None
+    opened, asked, judged = Index.open(index), read_queries(queries), read_qrels(qrels)
+    how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
+    tuning = tune_bm25(opened, asked, judged, k1=parse_values(k1), b=parse_values(b), **how)
     print(tuning.table())
+    if similar is None:
+        if out:
+            tuning.write(out)
+        return
+    from rankwell.rank.dense import DenseRanker
+    from rankwell.rank.hybrid import tune_hybrid
+
+    best: dict[str, Any] = dict(zip(("k1", "b"), tuning.best, strict=True))
+    shares = tune_hybrid(opened, DenseRanker(similar), asked, judged, **best, **how)
+    print("\n" + shares.table())
     if out:
-        tuning.write(out)
+        tuning.write(out, hybrid=shares.described())

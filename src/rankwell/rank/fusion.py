@@ -94,9 +94,7 @@ def interpolation(alpha: float, normalise: str = "min-max", missing: Literal["mi
     return Fusion("linear", (alpha, round(1 - alpha, 12)), normalise, missing)
 
 
-def told_shares(
-    fuse: float | None, blend: float | None, normalise: str = "min-max", encoder: str | None = None
-) -> Fusion | None:
+def told_shares(fuse: float | None, blend: float | None, normalise: str = "min-max") -> Fusion | None:
     """What ``--fuse``, the first stage's share, and ``--blend``, a bi-encoder's, make of a model's scores.
 
     The runs' order is first stage, model; or model, bi-encoder, first stage where there is a bi-encoder.
@@ -105,8 +103,6 @@ def told_shares(
     linear 0.6:0.3:0.1 z-score
     """
     if blend is None:
-        if encoder is not None:
-            raise RankwellError("--encoder needs --blend, its share of the score")
         return None if fuse is None else interpolation(fuse, normalise)
     first = fuse or 0.0
     if min(first, blend) < 0 or first + blend > 1:

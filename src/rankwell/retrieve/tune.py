@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,15 +60,15 @@ class Tuning:
             lines.append(f"default --k1 {DEFAULT[0]:g} --b {DEFAULT[1]:g}             {means[DEFAULT]:.4f}")
         return "\n".join(lines)
 
-    def write(self, path: Path) -> None:
-        """Write the grid and the choice as JSON."""
+    def write(self, path: Path, **more: Any) -> None:
+        """Write the grid and the choice as JSON, and whatever ``more`` was tuned after them."""
         means = self.values.mean(axis=1).tolist()
         grid = [{"k1": k1, "b": b, "mean": mean} for (k1, b), mean in zip(self.settings, means, strict=True)]
         chosen = [dict(zip(("k1", "b"), self.settings[i], strict=True)) for i in self.found.chosen]
         best = dict(zip(("k1", "b"), self.best, strict=True))
         figures = {"measure": self.measure, "best": best, "cross_validated": self.found.mean}
         with atomic_text(path) as file:
-            json.dump({**figures, "folds": chosen, "grid": grid}, file, indent=2)
+            json.dump({**figures, "folds": chosen, "grid": grid, **more}, file, indent=2)
             file.write("\n")
 
 

@@ -80,12 +80,13 @@ def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, w
 def documents_answer(state: State, model: Model | None, asked: Search, docids: Sequence[str]) -> Answer:
     """The documents' texts and the query's words, with the spans to highlight in each of them."""
     assert state.index is not None
+    assert state.finding is not None
     texts = state.index.texts(docids) if state.has_texts else [None] * len(docids)
     if not asked.highlight:
         none: Answer = {"matches": [], "split_words": []}
         shown = {docid: {"text": text, **none} for docid, text in zip(docids, texts, strict=True)}
         return {"query_matches": [], "query_split_words": [], "documents": shown}
-    with state.lock:
+    with state.finding.lock:
         words = [state.index.analyzer.words(text or "") for text in (asked.query, *texts)]
     numbers: dict[str, int] = {}
     for word in words[0]:

@@ -106,11 +106,11 @@ class Service:
         return rerank_answer(asked, scores, {"model": model.name, "meta": meta})
 
     async def search(self, asked: Search, deadline: float, about: Answer) -> Answer:
-        """The index's documents, by BM25, by the re-ranker, or both."""
+        """The index's documents, by the first stage, by the re-ranker, or both."""
         begin = time.perf_counter()
         state = self.state
-        index = state.index
-        if index is None:
+        finding = state.finding
+        if finding is None:
             raise ApiError(409, "unavailable", "this service has no index; it re-ranks given texts only")
         self._check_query(asked)
         for name, value, most in (
@@ -127,8 +127,7 @@ class Service:
 
         def first_stage() -> tuple[Ranking, float]:
             started = time.perf_counter()
-            with state.lock:
-                found = index.rank(asked.query, k=max(asked.depth, asked.offset + asked.k))
+            found = finding.find(asked.query, max(asked.depth, asked.offset + asked.k))
             return found, 1000 * (time.perf_counter() - started)
 
         found, bm25_ms = await self._prepare(first_stage)
@@ -208,6 +207,7 @@ class Service:
             "note": state.note,
             "index": about_index,
             "models": list(state.models),
+            "hybrid": state.finding.share if state.finding else None,
             "blend": state.blending.described() if state.blending else None,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},

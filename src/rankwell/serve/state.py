@@ -30,7 +30,7 @@ from rankwell.rank.engines.precision import precision_of
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
-from rankwell.serve.blending import Blending, BlendSources, open_blending
+from rankwell.serve.beside import Beside, Blending, Finding, open_beside
 
 NO_MODEL = "there is no re-ranker here: results are BM25's alone; serve one with --model"
 WARM_UP = "how do bees keep warm in winter"
@@ -45,7 +45,7 @@ class Sources:
     backend: str = "torch"
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
-    blend: BlendSources | None = None
+    beside: Beside = field(default_factory=Beside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +137,8 @@ class State:
     index: Index | None
     models: Mapping[str, Model]
     generation: int = 1
+    finding: Finding | None = None
     blending: Blending | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """Of the index's analyser, whose stemmer two threads must not use at once."""
 
     @property
     def default(self) -> Model | None:
@@ -200,10 +199,10 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         raise RankwellError(
             f"{index.folder} was built without texts, which a re-ranker needs; build it again with them"
         )
-    if sources.blend is not None:
-        state = replace(state, blending=open_blending(sources.blend, index, bool(models)))
-    if index is not None:
-        index.rank(WARM_UP, k=1)
+    finding, blending = open_beside(sources.beside, index, bool(models))
+    state = replace(state, finding=finding, blending=blending)
+    if finding is not None:
+        finding.find(WARM_UP, 1)
     state.tokens  # noqa: B018  (found now, not at the first request)
     return state
 

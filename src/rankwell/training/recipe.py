@@ -53,13 +53,20 @@ class DataOptions(Options):
 
 
 class FirstStageOptions(Options):
-    """BM25, or given runs."""
+    """BM25, BM25 and a bi-encoder, or given runs."""
 
     k1: float = Field(default=0.9, ge=0, description="How slowly a repeated term saturates.")
     b: float = Field(default=0.4, ge=0, le=1, description="How much long documents are discounted.")
     k2: float | None = Field(
         default=None, ge=0, description="How slowly a term repeated in the query saturates; none: it does not."
     )
+    hybrid: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="A bi-encoder's share beside BM25; with 1 it searches alone, with none BM25 does.",
+    )
+    encoder: str = Field(default=BACKBONE, description="The bi-encoder of `hybrid`, named as `model.start` is.")
     depth: int = Field(default=100, ge=1, description="Candidates a query.")
     train_run: str | None = Field(default=None, description="A run of the training queries, used instead of BM25.")
     dev_run: str | None = Field(default=None, description="A run of the dev queries, used instead of BM25.")

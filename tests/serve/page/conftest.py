@@ -277,13 +277,15 @@ def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
     """Starts a service of the index and some models."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
+    from rankwell.serve.beside import Beside
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
     started: list[Site] = []
 
-    def start(*models: Path, blend: Any = None, **options: Any) -> Site:
-        started.append(Site(Service(Sources(page_index, tuple(map(str, models)), blend=blend)), **options))
+    def start(*models: Path, beside: Beside | None = None, **options: Any) -> Site:
+        sources = Sources(page_index, tuple(map(str, models)), beside=beside or Beside())
+        started.append(Site(Service(sources), **options))
         return started[-1]
 
     yield start

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 from rankwell.rank.fusion import interpolation
-from rankwell.serve.blending import BlendSources
+from rankwell.serve.beside import Beside
 
 QUERY = "how do bees keep warm in winter"
 Opened = Callable[..., Any]
@@ -249,7 +249,7 @@ def test_a_blend_is_called_one_and_says_its_shares(
 ) -> None:
     units = "[...document.querySelectorAll('.unit')].map((one) => [one.innerText.toLowerCase(), one.title])"
     assert searched(site).run(units) == [["score", ""], ["logit", ""]]
-    blended = start_site(tiny_checkpoint, blend=BlendSources(interpolation(0.3)))
+    blended = start_site(tiny_checkpoint, beside=Beside(interpolation(0.3)))
     assert searched(blended).run(units) == [["score", ""], ["blend", "30 % BM25, 70 % model"]]
 
 

@@ -51,6 +51,23 @@ def test_the_first_stage_is_bm25_of_the_recipe(tmp_path: Path) -> None:
     )
 
 
+def test_or_bm25_and_a_bi_encoder(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from rankwell.models.bi_encoder import BiEncoder
+    from rankwell.rank.dense import DenseRanker
+    from rankwell.rank.hybrid import search_hybrid
+
+    usual = {"first_stage__depth": 20, "first_stage__encoder": str(tiny_bi_encoder)}
+    prepared = prepare(recipe_for(sample.FOLDER, **usual, first_stage__hybrid=0.4), tmp_path / "pool")
+    dense = DenseRanker(BiEncoder.from_pretrained(str(tiny_bi_encoder)))
+    expected = search_hybrid(prepared.index, dense, open_dataset(sample.FOLDER).queries("dev"), 0.4, k=20)
+    assert {qid: own.docids for qid, own in prepared.dev.run.items()} == {q: own.docids for q, own in expected.items()}
+    others = [
+        prepare(recipe_for(sample.FOLDER, **usual, first_stage__hybrid=h), tmp_path / "pool") for h in (0.5, None)
+    ]
+    assert len({prepared.dev.digest, *(other.dev.digest for other in others)}) == 3
+
+
 def test_what_was_made_is_not_made_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(recipe_for(data), tmp_path / "pool")
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "pool").rglob("*.run.gz")}

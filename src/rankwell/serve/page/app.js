@@ -5,7 +5,7 @@ import { byId, count, plural } from "./dom.js";
 import { showExperiments } from "./experiments.js";
 import { notice, nothing, refusal, skeleton, start } from "./notices.js";
 import { closePanel, showPanel } from "./panel.js";
-import { about, move, show, title } from "./results.js";
+import { about, move, nameFirst, show, title } from "./results.js";
 import { search } from "./search.js";
 import { PANEL, address, read } from "./state.js";
 
@@ -53,6 +53,7 @@ function panel() {
 async function connect(tries = 0) {
   try {
     page.ready = await get("ready");
+    nameFirst(page.ready);
     if (page.ready.reranker) page.models = (await get("models")).models;
   } catch (error) {
     page.ready = null;

@@ -76,12 +76,13 @@ function sentence(line) {
 }
 
 export function start(ready) {
+  const first = ready.hybrid ? "hybrid search" : "BM25";
   const about = ready.index ? `${ready.index.documents.toLocaleString("en")} documents` : "";
   return el("div", { class: "start" },
     el("h1", {}, ready.reranker ? "See what re\u2011ranking changes." : "Search the collection."),
     el("p", {}, ready.reranker
-      ? `Type a query: BM25 and the re-ranker order ${about} side by side, with what moved, what matched, and why.`
-      : `Type a query: BM25 searches ${about}.`),
+      ? `Type a query: ${first} and the re-ranker order ${about} side by side, with what moved, what matched, and why.`
+      : ready.hybrid ? `Type a query: words and meaning find it among ${about}.` : `Type a query: BM25 searches ${about}.`),
     el("ul", { class: "keys" }, [["/", "search"], ["↑ ↓", "through results"], ["← →", "across lists"], ["Enter", "open and explain"], ["Esc", "close"]]
       .map(([key, what]) => el("li", {}, el("kbd", {}, key), what))));
 }

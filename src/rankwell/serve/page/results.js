@@ -5,7 +5,10 @@ import { snippet } from "./highlight.js";
 import { BM25 } from "./search.js";
 import { PANEL, address } from "./state.js";
 
-export const title = (name) => (name === BM25 ? "BM25" : name);
+// What finds the candidates has a name once the page knows what is served.
+let first = "BM25";
+export const nameFirst = (ready) => { first = ready.hybrid ? "Hybrid" : "BM25"; };
+export const title = (name) => (name === BM25 ? first : name);
 
 // What moved, and by how much. A document that the other list does not show on this page is new to this one.
 function movement(row, side, shown, otherName) {
@@ -61,8 +64,9 @@ function card(row, side, list, found, state, open) {
 // What the numbers of a ranking are: BM25's scores, a model's logits, or both joined with others in some shares.
 function unit(list, ready) {
   const blended = list.name !== BM25 && ready.blend;
-  const shares = Object.entries(blended?.shares ?? {}).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
-  return el("span", { class: "unit", title: blended ? shares.join(", ") : null },
+  const hybrid = list.name === BM25 && ready.hybrid ? { BM25: 1 - ready.hybrid, similarity: ready.hybrid } : {};
+  const shares = Object.entries(blended?.shares ?? hybrid).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
+  return el("span", { class: "unit", title: shares.join(", ") || null },
     list.name === BM25 ? "score" : blended ? "blend" : "logit");
 }
 
@@ -106,7 +110,7 @@ function pages(found, state, actions) {
 
 export function about(found, state, actions) {
   const reranked = found.lists.some((list) => list.name !== BM25);
-  const times = [`BM25 ${milliseconds(found.ms.bm25)}`, reranked && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
+  const times = [`${title(BM25)} ${milliseconds(found.ms.bm25)}`, reranked && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
   return [
     found.type && el("span", { class: "chip", title: "The kind of answer the query asks for" }, found.type),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),

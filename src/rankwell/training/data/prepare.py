@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -138,7 +138,7 @@ def open_split(
         queries = tuple(replace(query, type=types.get(query.qid)) for query in queries)
     texts = [(query.qid, query.text) for query in queries]
     if run is None:
-        key = digest({"index": collection.digest, "queries": texts, **_bm25(recipe.first_stage)})
+        key = digest({"index": collection.digest, "queries": texts, **_first_stage(recipe.first_stage)})
         found = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key)
     else:
         key = digest({"file": file_digest(run), "depth": recipe.first_stage.depth})
@@ -193,9 +193,16 @@ def _refuse_unknown_documents(what: str, documents: Iterable[tuple[str, Iterable
 # First stage
 
 
-def _bm25(options: FirstStageOptions) -> dict[str, float]:
-    found = {"k1": options.k1, "b": options.b, "depth": options.depth}
-    return found if options.k2 is None else found | {"k2": options.k2}
+def _first_stage(options: FirstStageOptions) -> dict[str, Any]:
+    """What names the candidates; an option that is left alone does not, so that what was found before it is found."""
+    found: dict[str, Any] = {"k1": options.k1, "b": options.b, "depth": options.depth}
+    if options.k2 is not None:
+        found |= {"k2": options.k2}
+    if options.hybrid is not None:
+        from rankwell.models.checkpoints.names import find_model
+
+        found |= {"hybrid": options.hybrid, "encoder": folder_digest(find_model(options.encoder))}
+    return found
 
 
 def _search(
@@ -204,11 +211,23 @@ def _search(
     path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.gz"
     with locked(folder):
         if not path.exists():
-            found = index.search(queries, k=options.depth, k1=options.k1, b=options.b, k2=options.k2)
+            found = _find(options, index, queries)
             if not found:
                 raise RankwellError(f"BM25 finds no document for any query of the split {name!r}")
             write_run(found, path)
     return read_run(path, name="first-stage")
+
+
+def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query]) -> Run:
+    bm25: dict[str, Any] = {"k1": options.k1, "b": options.b, "k2": options.k2}
+    if options.hybrid is None:
+        return index.search(queries, k=options.depth, **bm25)
+    from rankwell.models.bi_encoder import BiEncoder
+    from rankwell.rank.dense import DenseRanker
+    from rankwell.rank.hybrid import search_hybrid
+
+    dense = DenseRanker(BiEncoder.from_pretrained(options.encoder))
+    return search_hybrid(index, dense, queries, options.hybrid, k=options.depth, **bm25)
 
 
 def _given(path: Path, queries: Sequence[Query], index: Index, depth: int) -> Run:

@@ -1,4 +1,4 @@
-"""A blend in ``/search`` is what ``rankwell rerank`` and a pipeline make of the same shares."""
+"""Hybrid search and blends in ``/search`` are what pipelines and ``rankwell rerank`` make of the same shares."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from rankwell.corpus.records import Query
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import Blend, PassageVectors
 from rankwell.rank.fusion import Fusion, interpolation
-from rankwell.rank.pipeline import First, Fuse, Rerank, Stage
+from rankwell.rank.hybrid import Hybrid
+from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.serve.api import create_app
-from rankwell.serve.blending import BlendSources
+from rankwell.serve.beside import Beside
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -31,9 +32,15 @@ QUERY = "bogue in the river"
 THREE = Fusion("linear", (0.3, 0.5, 0.2), "z-score")
 
 
-def started(index: Path | None, models: tuple[Path, ...], shares: Fusion, encoder: Path | None = None) -> Any:
-    blend = BlendSources(shares, str(encoder) if encoder else None)
-    return TestClient(create_app(Service(Sources(index, tuple(map(str, models)), blend=blend))))
+def started(
+    index: Path | None,
+    models: tuple[Path, ...],
+    shares: Fusion | None = None,
+    encoder: Path | None = None,
+    hybrid: float | None = None,
+) -> Any:
+    beside = Beside(shares, str(encoder) if encoder else None, hybrid=hybrid)
+    return TestClient(create_app(Service(Sources(index, tuple(map(str, models)), beside=beside))))
 
 
 def search(client: Any, **body: Any) -> dict[str, float]:
@@ -102,6 +109,34 @@ def test_requests_at_once_are_answered_as_one_by_one(
     assert [pytest.approx(one, abs=1e-4) for one in alone] == together
 
 
+@pytest.mark.parametrize("share", [0.4, 1.0])
+def test_candidates_are_those_of_hybrid_search(
+    share: float, served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
+) -> None:
+    with started(served_index, (tiny_checkpoint,), encoder=tiny_bi_encoder, hybrid=share) as client:
+        answer = client.post("/search", json={"query": QUERY, "k": 20, "depth": 5}).json()
+        ready = client.get("/ready").json()
+    stage = Hybrid(Index.open(served_index), encoder=BiEncoder.from_pretrained(str(tiny_bi_encoder)), share=share)
+    expected = (Pipeline((stage,)) % 20).run([Query("1", QUERY)])["1"]
+    assert [row["docid"] for row in answer["bm25"]] == list(expected.docids)
+    assert {row["docid"] for row in answer["rerank"][:5]} == set(expected.docids[:5])
+    assert (ready["hybrid"], ready["blend"]) == (share, None)
+
+
+def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
+    with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder, 0.5) as client:
+        found = search(client)
+    encoder = BiEncoder.from_pretrained(str(tiny_bi_encoder))
+    first = Hybrid(Index.open(served_index), encoder=encoder, share=0.5) % 20
+    pipeline = first >> Rerank(Ranker.from_pretrained(str(tiny_checkpoint))) % 20 >> Blend(encoder, THREE, depth=20)
+    assert found == pytest.approx(dict(pipeline.run([Query("1", QUERY)])["1"]), abs=1e-4)
+
+
+def test_hybrid_search_needs_an_index(tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
+    with pytest.raises(RankwellError, match="hybrid search needs an index"):
+        started(None, (tiny_checkpoint,), encoder=tiny_bi_encoder, hybrid=0.5)
+
+
 def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint: Path) -> None:
     shares = interpolation(0.5)
     for index, models in ((None, (tiny_checkpoint,)), (served_index, ())):
@@ -112,7 +147,7 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--encoder", "x"], "--encoder needs --blend"),
+        (["--encoder", "x"], "--encoder: of a bi-encoder, which needs --blend or --hybrid"),
         (["--blend", "0.8", "--fuse", "0.4"], "two shares of 1"),
         (["--fuse", "1.5"], "expected a number from 0 to 1"),
     ],

@@ -1,0 +1,118 @@
+"""What stands beside BM25 and the model in ``/search``: a bi-encoder that finds, too, and shares of a joint score.
+
+The shares were tuned beforehand: `rankwell tune --hybrid` for what finds, the stage `blend` for what ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.rank.fusion import Fusion, fuse
+from rankwell.retrieve.index import Index
+
+if TYPE_CHECKING:
+    from rankwell.rank.dense import DenseRanker
+
+ONE = "query"
+"""A request's only query has a name in the runs that are fused, and nowhere else."""
+NOTHING = Ranking.of([], [])
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """``shares`` join scores in ranking, ``hybrid`` is the share of ``encoder``'s similarity in finding."""
+
+    shares: Fusion | None = None
+    encoder: str | None = None
+    device: str | None = None
+    hybrid: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """A bi-encoder with the vectors of all documents."""
+
+    index: Index
+    dense: DenseRanker
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of the bi-encoder, which two threads must not use at once."""
+
+    def rerank(self, query: str, candidates: Run) -> Run:
+        """The candidates by similarity."""
+        with self.lock:
+            return self.dense.rerank(candidates, [Query(ONE, query)], self.index)
+
+    def search(self, query: str, share: float, k: int) -> Ranking:
+        """The best ``k`` of all documents, by BM25 and by similarity."""
+        from rankwell.rank.hybrid import search_hybrid
+
+        with self.lock:
+            return search_hybrid(self.index, self.dense, [Query(ONE, query)], share, k=k).get(ONE, NOTHING)
+
+
+@dataclass(frozen=True, eq=False)
+class Blending:
+    """What joins scores."""
+
+    shares: Fusion
+    similar: Similarity | None = None
+
+    def join(self, query: str, candidates: Ranking, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The joint score of each of the first stage's candidates, in their order."""
+        if not len(candidates):
+            return scores
+        first, model = Run({ONE: candidates}), Run({ONE: Ranking.of(candidates.docids, scores)})
+        runs = [first, model] if self.similar is None else [model, self.similar.rerank(query, first), first]
+        joint = dict(fuse(runs, self.shares)[ONE])
+        return np.array([joint[docid] for docid in candidates.docids], np.float32)
+
+    def described(self) -> dict[str, Any]:
+        """The shares as ``/ready`` shows them."""
+        names = ("bm25", "model") if self.similar is None else ("model", "similarity", "bm25")
+        return {"shares": dict(zip(names, self.shares.weights, strict=True)), "normalise": self.shares.normalise}
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What finds candidates: BM25 over the index, and with a share of its own the bi-encoder."""
+
+    index: Index
+    similar: Similarity | None = None
+    share: float | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of the index's analyser, whose stemmer two threads must not use at once."""
+
+    def find(self, query: str, k: int) -> Ranking:
+        """The best ``k`` documents."""
+        with self.lock:
+            if self.similar is None or self.share is None:
+                return self.index.rank(query, k=k)
+            return self.similar.search(query, self.share, k)
+
+
+def open_beside(beside: Beside, index: Index | None, has_model: bool) -> tuple[Finding | None, Blending | None]:
+    """Open the bi-encoder, and have the vectors of all documents made where they are not kept."""
+    if beside.shares is not None and (index is None or not has_model):
+        raise RankwellError("a blend joins the scores of BM25 and of a model: it needs an index and a model")
+    if beside.hybrid is not None and index is None:
+        raise RankwellError("hybrid search needs an index to search")
+    if index is None:
+        return None, None
+    similar = None
+    if beside.encoder is not None:
+        from rankwell.models.bi_encoder import BiEncoder
+        from rankwell.rank.dense import DenseRanker, stores_of
+
+        similar = Similarity(index, DenseRanker(BiEncoder.from_pretrained(beside.encoder, device=beside.device)))
+        for store in stores_of(index):
+            similar.dense.vectors(store)
+    blended = len(beside.shares.weights) == 3 if beside.shares is not None else False
+    blending = None if beside.shares is None else Blending(beside.shares, similar if blended else None)
+    return Finding(index, similar, beside.hybrid), blending

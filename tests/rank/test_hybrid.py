@@ -1,0 +1,89 @@
+"""Hybrid search against the two runs it is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document, Qrels, Query
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.hybrid import Hybrid, found_by_both, search_hybrid, tune_hybrid
+from rankwell.rank.pipeline import Pipeline, Rerank
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
+
+WORDS = "bank money interest bee honey hive winter river fish whale city country king queen year music book".split()
+QUERIES = [Query("1", "bee honey in winter"), Query("2", "the king of the river"), Query("3", "zzzz")]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    random = np.random.default_rng(0)
+    documents = [Document(f"d{i}", " ".join(random.choice(WORDS, 6))) for i in range(60)]
+    folder = tmp_path_factory.mktemp("hybrid") / "index"
+    Index.build(documents, folder)
+    return Index.open(folder)
+
+
+@pytest.fixture(scope="module")
+def dense(tiny_bi_encoder: Path) -> DenseRanker:
+    return DenseRanker(BiEncoder.from_pretrained(str(tiny_bi_encoder)))
+
+
+def standardised(scores: dict[str, float]) -> dict[str, float]:
+    values = np.array(list(scores.values()), np.float64)
+    return {docid: (score - values.mean()) / values.std() for docid, score in scores.items()}
+
+
+def test_scores_are_the_weighted_sums_of_standardised_ones(index: Index, dense: DenseRanker) -> None:
+    words, meaning = found_by_both(index, dense, QUERIES, k1=0.7, b=0.2)
+    assert words == index.search(QUERIES, k=1000, k1=0.7, b=0.2)
+    found = search_hybrid(index, dense, QUERIES, 0.3, k=1000, k1=0.7, b=0.2)
+    for qid in ("1", "2"):
+        bm25, similar = standardised(dict(words[qid])), standardised(dict(meaning[qid]))
+        assert len(bm25) < len(similar) == len(index)  # so that something is found by one of the two alone
+        expected = {d: 0.7 * bm25.get(d, min(bm25.values())) + 0.3 * similar[d] for d in similar}
+        assert dict(found[qid]) == pytest.approx(expected, abs=1e-5)
+    # What has no word of the collection is found by meaning alone.
+    assert found["3"].docids == meaning["3"].docids
+
+
+def test_fewer_are_the_best_of_many(index: Index, dense: DenseRanker) -> None:
+    many, few = (search_hybrid(index, dense, QUERIES, 0.5, k=k) for k in (1000, 5))
+    assert {qid: ranking.head(5) for qid, ranking in many.items()} == dict(few)
+
+
+def test_a_share_of_one_is_the_bi_encoder_alone(index: Index, dense: DenseRanker) -> None:
+    assert search_hybrid(index, dense, QUERIES, 1, k=7) == dense.search(QUERIES, index, 7)
+
+
+@pytest.mark.parametrize("share", [0, -0.1, 1.1])
+def test_shares_are_checked(share: float, index: Index, dense: DenseRanker) -> None:
+    with pytest.raises(RankwellError, match="expected more than 0 and at most 1"):
+        search_hybrid(index, dense, QUERIES, share)
+
+
+def test_a_pipeline_begins_with_it(index: Index, dense: DenseRanker, tiny_checkpoint: Path) -> None:
+    first = Hybrid(index, encoder=dense.encoder, share=0.6, k1=0.5) % 8
+    ranker = Ranker.from_pretrained(str(tiny_checkpoint))
+    assert Pipeline((first,)).run(QUERIES) == search_hybrid(index, dense, QUERIES, 0.6, k=8, k1=0.5)
+    found = (first >> Rerank(ranker) % 8).run(QUERIES)
+    assert {qid: set(ranking.docids) for qid, ranking in found.items()} == {
+        qid: set(ranking.docids) for qid, ranking in Pipeline((first,)).run(QUERIES).items()
+    }
+
+
+def test_the_share_that_ranks_best_is_found(index: Index, dense: DenseRanker) -> None:
+    nearest = dense.search(QUERIES, index, 1)
+    qrels = Qrels({qid: {ranking.docids[0]: 1} for qid, ranking in nearest.items()})
+    tuned = tune_hybrid(index, dense, [*QUERIES, Query("4", "not judged")], qrels, step=0.25, folds=2)
+    assert list(tuned.figures()) == [0, 0.25, 0.5, 0.75, 1]
+    assert tuned.figures()[1] == 1
+    assert tuned.share == min(share for share, mean in tuned.figures().items() if mean == 1)
+    assert f"--hybrid {tuned.share:g}   1.0000" in tuned.table()
+    assert tuned.described()["share"] == tuned.share
