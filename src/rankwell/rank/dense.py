@@ -7,7 +7,7 @@ made them. They are made in shards (:mod:`rankwell.core.shards`): work that was 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import IO
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, map_shards
@@ -33,6 +34,8 @@ SHARD_SIZE = 1 << 14
 WORTH_KEEPING = 0.5
 """Vectors of a whole collection are made when a run needs at least this share of its documents."""
 DOCUMENTS_AT_A_TIME = 1 << 16
+PIECE = 1 << 11
+"""Vectors that are widened at once on a CPU: 3 MB of MiniLM's."""
 SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
 Half = NDArray[np.float16]
 Rows = NDArray[np.int64]
@@ -108,10 +111,10 @@ def search_vectors(
     scores = torch.full((len(asked), 0), 0.0, device=device)
     numbers = torch.zeros((len(asked), 0), dtype=torch.int64, device=device)
     first = 0
-    for block in _joined(blocks):
-        documents = torch.from_numpy(block).to(device).float()
-        step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, len(documents)))
-        parts = [largest(asked[b : b + step] @ documents.T, k) for b in range(0, len(asked), step)]
+    for block in blocks if device.type == "cpu" else _joined(blocks):
+        products = _on_cpu(block) if device.type == "cpu" else _on_device(block, device)
+        step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, len(block)))
+        parts = [largest(products(asked[b : b + step]), k) for b in range(0, len(asked), step)]
         if parts:
             scores = torch.cat([scores, torch.cat([values for values, _ in parts])], dim=1)
             numbers = torch.cat([numbers, torch.cat([places for _, places in parts]) + first], dim=1)
@@ -119,6 +122,28 @@ def search_vectors(
             numbers = numbers.gather(1, order)
         first += len(block)
     return numbers.cpu().numpy(), scores.cpu().numpy()
+
+
+def _on_device(block: NDArray[np.floating], device: torch.device) -> Callable[[Tensor], Tensor]:
+    documents = torch.from_numpy(block).to(device).float()
+    return lambda asked: asked @ documents.T
+
+
+def _on_cpu(block: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
+    """The same, widened to fp32 piece by piece: what lies in the cache is not written to memory and read again."""
+
+    def products(asked: Tensor) -> Tensor:
+        scores = asked.new_empty(len(asked), len(block))
+        narrow = np.empty((min(PIECE, len(block)), asked.shape[1]), block.dtype)
+        wide = asked.new_empty(narrow.shape)
+        for begin in range(0, len(block), PIECE):
+            some = block[begin : begin + PIECE]
+            narrow[: len(some)] = some  # torch takes no array that is mapped to be read only
+            wide.copy_(torch.from_numpy(narrow))
+            scores[:, begin : begin + len(some)] = asked @ wide[: len(some)].T
+        return scores
+
+    return products
 
 
 def _joined(blocks: Iterator[NDArray[np.floating]]) -> Iterator[NDArray[np.floating]]:
