@@ -76,10 +76,10 @@ def test_the_demo_has_a_row_of_it(shipped: Path, rankwell: Callable[..., Any], m
     monkeypatch.setattr(demo, "DEPTH", 3)
     shown = rankwell("demo", "--out", "demo")
     assert shown.code == 0
-    assert "re-ranked" in shown.out
+    assert "hybrid, re-ranked" in shown.out
     assert "left out" not in shown.out
-    assert "rankwell rerank bm25.run" in shown.out
-    before, after = read_run(Path("demo/bm25.run")), read_run(Path("demo/reranked.run"))
+    assert "rankwell rerank hybrid.run" in shown.out
+    before, after = read_run(Path("demo/hybrid.run")), read_run(Path("demo/reranked.run"))
     moved = 0
     for qid, ranking in before.items():
         assert set(after[qid].docids[:3]) == set(ranking.docids[:3])
@@ -98,7 +98,7 @@ def test_where_torch_is_missing_the_extra_is_named(
     assert names.default_lacks() == line
     shown = rankwell("demo", "--out", "demo")
     assert (shown.code, shown.err) == (0, "")
-    assert f"left out: {line}" in shown.out
+    assert f"left out, and 4. Re-rank: {line}" in shown.out
     assert not Path("demo/reranked.run").exists()
     monkeypatch.setattr(engine, "find_spec", lambda package: None)
     rankwell("search", index, queries, "--k", "3", "--out", "bm25.run")

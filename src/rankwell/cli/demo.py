@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MEASURES = "RR(rel=2)@10 nDCG@10 R(rel=2)@100"
 QID = "D025"
+SHARE = 0.7
 DEPTH = 10
 SHOWN = 3
 
@@ -37,6 +38,7 @@ def demo(
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
+    from rankwell.rank.fusion import interpolation
     from rankwell.retrieve.index import Index
 
     console = Console(highlight=False)
@@ -55,32 +57,48 @@ def demo(
     _show(console, stems, query, runs["BM25"][QID])
 
     lacks = default_lacks()
-    console.print(f"\n[bold]3. Re-rank[/bold] the best {DEPTH} with {DEFAULT}, the default model")
+    console.print(f"\n[bold]3. Search by meaning, too[/bold], with {DEFAULT}, the default model")
     if lacks is None:
+        from rankwell.models.bi_encoder import BiEncoder
+        from rankwell.rank.dense import DenseRanker
+        from rankwell.rank.hybrid import search_hybrid
+        from rankwell.rank.pipeline import Fuse, Given, Rerank
         from rankwell.rank.ranker import Ranker
 
-        best = Ranker().rerank(runs["BM25"], queries, stems, depth=DEPTH)
+        dense = DenseRanker(BiEncoder.from_pretrained(DEFAULT))
+        hybrid = runs["hybrid"] = search_hybrid(stems, dense, queries, SHARE)
+        _show(console, stems, query, hybrid[QID])
+        together = "the same model, reading query and passage together"
+        console.print(f"\n[bold]4. Re-rank[/bold] the best {DEPTH} with {together}")
+        pipeline = Given(hybrid.head(DEPTH)) >> Rerank(Ranker(), stems) >> Fuse(interpolation(0.5, "z-score"))
+        best = pipeline.run(queries)
         _show(console, stems, query, best[QID])
-        runs["re-ranked"] = _above(best, runs["BM25"])
-        files["re-ranked"] = "reranked"
+        runs["hybrid, re-ranked"] = _above(best, hybrid)
+        files |= {"hybrid": "hybrid", "hybrid, re-ranked": "reranked"}
     else:
-        console.print(f"   left out: {lacks}", markup=False, soft_wrap=True)
+        console.print(f"   left out, and 4. Re-rank: {lacks}", markup=False, soft_wrap=True)
 
-    console.print(f"\n[bold]4. Evaluate[/bold] {len(queries)} queries with graded judgments")
+    console.print(f"\n[bold]5. Evaluate[/bold] {len(queries)} queries with graded judgments")
     for name, file in files.items():
         write_run(runs[name], out / f"{file}.run")
     print("\n" + as_text(comparison_table(compare(qrels, runs, MEASURES))) + "\n")
 
-    console.print("[bold]5. Your own documents[/bold]")
-    console.print("   rankwell index collection.tsv --out my-index", markup=False)
-    console.print("   rankwell search my-index queries.tsv --out bm25.run", markup=False)
+    console.print("[bold]6. Your own documents[/bold]")
+    commands = ["index collection.tsv --out my-index", "search my-index queries.tsv --out bm25.run"]
     again = ""
     if lacks is None:
-        rerank = "rankwell rerank bm25.run --queries queries.tsv --collection my-index --depth 100 --out reranked.run"
-        console.print(f"   {rerank}", markup=False, soft_wrap=True)
-        again = " reranked.run"
-    console.print(f"   rankwell evaluate qrels.txt bm25.run{again}", markup=False)
-    console.print("   rankwell serve    # the sample as a page; --index and --model serve yours", markup=False)
+        both = "--fuse 0.5 --normalise z-score"
+        commands += [
+            f"search my-index queries.tsv --hybrid {SHARE} --k 100 --out hybrid.run",
+            f"rerank hybrid.run --queries queries.tsv --collection my-index {both} --out best.run",
+        ]
+        again = " hybrid.run best.run"
+    commands += [
+        f"evaluate qrels.txt bm25.run{again}",
+        "serve    # the sample as a page; --index and --model serve yours",
+    ]
+    for command in commands:
+        console.print(f"   rankwell {command}", markup=False, soft_wrap=True)
 
 
 def _show(console: Console, index: Index, query: Query, ranking: Ranking) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 EncoderOption = Annotated[
     str | None,
-    typer.Option("--encoder", help="The bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; else MiniLM."),
+    typer.Option(
+        "--encoder",
+        help="The bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; else MiniLM for --blend, rankwell-mini "
+        "for --hybrid.",
+    ),
+]
+PrecisionOption = Annotated[
+    Literal["auto", "fp32", "bf16"],
+    typer.Option("--precision", help="Of --hybrid: auto is bf16 where that is much faster, on a processor with AMX."),
 ]
 
 
@@ -25,12 +33,12 @@ def check_encoder(about: Mapping[str, object], shares: Mapping[str, object]) -> 
         raise RankwellError(f"{' and '.join(said)}: of a bi-encoder, which needs {' or '.join(shares)}")
 
 
-def open_encoder(encoder: str | None, device: str | None) -> BiEncoder:
-    """The bi-encoder that was named, or MiniLM."""
+def open_encoder(name: str, device: str | None, precision: Literal["auto", "fp32", "bf16"] | None = None) -> BiEncoder:
+    """A bi-encoder; without a precision it is exact on a CPU."""
     try:
         from rankwell.models.bi_encoder import BiEncoder
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "models", "a bi-encoder") from None
-    from rankwell.models.checkpoints.names import BACKBONE
+    from rankwell.rank.engines.precision import engine_options
 
-    return BiEncoder.from_pretrained(encoder or BACKBONE, device=device)
+    return BiEncoder.from_pretrained(name, **{"device": device, **engine_options("torch", device, precision)})

@@ -11,7 +11,7 @@ import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
 from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
-from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
 if TYPE_CHECKING:
     from rankwell.inputs.windows import Unit, Windows
@@ -191,7 +191,7 @@ def rerank(
         if labels and ranker.template.name != "typed":
             raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
-    similar = None if blend is None else open_encoder(encoder, device)
+    similar = None if blend is None else open_encoder(encoder or BACKBONE, device, precision)
     texts = open_texts(collection, candidates)
     if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
         if isinstance(ranker, Ranker):

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
-from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
+from rankwell.cli.encoders import EncoderOption, PrecisionOption, check_encoder, open_encoder
+from rankwell.models.checkpoints.names import DEFAULT
 
 BM25 = "BM25"
 
@@ -37,6 +38,7 @@ def search(
     ] = None,
     encoder: EncoderOption = None,
     device: Annotated[str | None, typer.Option("--device", help="Of --hybrid: cpu, cuda, cuda:1.")] = None,
+    precision: PrecisionOption = "auto",
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
@@ -74,7 +76,7 @@ def search(
     config = {"k": k, **bm25, "index": opened.manifest["config_hash"]}
     data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
     if hybrid is not None:
-        similar = open_encoder(encoder, device)
+        similar = open_encoder(encoder or DEFAULT, device, precision)
         from rankwell.rank.dense import DenseRanker
         from rankwell.rank.hybrid import search_hybrid
 

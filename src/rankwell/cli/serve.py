@@ -110,8 +110,10 @@ def serve(
     check_experiments(experiment or ())
     check_encoder({"--encoder": encoder}, {"--blend": blend, "--hybrid": hybrid})
     shares = told_shares(fuse, blend, normalise)
-    similar = None if blend is None and hybrid is None else encoder or BACKBONE
-    beside = Beside(shares, similar, device, hybrid)
+    needed = blend is not None or hybrid is not None
+    similar = encoder or (DEFAULT if blend is None else BACKBONE)
+    computing = engine_options("torch", device, precision) if needed else {}
+    beside = Beside(shares, similar if needed else None, computing, hybrid)
     models = tuple(model or ())
     if index is None and not models and backend == "torch" and default_lacks() is None:
         models = (DEFAULT,)

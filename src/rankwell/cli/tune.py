@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
+from rankwell.cli.encoders import EncoderOption, PrecisionOption, check_encoder, open_encoder
+from rankwell.models.checkpoints.names import DEFAULT
 
 
 def tune(
@@ -28,6 +29,7 @@ def tune(
     ] = False,
     encoder: EncoderOption = None,
     device: Annotated[str | None, typer.Option("--device", help="Of --hybrid: a torch device.")] = None,
+    precision: PrecisionOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Also write the whole grid as JSON.")] = None,
 ) -> None:
     """Find the k1 and b that rank best on development queries, and with --hybrid a bi-encoder's share.
@@ -45,7 +47,7 @@ def tune(
     from rankwell.retrieve.tune import parse_values, tune_bm25
 
     check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
-    similar = open_encoder(encoder, device) if hybrid else None
+    similar = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
     opened, asked, judged = Index.open(index), read_queries(queries), read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
     tuning = tune_bm25(opened, asked, judged, k1=parse_values(k1), b=parse_values(b), **how)

@@ -29,7 +29,7 @@ from rankwell.models.checkpoints.config import read_object
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.foreign import ForeignEncoder
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import chosen_device
+from rankwell.models.devices import DTYPES, Precision, chosen_device
 from rankwell.models.encoder import Encoder
 from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.sdnet.word_features import encoder_digest
@@ -67,13 +67,14 @@ class BiEncoder:
         pooling: Pooling = "mean",
         max_length: int = DEFAULT_LENGTH,
         device: str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | Precision | None = None,
         budget: int | None = None,
         name: str = "",
     ):
         self.device = chosen_device(device)
         on_gpu = self.device.type == "cuda"
-        dtype = dtype or (torch.float16 if on_gpu else torch.float32)
+        chosen = DTYPES[dtype] if isinstance(dtype, str) else dtype
+        dtype = chosen or (torch.float16 if on_gpu else torch.float32)
         self.encoder = encoder.eval().requires_grad_(False).to(self.device, dtype)
         self.tokenizer = tokenizer
         self.pooling = pooling
@@ -91,7 +92,7 @@ class BiEncoder:
         *,
         max_length: int | None = None,
         device: str | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | Precision | None = None,
         budget: int | None = None,
     ) -> BiEncoder:
         """The bi-encoder of a folder, of a package or on the hub (``checkpoints/names.py``).

@@ -1,13 +1,16 @@
-"""Where a model computes: the device that was asked for, or the best there is."""
+"""Where a model computes, and in what: as was asked for, or the best there is."""
 
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 import torch
 
 from rankwell.core.errors import RankwellError
 
+Precision = Literal["fp32", "bf16"]
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 VARIABLE = "RANKWELL_DEVICE"
 """In the environment: the device of everything that was given none."""
 

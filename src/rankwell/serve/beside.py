@@ -6,6 +6,7 @@ The shares were tuned beforehand: `rankwell tune --hybrid` for what finds, the s
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,14 @@ NOTHING = Ranking.of([], [])
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """``shares`` join scores in ranking, ``hybrid`` is the share of ``encoder``'s similarity in finding."""
+    """``shares`` join scores in ranking, ``hybrid`` is the share of ``encoder``'s similarity in finding.
+
+    ``options`` are those of :class:`~rankwell.models.bi_encoder.BiEncoder`.
+    """
 
     shares: Fusion | None = None
     encoder: str | None = None
-    device: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     hybrid: float | None = None
 
 
@@ -110,7 +114,7 @@ def open_beside(beside: Beside, index: Index | None, has_model: bool) -> tuple[F
         from rankwell.models.bi_encoder import BiEncoder
         from rankwell.rank.dense import DenseRanker, stores_of
 
-        similar = Similarity(index, DenseRanker(BiEncoder.from_pretrained(beside.encoder, device=beside.device)))
+        similar = Similarity(index, DenseRanker(BiEncoder.from_pretrained(beside.encoder, **beside.options)))
         for store in stores_of(index):
             similar.dense.vectors(store)
     blended = len(beside.shares.weights) == 3 if beside.shares is not None else False

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.datasets import IRDS_PREFIXES
-from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.models.shape import AttentionRule
 from rankwell.training.options import Options
 
@@ -66,7 +66,7 @@ class FirstStageOptions(Options):
         le=1,
         description="A bi-encoder's share beside BM25; with 1 it searches alone, with none BM25 does.",
     )
-    encoder: str = Field(default=BACKBONE, description="The bi-encoder of `hybrid`, named as `model.start` is.")
+    encoder: str = Field(default=DEFAULT, description="The bi-encoder of `hybrid`, named as `model.start` is.")
     depth: int = Field(default=100, ge=1, description="Candidates a query.")
     train_run: str | None = Field(default=None, description="A run of the training queries, used instead of BM25.")
     dev_run: str | None = Field(default=None, description="A run of the dev queries, used instead of BM25.")

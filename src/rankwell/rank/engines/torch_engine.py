@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import slice_sequences, take_sequences
 from rankwell.inputs.sequences import Sequences
-from rankwell.models.devices import chosen_device
+from rankwell.models.devices import DTYPES, Precision, chosen_device
 from rankwell.models.encoder import CrossEncoder, Layer
 from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.shape import AttentionRule
@@ -34,7 +34,6 @@ from rankwell.models.shape import AttentionRule
 if TYPE_CHECKING:
     from rankwell.rank.engines.engine import Logits
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 CPU_BUDGET = 2048
 GPU_BUDGET = 1 << 18
 
@@ -82,7 +81,7 @@ class TorchEngine:
         rule: AttentionRule,
         *,
         device: str | None = None,
-        dtype: torch.dtype | Literal["fp32", "bf16"] | None = None,
+        dtype: torch.dtype | Precision | None = None,
         budget: int | None = None,
         lanes: int | None = None,
         packed: bool | None = None,
