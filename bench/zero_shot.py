@@ -2,9 +2,10 @@
 
     python bench/zero_shot.py MODEL [MODEL …] --out zero-shot.json
 
-For each collection: BM25, the bi-encoder, each model, and each model joined with BM25, with the bi-encoder and with
-both, by weights that are fixed beforehand. Figures are printed as they come. Indexes and vectors stay in ``--work``.
-All of it is 36,600 pairs a model and 11,400 passages for the bi-encoder; ``--queries 30`` leaves 9,600 of the pairs.
+For each collection: BM25, the bi-encoder, hybrid search of the two over all documents, each model, and each model
+joined with BM25, with the bi-encoder and with both, by weights that are fixed beforehand. Figures are printed as they
+come. Indexes and vectors stay in ``--work``. All of it is 36,600 pairs a model and 11,400 passages for the bi-encoder;
+``--queries 30`` leaves 9,600 of the pairs.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rankwell.evaluation.notation import parse_measures
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, fuse
+from rankwell.rank.hybrid import search_hybrid
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 
@@ -72,6 +74,10 @@ def main() -> None:
             dense = encoder.rerank(first, queries, index, depth=options.depth)
             show(f"bi-encoder {options.encoder}", dense, time.monotonic() - begin)
             show(f"{options.bm25:g} BM25 + bi-encoder", join([first, dense], [options.bm25, 1 - options.bm25]))
+            if not given.exists():
+                begin = time.monotonic()
+                hybrid = search_hybrid(index, encoder, queries, options.hybrid, k=options.depth)
+                show(f"hybrid search, {options.hybrid:g} bi-encoder", hybrid, time.monotonic() - begin)
         for model, ranker in rankers.items():
             begin = time.monotonic()
             run = ranker.rerank(first, queries, index, depth=options.depth)
@@ -103,6 +109,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--queries", type=int, default=None, help="the first so many queries of each collection")
     parser.add_argument("--bm25", type=float, default=0.2, help="BM25's share")
     parser.add_argument("--dense", type=float, default=0.5, help="the bi-encoder's share beside the model's")
+    parser.add_argument("--hybrid", type=float, default=0.7, help="the bi-encoder's share in hybrid search")
     parser.add_argument("--windows", default="default", choices=["default", "cut"], help="how long texts are read")
     parser.add_argument("--device", default=None)
     parser.add_argument("--precision", default="auto", choices=["auto", "bf16"], help="of the models")
