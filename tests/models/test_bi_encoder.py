@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.stored import KeptTokens
-from rankwell.models.bi_encoder import BiEncoder, is_cross_encoder
+from rankwell.models.bi_encoder import BiEncoder, has_vectors, is_cross_encoder
 
 TEXTS = ["how do bees keep warm", "honey", "the river and the bridge of stone " * 20, "", "bogue is not bogus"]
 
 
 @pytest.fixture
-def folder(tiny_checkpoint: Path, tmp_path: Path) -> Path:
+def folder(tiny_bi_encoder: Path, tmp_path: Path) -> Path:
     """The tiny model as sentence-transformers would write it."""
     target = tmp_path / "model"
-    shutil.copytree(tiny_checkpoint, target)
+    shutil.copytree(tiny_bi_encoder, target)
     (target / "sentence_bert_config.json").write_text('{"max_seq_length": 40}')
     set_pooling(target, pooling_mode_cls_token=False, pooling_mode_mean_tokens=True)
     return target
@@ -93,8 +93,35 @@ def test_pooling_that_is_not_known_is_refused(folder: Path) -> None:
         BiEncoder.from_pretrained(folder, device="cpu")
 
 
-def test_a_classifier_scores_pairs_and_a_bare_encoder_does_not(folder: Path) -> None:
-    assert is_cross_encoder(folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+def test_a_classifier_scores_pairs_and_a_bare_encoder_does_not(folder: Path, tiny_checkpoint: Path) -> None:
+    assert is_cross_encoder(tiny_checkpoint)
     assert not is_cross_encoder(folder)
+    assert has_vectors(folder)
+
+
+def test_a_cross_encoder_has_no_vectors(tiny_checkpoint: Path) -> None:
+    assert not has_vectors(tiny_checkpoint)
+    with pytest.raises(RankwellError, match="is a cross-encoder, which has no vectors to compare"):
+        BiEncoder.from_pretrained(tiny_checkpoint)
+
+
+def test_a_ranker_that_began_as_a_bi_encoder_has_its_vectors(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    from rankwell.models.checkpoints.config import RankerConfig
+    from rankwell.models.checkpoints.folders import (
+        load_encoder,
+        new_cross_encoder,
+        save_checkpoint,
+        start_as_bi_encoder,
+    )
+    from rankwell.rank.ranker import Ranker
+
+    encoder, _, tokenizer = load_encoder(tiny_bi_encoder)
+    model = new_cross_encoder(encoder, 1, pooler=False, seed=1, similarity=20.0)
+    start_as_bi_encoder(model)
+    parts = {"template": {"name": "twin"}, "head": "score", "similarity": 20.0, "pooler": False}
+    save_checkpoint(tmp_path / "twin", model, tokenizer, RankerConfig(**parts))
+    pairs = [("how do bees keep warm", "the bees keep warm in winter"), ("honey", "a bogus claim of the bank")]
+    apart = BiEncoder.from_pretrained(tmp_path / "twin", device="cpu")
+    queries, documents = (apart.encode(texts) for texts in zip(*pairs, strict=True))
+    scores = Ranker.from_pretrained(tmp_path / "twin", engine={"device": "cpu"}).predict(pairs)
+    assert scores == pytest.approx(20 * ((queries * documents).sum(axis=1) - 0.5), abs=1e-4)

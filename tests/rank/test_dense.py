@@ -23,8 +23,8 @@ QUERIES = [Query("q1", "honey market"), Query("q2", "iron bridge")]
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny_checkpoint: Path) -> BiEncoder:
-    return BiEncoder.from_pretrained(tiny_checkpoint, device="cpu", max_length=32)
+def encoder(tiny_bi_encoder: Path) -> BiEncoder:
+    return BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
 
 
 @pytest.fixture

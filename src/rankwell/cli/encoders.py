@@ -29,7 +29,7 @@ PrecisionOption = Annotated[
 def check_encoder(about: Mapping[str, object], shares: Mapping[str, object]) -> None:
     """What is said about a bi-encoder is in vain where no option gives it a share."""
     said = [name for name, value in about.items() if value is not None]
-    if said and not any(value not in (None, False) for value in shares.values()):
+    if said and all(share is None or share is False for share in shares.values()):  # 0 is a share
         raise RankwellError(f"{' and '.join(said)}: of a bi-encoder, which needs {' or '.join(shares)}")
 
 

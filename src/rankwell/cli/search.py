@@ -66,10 +66,10 @@ def search(
     from rankwell.scale.runs import remove_shards, shards_folder
     from rankwell.scale.search import ShardedIndex, search_in_shards
 
+    if hybrid is not None and ray is not None:
+        raise RankwellError("--hybrid does not go with --ray, whose workers know words only")
     cluster = cluster_of(ray, workers)
     check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
-    if hybrid is not None and cluster is not None:
-        raise RankwellError("--hybrid does not go with --ray, whose workers know words only")
     opened = Index.open(index)
     asked = read_queries(queries)
     bm25: dict[str, Any] = {"k1": k1, "b": b, "k2": k2}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import digest
 from rankwell.inputs.batching import slice_sequences, take_sequences, token_batches
 from rankwell.inputs.pieces import Pieces
@@ -100,6 +100,8 @@ class BiEncoder:
         Pooling and length are the folder's own, where it says so; a bare encoder's vectors are means.
         """
         folder = find_model(folder)
+        if not has_vectors(folder):
+            raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
         encoder, _, tokenizer = load_encoder(folder)
         pooling = _read_pooling(folder)
         known = encoder.config.max_position_embeddings
@@ -176,6 +178,12 @@ def is_cross_encoder(folder: Path) -> bool:
         return True
     architectures = read_object(folder / "config.json").get("architectures") or []
     return any(str(name).endswith("ForSequenceClassification") for name in architectures)
+
+
+def has_vectors(folder: Path) -> bool:
+    """Whether texts can be compared by their vectors: a bi-encoder's, or those of a ranker that begins as one."""
+    own = folder / "rankwell.json"
+    return not is_cross_encoder(folder) or (own.is_file() and bool(read_object(own).get("similarity")))
 
 
 def _read_pooling(folder: Path) -> Pooling:

@@ -63,8 +63,8 @@ def test_a_list_of_equal_scores_says_nothing() -> None:
     np.testing.assert_array_equal(found, [[0, 0, 0]])
 
 
-def test_a_bi_encoder_teaches_its_cosines(store: DocumentStore, tiny_checkpoint: Path) -> None:
-    encoder = BiEncoder.from_pretrained(tiny_checkpoint, device="cpu", max_length=32)
+def test_a_bi_encoder_teaches_its_cosines(store: DocumentStore, tiny_bi_encoder: Path) -> None:
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
     vectors = PassageVectors.open(store, encoder)
     teacher = BiEncoderTeacher(encoder.encode(QUERIES), vectors, torch.device("cpu"))
     documents = np.array([[4, 0], [1, 1], [2, 3]])

@@ -17,7 +17,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
-from rankwell.models.bi_encoder import BiEncoder, is_cross_encoder
+from rankwell.models.bi_encoder import BiEncoder, has_vectors
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
@@ -39,7 +39,7 @@ def check_blend(work: Work, options: BlendOptions) -> None:
     """Grid, measure and bi-encoder must be ones, and something must rank before it."""
     parse_measure(options.measure)
     share_settings(3 if options.first_stage else 2, options.step, options.normalise)
-    if is_cross_encoder(folder := _encoder_folder(work, options)):
+    if not has_vectors(folder := _encoder_folder(work, options)):
         raise RankwellError(f"stages.blend.encoder: {folder} is a cross-encoder, which has no similarities")
     kinds = [stage.kind for stage in work.recipe.stages]
     if all(kind in RANK_NOTHING for kind in kinds[: kinds.index("blend")]):
