@@ -112,6 +112,26 @@ def tiny_bi_encoder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: P
     return folder
 
 
+@pytest.fixture(scope="session")
+def tiny_twin(tmp_path_factory: pytest.TempPathFactory, tiny_bi_encoder: Path) -> Path:
+    """A ranker that begins as the tiny bi-encoder: twenty times the cosine, less a half, is all its score so far."""
+    from rankwell.models.checkpoints.config import RankerConfig
+    from rankwell.models.checkpoints.folders import (
+        load_encoder,
+        new_cross_encoder,
+        save_checkpoint,
+        start_as_bi_encoder,
+    )
+
+    encoder, _, tokenizer = load_encoder(tiny_bi_encoder)
+    model = new_cross_encoder(encoder, 1, pooler=False, seed=1, similarity=20.0)
+    start_as_bi_encoder(model)
+    folder = tmp_path_factory.mktemp("twin") / "tiny"
+    parts = {"template": {"name": "twin"}, "head": "score", "similarity": 20.0, "pooler": False}
+    save_checkpoint(folder, model, tokenizer, RankerConfig(**parts))
+    return folder
+
+
 @pytest.fixture
 def interpret() -> Callable[..., str]:
     """Runs a file's tests with Triton's interpreter, and gives their outcomes, a letter each.

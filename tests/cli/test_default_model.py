@@ -20,12 +20,12 @@ pytest.importorskip("torch")
 
 
 @pytest.fixture
-def shipped(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small model in the default one's place, with 8-bit weights as it has them."""
+def shipped(tiny_twin: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small model in the default one's place, with 8-bit weights and a bi-encoder within it, as it has them."""
     from rankwell.models.checkpoints.export import export_weights
 
     folder = tmp_path_factory.mktemp("shipped") / DEFAULT
-    export_weights(tiny_checkpoint, folder)
+    export_weights(tiny_twin, folder)
     monkeypatch.setattr(names, "SHIPPED", folder)
     return folder
 

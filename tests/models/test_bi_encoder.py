@@ -105,23 +105,11 @@ def test_a_cross_encoder_has_no_vectors(tiny_checkpoint: Path) -> None:
         BiEncoder.from_pretrained(tiny_checkpoint)
 
 
-def test_a_ranker_that_began_as_a_bi_encoder_has_its_vectors(tiny_bi_encoder: Path, tmp_path: Path) -> None:
-    from rankwell.models.checkpoints.config import RankerConfig
-    from rankwell.models.checkpoints.folders import (
-        load_encoder,
-        new_cross_encoder,
-        save_checkpoint,
-        start_as_bi_encoder,
-    )
+def test_a_ranker_that_began_as_a_bi_encoder_has_its_vectors(tiny_twin: Path) -> None:
     from rankwell.rank.ranker import Ranker
 
-    encoder, _, tokenizer = load_encoder(tiny_bi_encoder)
-    model = new_cross_encoder(encoder, 1, pooler=False, seed=1, similarity=20.0)
-    start_as_bi_encoder(model)
-    parts = {"template": {"name": "twin"}, "head": "score", "similarity": 20.0, "pooler": False}
-    save_checkpoint(tmp_path / "twin", model, tokenizer, RankerConfig(**parts))
     pairs = [("how do bees keep warm", "the bees keep warm in winter"), ("honey", "a bogus claim of the bank")]
-    apart = BiEncoder.from_pretrained(tmp_path / "twin", device="cpu")
+    apart = BiEncoder.from_pretrained(tiny_twin, device="cpu")
     queries, documents = (apart.encode(texts) for texts in zip(*pairs, strict=True))
-    scores = Ranker.from_pretrained(tmp_path / "twin", engine={"device": "cpu"}).predict(pairs)
+    scores = Ranker.from_pretrained(tiny_twin, engine={"device": "cpu"}).predict(pairs)
     assert scores == pytest.approx(20 * ((queries * documents).sum(axis=1) - 0.5), abs=1e-4)
