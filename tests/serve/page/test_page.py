@@ -253,6 +253,15 @@ def test_a_blend_is_called_one_and_says_its_shares(
     assert searched(blended).run(units) == [["score", ""], ["blend", "30 % BM25, 70 % model"]]
 
 
+def test_hybrid_search_is_called_so_and_says_its_shares(
+    searched: Opened, start_site: Callable[..., Any], tiny_checkpoint: Path, tiny_bi_encoder: Path
+) -> None:
+    hybrid = start_site(tiny_checkpoint, beside=Beside(encoder=str(tiny_bi_encoder), hybrid=0.6))
+    page = searched(hybrid)
+    assert page.run("document.querySelector('.unit').title") == "40 % BM25, 60 % similarity"
+    assert page.run("document.querySelector('select.which').selectedOptions[0].text") == "Hybrid"
+
+
 def test_without_an_index_the_page_says_what_the_service_is_for(new_page: Opened, site: Any) -> None:
     ready = {"status": "ready", "reranker": True, "note": None, "index": None, "models": ["tiny"], "stages": []}
     site.faults["/ready"] = (200, {"content-type": "application/json"}, ready)
