@@ -213,7 +213,7 @@ def _search(
         if not path.exists():
             found = _find(options, index, queries)
             if not found:
-                raise RankwellError(f"BM25 finds no document for any query of the split {name!r}")
+                raise RankwellError(f"the first stage finds no document for any query of the split {name!r}")
             write_run(found, path)
     return read_run(path, name="first-stage")
 
