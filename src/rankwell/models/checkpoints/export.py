@@ -103,9 +103,11 @@ class GridEncoder(nn.Module):
             for number, layer in enumerate(_layers(self.model)[both:], both):
                 alone = layer.finish(alone, self._attend(number, alone, alone, biases[number], batch))
             states = alone.reshape(batch, -1, alone.shape[1])
-            # Sums will do: a vector's length is not in its cosine.
+            # Sums will do: a vector's length is not in its cosine. By numbers, not by a mask: OpenVINO 2026.4 on ARM
+            # multiplies wrongly by a mask that it widens itself.
             query, document = (
-                (states * (real & part)[:, :, None]).sum(dim=1) for part in (segments == 0, segments != 0)
+                (states * torch.where(real & part, 1.0, 0.0)[:, :, None]).sum(dim=1)
+                for part in (segments == 0, segments != 0)
             )
             logits = logits + add_similarity(cosine(query, document), self.model.similarity)
         return logits
