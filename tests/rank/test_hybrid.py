@@ -62,10 +62,12 @@ def test_a_share_of_one_is_the_bi_encoder_alone(index: Index, dense: DenseRanker
     assert search_hybrid(index, dense, QUERIES, 1, k=7) == dense.search(QUERIES, index, 7)
 
 
-@pytest.mark.parametrize("share", [0, -0.1, 1.1])
+@pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan")])
 def test_shares_are_checked(share: float, index: Index, dense: DenseRanker) -> None:
     with pytest.raises(RankwellError, match="expected more than 0 and at most 1"):
         search_hybrid(index, dense, QUERIES, share)
+    with pytest.raises(RankwellError, match="expected more than 0 and at most 1"):
+        Hybrid(index, encoder=dense.encoder, share=share)
 
 
 def test_a_pipeline_begins_with_it(index: Index, dense: DenseRanker, tiny_checkpoint: Path) -> None:

@@ -24,7 +24,7 @@ from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.serve.api import create_app
-from rankwell.serve.beside import Beside
+from rankwell.serve.beside import Beside, Wanted, find_all, open_beside
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -98,11 +98,12 @@ def test_probabilities_and_given_texts_stay_the_models_own(
     assert nothing == []
 
 
+@pytest.mark.parametrize("hybrid", [None, 0.5])
 def test_requests_at_once_are_answered_as_one_by_one(
-    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
+    hybrid: float | None, served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
 ) -> None:
     queries = ["bees in winter", "money and insurance", "a warm river", "the city of london"] * 4
-    with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder) as client:
+    with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder, hybrid) as client:
         alone = [search(client, query=query) for query in queries]
         with ThreadPoolExecutor(8) as pool:
             together = list(pool.map(lambda query: search(client, query=query), queries))
@@ -121,6 +122,17 @@ def test_candidates_are_those_of_hybrid_search(
     assert [row["docid"] for row in answer["bm25"]] == list(expected.docids)
     assert {row["docid"] for row in answer["rerank"][:5]} == set(expected.docids[:5])
     assert (ready["hybrid"], ready["blend"]) == (share, None)
+
+
+def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
+    beside = Beside(encoder=str(tiny_bi_encoder), hybrid=0.5)
+    finding, _ = open_beside(beside, Index.open(served_index), has_model=False)
+    assert finding is not None
+    wanted = [Wanted(finding, query, k) for query, k in (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))]
+    alone = [finding.find([one.query], one.k)[0] for one in wanted]
+    for (found, _), expected in zip(find_all(wanted), alone, strict=True):
+        assert list(found.docids) == list(expected.docids)
+    assert [len(found) for found in alone[:3]] == [3, 5, 3]
 
 
 def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
@@ -150,6 +162,7 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
         (["--encoder", "x"], "--encoder: of a bi-encoder, which needs --blend or --hybrid"),
         (["--blend", "0.8", "--fuse", "0.4"], "two shares of 1"),
         (["--fuse", "1.5"], "expected a number from 0 to 1"),
+        (["--hybrid", "0"], "a share of 0 for the bi-encoder"),
     ],
 )
 def test_shares_are_checked_before_anything_is_opened(options: list[str], problem: str) -> None:

@@ -62,6 +62,7 @@ def search(
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, write_run
     from rankwell.corpus.records import Run
+    from rankwell.rank.fusion import check_hybrid
     from rankwell.retrieve.index import Index
     from rankwell.scale.runs import remove_shards, shards_folder
     from rankwell.scale.search import ShardedIndex, search_in_shards
@@ -70,6 +71,7 @@ def search(
         raise RankwellError("--hybrid does not go with --ray, whose workers know words only")
     cluster = cluster_of(ray, workers)
     check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
+    check_hybrid(hybrid)
     opened = Index.open(index)
     asked = read_queries(queries)
     bm25: dict[str, Any] = {"k1": k1, "b": b, "k2": k2}

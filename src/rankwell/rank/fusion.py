@@ -110,6 +110,12 @@ def told_shares(fuse: float | None, blend: float | None, normalise: str = "min-m
     return Fusion("linear", (round(1 - first - blend, 12), blend, first), normalise)
 
 
+def check_hybrid(share: float | None) -> None:
+    """An error where a bi-encoder's share in hybrid search is none; to be had before anything is opened."""
+    if share is not None and not 0 < share <= 1:  # nor NaN
+        raise RankwellError(f"a share of {share:g} for the bi-encoder; expected more than 0 and at most 1")
+
+
 def rank_fusion(runs: int = 2, k: float = 60.0) -> Fusion:
     """Σ 1 / (k + rank) over ``runs`` runs of equal weight."""
     return Fusion("rrf", (1.0,) * runs, k=k)

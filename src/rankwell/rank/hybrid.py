@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
+from rankwell.rank.fusion import Fusion, FusionTuning, check_hybrid, fuse, share_settings, tune_fusion
 from rankwell.rank.pipeline import First, State
 from rankwell.retrieve.index import Index
 
@@ -27,8 +26,7 @@ def search_hybrid(
     A document that only one of them found has the other's lowest score. With a share of 1 the bi-encoder searches
     alone. ``bm25`` are options of :meth:`Index.search <rankwell.retrieve.index.Index.search>`.
     """
-    if not 0 < share <= 1:
-        raise RankwellError(f"a share of {share:g} for the bi-encoder; expected more than 0 and at most 1")
+    check_hybrid(share)
     if share == 1:
         return dense.search(queries, index, k)
     fusion = Fusion("linear", (round(1 - share, 12), share), NORMALISE)
@@ -102,6 +100,10 @@ class Hybrid(First):
 
     encoder: BiEncoder = field(kw_only=True, repr=False)
     share: float = field(default=0.5, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_hybrid(self.share)
 
     def apply(self, state: State) -> Run:
         """Search."""

@@ -6,7 +6,8 @@ The shares were tuned beforehand: `rankwell tune --hybrid` for what finds, the s
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.rank.fusion import Fusion, fuse
+from rankwell.rank.fusion import Fusion, check_hybrid, fuse
 from rankwell.retrieve.index import Index
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class Beside:
     options: Mapping[str, Any] = field(default_factory=dict)
     hybrid: float | None = None
 
+    def __post_init__(self) -> None:
+        check_hybrid(self.hybrid)
+
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
@@ -53,12 +57,14 @@ class Similarity:
         with self.lock:
             return self.dense.rerank(candidates, [Query(ONE, query)], self.index)
 
-    def search(self, query: str, share: float, k: int) -> Ranking:
-        """The best ``k`` of all documents, by BM25 and by similarity."""
+    def search(self, queries: Sequence[str], share: float, k: int) -> list[Ranking]:
+        """The best ``k`` of all documents for each query, by BM25 and by similarity."""
         from rankwell.rank.hybrid import search_hybrid
 
+        asked = [Query(str(number), query) for number, query in enumerate(queries)]
         with self.lock:
-            return search_hybrid(self.index, self.dense, [Query(ONE, query)], share, k=k).get(ONE, NOTHING)
+            found = search_hybrid(self.index, self.dense, asked, share, k=k)
+        return [found.get(query.qid, NOTHING) for query in asked]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +99,36 @@ class Finding:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the index's analyser, whose stemmer two threads must not use at once."""
 
-    def find(self, query: str, k: int) -> Ranking:
-        """The best ``k`` documents."""
+    def find(self, queries: Sequence[str], k: int) -> list[Ranking]:
+        """The best ``k`` documents for each query; vectors are read once for all of them."""
         with self.lock:
             if self.similar is None or self.share is None:
-                return self.index.rank(query, k=k)
-            return self.similar.search(query, self.share, k)
+                return [self.index.rank(query, k=k) for query in queries]
+            return self.similar.search(queries, self.share, k)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The ``k`` best documents of a query."""
+
+    finding: Finding
+    query: str
+    k: int
+
+
+def find_all(wanted: Sequence[Wanted]) -> list[tuple[Ranking, float]]:
+    """What was found for each, and the milliseconds that took; those who want as many are searched for together."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for number, one in enumerate(wanted):
+        alike.setdefault((id(one.finding), one.k), []).append(number)
+    found: dict[int, tuple[Ranking, float]] = {}
+    for numbers in alike.values():
+        begin = time.perf_counter()
+        one = wanted[numbers[0]]
+        rankings = one.finding.find([wanted[number].query for number in numbers], one.k)
+        ms = 1000 * (time.perf_counter() - begin)
+        found |= {number: (ranking, ms) for number, ranking in zip(numbers, rankings, strict=True)}
+    return [found[number] for number in range(len(wanted))]
 
 
 def open_beside(beside: Beside, index: Index | None, has_model: bool) -> tuple[Finding | None, Blending | None]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +25,21 @@ from rankwell.serve.answers import (
     rerank_answer,
     search_answer,
 )
+from rankwell.serve.beside import Wanted, find_all
 from rankwell.serve.engine import OverloadedError, RequestEngine, Ticket
 from rankwell.serve.limits import Batching, Limits
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError
 from rankwell.serve.shapes import Asked, CohereRerank, Explain, Search, TeiRerank
 from rankwell.serve.state import Holder, Laid, Model, Sources, State
+from rankwell.serve.together import Together
 
 Found = TypeVar("Found")
 # A guess before anything is tokenised; what it is exactly shows soon enough.
 CHARACTERS_A_TOKEN = 4
 TOKENS_A_CANDIDATE = 150
 PREPARING_THREADS = 2
+SEARCHED_TOGETHER = 64  # by a bi-encoder; BM25 gains nothing by it
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +68,7 @@ class Service:
         # Explanations are slow and hold large arrays: one at a time, and few that wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         self._reloading = ThreadPoolExecutor(1, "rankwell-reload")
+        self._searches = Together(find_all, self._preparing, SEARCHED_TOGETHER if sources.beside.hybrid else 1)
         self._waiting = self._explanations = 0
         self.metrics.generation.set(1)
 
@@ -125,12 +129,8 @@ class Service:
         if self.engine.full and stages != "bm25":
             raise self.overloaded(self.engine.refusal())
 
-        def first_stage() -> tuple[Ranking, float]:
-            started = time.perf_counter()
-            found = finding.find(asked.query, max(asked.depth, asked.offset + asked.k))
-            return found, 1000 * (time.perf_counter() - started)
-
-        found, bm25_ms = await self._prepare(first_stage)
+        wanted = Wanted(finding, asked.query, max(asked.depth, asked.offset + asked.k))
+        found, bm25_ms = await self._admitted(self._searches.ask(wanted))
         ms: dict[str, float | None] = {"bm25": round(bm25_ms, 3), "rerank": None, "queue": None}
         reranked = None
         if stages != "bm25" and model is not None:
@@ -285,12 +285,17 @@ class Service:
             raise self.overloaded(error) from None
 
     async def _prepare(self, work: Callable[[], Found]) -> Found:
+        return await self._admitted(self._in(self._preparing, work))
+
+    async def _admitted(self, work: Coroutine[Any, Any, Found]) -> Found:
+        """Do it, unless too many requests are waiting already."""
         if self._waiting >= self.limits.preparing:
+            work.close()
             self.metrics.refused.inc()
             raise ApiError(429, "overloaded", "too many requests are waiting; try again in 1 s", {"Retry-After": "1"})
         self._waiting += 1
         try:
-            return await self._in(self._preparing, work)
+            return await work
         finally:
             self._waiting -= 1
 

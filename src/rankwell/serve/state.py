@@ -202,7 +202,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     finding, blending = open_beside(sources.beside, index, bool(models))
     state = replace(state, finding=finding, blending=blending)
     if finding is not None:
-        finding.find(WARM_UP, 1)
+        finding.find([WARM_UP], 1)
     state.tokens  # noqa: B018  (found now, not at the first request)
     return state
 
