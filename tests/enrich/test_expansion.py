@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
-from collections.abc import Sequence
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,7 @@ from rankwell.enrich.expansion import (
     filter_queries,
 )
 from rankwell.enrich.generated import generated_queries, write_generated
+from rankwell.enrich.shared import SharedFolder
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
@@ -116,6 +121,70 @@ def test_a_collection_becomes_a_file(tiny_tokenizer: Path, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl.gz"]
     with pytest.raises(RankwellError, match="exists already"):
         expand_collection(iter(DOCUMENTS), out, Echo(tiny_tokenizer), Filtering(), source="s", model="m")  # type: ignore[arg-type]
+
+
+class Guarded(Echo):
+    """Sees, while it writes, whether another process could take the folder away."""
+
+    def __init__(self, model: Path, folder: Path):
+        super().__init__(model)
+        self.folder, self.free = folder, False
+
+    def write(self, passages: Pieces, keys: Sequence[str]) -> list[list[str]]:
+        with (self.folder / "users").open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.free = True
+            except BlockingIOError:
+                pass
+        return super().write(passages, keys)
+
+
+def test_a_folder_deleted_while_a_process_waits_for_it_is_made_anew(tiny_tokenizer: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "x.jsonl.parts", tmp_path / "x.jsonl"
+    writer = Guarded(tiny_tokenizer, folder)
+    with ThreadPoolExecutor() as threads:
+        folder.mkdir()
+        with (folder / "users").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as by a process that is done and clears up
+            waiting = threads.submit(
+                expand_collection, iter(DOCUMENTS), out, writer, Filtering(), source="s", model="m"
+            )
+            time.sleep(0.3)
+            shutil.rmtree(folder)
+        waiting.result(timeout=60)
+    assert not writer.free
+    assert [one.docid for one in read_expansions(out)] == [document.docid for document in DOCUMENTS]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_the_texts_are_made_once_by_processes_that_come_together(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def documents() -> Iterator[Document]:
+        for document in DOCUMENTS:
+            time.sleep(0.02)
+            made.append(document.docid)
+            yield document
+
+    def open_texts(_: int) -> int:
+        with SharedFolder.enter(tmp_path / "shared") as shared:
+            return len(shared.store(documents(), "s"))
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(open_texts, range(3))) == [len(DOCUMENTS)] * 3
+    assert made == [document.docid for document in DOCUMENTS]
+
+
+def test_the_last_of_several_removes_what_they_shared(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    with SharedFolder.enter(folder) as first, SharedFolder.enter(folder) as second:
+        assert not first.alone(wait=False)
+        assert second.alone(wait=False)
+        second.remove()
+        assert not folder.exists()
+        assert not second.alone(wait=True)  # it may be another's by now
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_expansions_come_back_and_wrong_ones_are_told(tmp_path: Path) -> None:

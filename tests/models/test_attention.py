@@ -63,13 +63,13 @@ class TestLayouts:
 
     def test_equal_lengths_need_no_padding(self) -> None:
         layout = make_layout(WORDS[:8], LAST[:8], torch.tensor([4, 8]), "full")
-        assert layout.is_dense
+        assert layout.slots is None
         assert layout.mask is None
         assert layout.first.tolist() == [0, 4]
 
     def test_packed_rows_and_places_are_inverse(self) -> None:
         layout = make_layout(WORDS, LAST, ENDS, "strm")
-        assert not layout.is_dense
+        assert layout.slots is not None
         assert layout.slots[layout.places].tolist() == list(range(len(WORDS)))
         assert layout.first.tolist() == [0, 4, 7]
 

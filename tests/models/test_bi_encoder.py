@@ -93,6 +93,39 @@ def test_pooling_that_is_not_known_is_refused(folder: Path) -> None:
         BiEncoder.from_pretrained(folder, device="cpu")
 
 
+def set_modules(folder: Path, **paths: str) -> None:
+    modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in paths.items()]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+def test_the_list_of_modules_says_where_pooling_is(folder: Path) -> None:
+    set_pooling(folder, pooling_mode_cls_token=True, pooling_mode_mean_tokens=False)
+    (folder / "1_Pooling").rename(folder / "pooling")
+    set_modules(folder, Transformer="", Pooling="pooling", Normalize="2_Normalize")
+    hidden, _ = states(folder, TEXTS, 40)
+    found = BiEncoder.from_pretrained(folder, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(found, normal(hidden[:, 0]), atol=1e-5)
+
+
+def test_pooling_that_is_said_and_not_there_is_no_mean(folder: Path) -> None:
+    set_modules(folder, Transformer="", Pooling="elsewhere")
+    with pytest.raises(InputError, match=r"elsewhere.config\.json: missing"):
+        BiEncoder.from_pretrained(folder, device="cpu")
+
+
+def test_a_layer_behind_the_pooling_is_refused_not_left_out(folder: Path) -> None:
+    set_modules(folder, Transformer="", Pooling="1_Pooling", Dense="2_Dense")
+    with pytest.raises(InputError, match="vectors pass a module Dense"):
+        BiEncoder.from_pretrained(folder, device="cpu")
+
+
+@pytest.mark.parametrize("modules", ["[3]", '[{"type": "x"}]', "["])
+def test_a_list_of_modules_that_is_none(folder: Path, modules: str) -> None:
+    (folder / "modules.json").write_text(modules)
+    with pytest.raises(InputError, match=r"modules\.json"):
+        BiEncoder.from_pretrained(folder, device="cpu")
+
+
 def test_a_classifier_scores_pairs_and_a_bare_encoder_does_not(folder: Path, tiny_checkpoint: Path) -> None:
     assert is_cross_encoder(tiny_checkpoint)
     assert not is_cross_encoder(folder)

@@ -13,7 +13,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import Blend, DenseRanker, PassageVectors, search_vectors
 from rankwell.rank.fusion import Fusion, fuse, interpolation
-from rankwell.rank.pipeline import Given, Stage, State
+from rankwell.rank.pipeline import Cut, First, Given, Stage, State
 from rankwell.rank.texts import KeptTexts
 from rankwell.retrieve.index import Index
 
@@ -115,6 +115,30 @@ def test_a_third_weight_is_the_first_stages(encoder: BiEncoder) -> None:
     similar = DenseRanker(encoder).rerank(last, QUERIES, texts)
     assert dict(blended["q1"]) == pytest.approx(dict(fuse([last, similar, first], how)["q1"]))
     assert dict(blended["q1"]) != pytest.approx(dict(fuse([first, similar, last], how)["q1"]))
+
+
+def test_a_blend_ranks_what_the_ranker_ranked(encoder: BiEncoder) -> None:
+    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    first = Run.from_scores({"q1": {f"d{i}": 9.0 - i for i in range(8)}})
+    for how in (0.5, Fusion("linear", (0.5, 0.3, 0.2), "z-score")):
+        blended = (Given(first) >> Cut(3) >> Blend(encoder, how, texts)).run(QUERIES)
+        assert set(blended["q1"].docids) == {"d0", "d1", "d2"}
+
+
+def test_equal_documents_are_ordered_by_their_ids_however_few_are_wanted(tmp_path: Path, encoder: BiEncoder) -> None:
+    store = DocumentStore.build([Document(f"d{i}", "honey market") for i in range(300)], tmp_path / "equal")
+    dense = DenseRanker(encoder)
+    many = dense.search(QUERIES[:1], store, 300)["q1"].docids
+    assert list(many) == sorted(many, reverse=True)
+    assert dense.search(QUERIES[:1], store, 5)["q1"].docids == many[:5]
+
+
+def test_a_blend_is_checked_before_it_is_run(tmp_path: Path, encoder: BiEncoder) -> None:
+    Index.build(DOCUMENTS[:6], tmp_path / "index", store=False)
+    index = Index.build(DOCUMENTS[6:], tmp_path / "index", append=True)
+    assert not index.has_texts
+    with pytest.raises(RankwellError, match="Blend has no texts to read"):
+        (First(index) >> Blend(encoder)).run(QUERIES)
 
 
 def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:

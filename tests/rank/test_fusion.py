@@ -195,6 +195,17 @@ def test_shares_sum_to_one_and_must_be_parts_of_it() -> None:
     with pytest.raises(RankwellError, match=r"a step of 0\.3"):
         share_settings(3, 0.3)
 
+    with pytest.raises(RankwellError, match="a step of 0 between"):
+        default_settings(0)
+
+
+def test_a_judged_query_that_nothing_was_found_for_counts_0() -> None:
+    first, second, qrels = helpful_and_misleading(10)
+    more = Qrels({**qrels, **{f"unanswered{i}": {"rel": 1} for i in range(10)}})
+    tuning = tune_fusion([first, second], more, settings=[interpolation(0.5)])
+    assert tuning.found.mean == 0.5
+    assert tuning.found.mean == evaluate(more, tuning.held_out, "RR@10").mean["RR@10"]
+
 
 def test_tuning_needs_a_judged_query() -> None:
     with pytest.raises(RankwellError, match="none of the runs' queries is judged"):

@@ -116,8 +116,7 @@ def test_search_passes_the_type_on(index: Index, tiny_checkpoint: Path) -> None:
 class Forbidden:
     """An index that must not be searched."""
 
-    def __init__(self) -> None:
-        self.manifest = {"config": {"store": True}}
+    has_texts = True
 
     def search(self, *_: object, **__: object) -> Run:
         raise AssertionError("ran before it was checked")

@@ -42,6 +42,20 @@ def test_the_weights_replace_the_words_of_the_text_but_the_text_is_kept(tmp_path
     assert index.manifest["config"]["weighted"] is True
 
 
+def test_the_data_hash_depends_on_every_weight(tmp_path: Path) -> None:
+    weightings: list[Weights] = [
+        {"a": {"red": 5, "apples": 1}, "b": {"green": 2}},
+        {"a": {"red": 4, "apples": 1}, "b": {"green": 2}},  # another value
+        {"a": {"red": 5, "pears": 1}, "b": {"green": 2}},  # another term in the place of one
+        {"a": {"red": 5}, "b": {"apples": 1, "green": 2}},  # a term of another document
+        {"a": {"red": 5, "apples": 1}, "b": {"green": 2.5}},
+        {"a": {"red": 1, "apples": 5}, "b": {"green": 2}},
+    ]
+    hashes = [build(tmp_path / str(n), weights).manifest["data_hash"] for n, weights in enumerate(weightings)]
+    assert len(set(hashes)) == len(weightings)
+    assert build(tmp_path / "again", weightings[0]).manifest["data_hash"] == hashes[0]
+
+
 words = st.sampled_from("abcde")
 counts = st.dictionaries(words, st.integers(1, 4), max_size=5)
 

@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, write_documents
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
-from rankwell.scale.search import ShardedIndex
+from rankwell.scale.search import ShardedIndex, search_in_shards
 from rankwell.scale.workers import Cluster, do
 
 from .conftest import lock_holder, make_documents, make_queries
@@ -83,13 +85,64 @@ def test_a_build_goes_on_with_the_segments_it_has(
     # As if killed while the third was made, and between the second and its description.
     shards.path(1).unlink()
     shards.path(2).unlink()
-    (job.out / "segment-0003" / "segment.json").unlink()
-    (job.out / "segment-0003").rename(job.out / ".partial-00000000-segment-0003")
-    times = {name: (job.out / name).stat().st_mtime_ns for name in ("segment-0001", "segment-0002", "segment-0004")}
+    (segments,) = {path.parent for path in tmp_path.rglob("segment-0003")}
+    (segments / "segment-0003" / "segment.json").unlink()
+    (segments / "segment-0003").rename(segments / ".partial-00000000-segment-0003")
+
+    def written(folder: Path) -> dict[str, int]:
+        names = ("segment-0001", "segment-0002", "segment-0004")
+        return {name: (folder / name / "postings.npy").stat().st_mtime_ns for name in names}
+
+    before = written(segments)
     index = build_index(job)
-    assert {name: (job.out / name).stat().st_mtime_ns for name in times} == times
+    assert written(job.out) == before
     assert same(index.search(queries, k=100), whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
     assert not list(job.out.glob(".partial*"))
+
+
+@pytest.fixture
+def red_and_blue(tmp_path: Path) -> tuple[IndexJob, IndexJob]:
+    """Two jobs that make the same index of different documents."""
+    write_documents([Document("r1", "red apples"), Document("r2", "red pears")], tmp_path / "red.tsv")
+    write_documents([Document("b1", "blue whales")], tmp_path / "blue.tsv")
+    red, blue = (IndexJob(str(tmp_path / f"{name}.tsv"), tmp_path / "index", 1) for name in ("red", "blue"))
+    return red, blue
+
+
+def test_a_build_takes_over_nothing_from_another_that_was_killed(red_and_blue: tuple[IndexJob, IndexJob]) -> None:
+    red, blue = red_and_blue
+    do(red)
+    index = build_index(blue)
+    assert (index.rank("whales").docids, index.rank("apples").docids) == (("b1",), ())
+    assert [path.name for path in index.folder.glob("segment-*")] == ["segment-0001"]
+
+
+def test_builds_killed_while_they_finish_leave_nothing_to_each_other(
+    red_and_blue: tuple[IndexJob, IndexJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    red, blue = red_and_blue
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rankwell.scale.index.write_description", killed)
+        for job in (red, blue):
+            with pytest.raises(KeyboardInterrupt):
+                build_index(job)
+    index = build_index(red)
+    assert index.rank("red").docids == ("r2", "r1")
+    assert len(index.rank("whales")) == 0
+
+
+def test_an_index_made_meanwhile_is_not_replaced(red_and_blue: tuple[IndexJob, IndexJob]) -> None:
+    red, blue = red_and_blue
+    shards = do(red)
+    Index.build(resolve_documents(blue.collection), blue.out)
+    with pytest.raises(RankwellError, match="holds an index already"):
+        red.finish(shards)
+    assert Index.open(blue.out).rank("whales").docids == ("b1",)
 
 
 def test_a_document_that_comes_twice_is_found_across_shards(tmp_path: Path) -> None:
@@ -128,6 +181,40 @@ def test_actors_find_the_same(sharded: ShardedIndex, queries: list[Query], whole
 @pytest.mark.parametrize("options", [{"k": 1}, {"k": 7, "k1": 1.5, "b": 0.9}, {"k": 1000, "k2": 2.0, "prune": False}])
 def test_with_any_parameters(sharded: ShardedIndex, cut: Path, queries: list[Query], options: dict[str, float]) -> None:
     assert same(sharded.search(queries, **options), Index.open(cut).search(queries, **options))
+
+
+class Killed(Index):
+    """An index whose process is killed at the second shard of queries."""
+
+    asked = 0
+
+    def search(self, *args: Any, **options: Any) -> Run:
+        self.asked += 1
+        if self.asked == 2:
+            raise KeyboardInterrupt
+        return super().search(*args, **options)
+
+
+def test_a_search_goes_on_with_its_own_queries_only(
+    cut: Path, queries: list[Query], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankwell.scale.search.QUERIES_A_SHARD", 40)
+    with pytest.raises(KeyboardInterrupt):
+        search_in_shards(Killed.open(cut), queries, tmp_path / "shards", k=10)
+    with pytest.raises(RankwellError, match=r"holds shards of other work \(queries was"):
+        search_in_shards(Index.open(cut), queries[::-1], tmp_path / "shards", k=10)
+    index = Index.open(cut)
+    assert same(search_in_shards(index, queries, tmp_path / "shards", k=10), index.search(queries, k=10))
+
+
+def test_a_search_goes_on_in_its_own_index_only(queries: list[Query], tmp_path: Path) -> None:
+    documents = make_documents(20)
+    stemmed = Index.build(documents, tmp_path / "stemmed")
+    plain = Index.build(documents, tmp_path / "plain", analyzer=Analyzer(stemmer=None))
+    assert stemmed.manifest["data_hash"] == plain.manifest["data_hash"]
+    search_in_shards(stemmed, queries, tmp_path / "shards", k=10)
+    with pytest.raises(RankwellError, match=r"holds shards of other work \(index config was"):
+        search_in_shards(plain, queries, tmp_path / "shards", k=10)
 
 
 def test_a_replica_killed_while_it_searches_is_replaced_by_the_next(

@@ -70,6 +70,31 @@ def test_files_are_relative_to_the_recipe_and_those_of_settings_to_where_one_is(
     assert read(recipe_file, "data.types=rules").data.types == "rules"
 
 
+def test_models_and_vectors_of_stages_are_relative_alike(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    for folder in (tmp_path, elsewhere):
+        for name in ("models/one", "start", "rankwell-mini"):
+            (folder / name).mkdir(parents=True)
+        (folder / "glove.txt").touch()
+    monkeypatch.chdir(elsewhere)
+    with recipe_file.open("a") as file:
+        file.write("  distil: {teachers: [models/one, owner/name]}\n  sdnet: {vectors: glove.txt}\n")
+        file.write("  blend: {encoder: start}\nfirst_stage: {encoder: models/one}\n")
+    recipe = read(recipe_file)
+    assert value_at(recipe, "stages.distil.teachers") == [str(tmp_path / "models/one"), "owner/name"]
+    assert value_at(recipe, "stages.sdnet.vectors") == str(tmp_path / "glove.txt")
+    assert value_at(recipe, "stages.blend.encoder") == "start"
+    assert recipe.first_stage.encoder == str(tmp_path / "models/one")
+    said = read(recipe_file, "stages.distil.teachers=[models/one]", "stages.blend.encoder=rankwell-mini")
+    assert value_at(said, "stages.distil.teachers") == [str(elsewhere / "models/one")]
+    assert value_at(said, "stages.blend.encoder") == "rankwell-mini"
+    assert value_at(said, "stages.sdnet.vectors") == str(tmp_path / "glove.txt")
+    whole = read(recipe_file, "stages.blend={encoder: models/one}")
+    assert value_at(whole, "stages.blend.encoder") == str(elsewhere / "models/one")
+
+
 def test_a_plain_text_for_data_changes_the_folder_alone(recipe_file: Path) -> None:
     recipe = read(recipe_file, "data=/data")
     assert (recipe.data.folder, recipe.data.dev) == ("/data", "valid")

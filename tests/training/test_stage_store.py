@@ -72,6 +72,11 @@ def test_stages_run_in_order_and_once(bench: Bench) -> None:
     assert again == []
 
 
+def test_another_depth_of_evaluation_is_another_choice_of_checkpoints(bench: Bench) -> None:
+    bench.run(bench.recipe(**THREE))
+    assert bench.run(bench.recipe({"evaluate.depth": 5}, **THREE))[1] == ["02-filter", "03-fit"]
+
+
 def test_each_stage_starts_from_what_the_one_before_left(bench: Bench) -> None:
     trained, _ = bench.run(bench.recipe(**THREE))
     warm, filtered, fit = trained.work.done

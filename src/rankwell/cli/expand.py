@@ -64,12 +64,11 @@ def expand(
 
     from rankwell.core.errors import InputError, RankwellError
     from rankwell.core.manifest import Manifest
-    from rankwell.corpus.datasets import resolve_documents
+    from rankwell.corpus.datasets import collection_digest, resolve_documents
     from rankwell.corpus.formats.expansions import read_expansions
     from rankwell.enrich.expansion import Filtering, count_expansions, expand_collection
     from rankwell.enrich.generated import write_generated
     from rankwell.enrich.weighing import model_digest
-    from rankwell.enrich.weighted_index import collection_digest
     from rankwell.models.checkpoints.config import read_model_type
     from rankwell.models.checkpoints.names import find_model
     from rankwell.models.writing.checkpoints import load_writer

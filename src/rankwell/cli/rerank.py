@@ -258,7 +258,7 @@ def rerank(
 def _check_sdnet(model: str, **given: object) -> None:
     """An SDNet reads passages its own way: what says how a cross-encoder reads them cannot be given."""
     from rankwell.core.errors import RankwellError
-    from rankwell.rank.opening import holds_sdnet
+    from rankwell.models.checkpoints.names import holds_sdnet
 
     named = next((name.replace("_", "-") for name, value in given.items() if value is not None), None)
     if named is not None and holds_sdnet(model):

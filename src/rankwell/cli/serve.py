@@ -97,6 +97,7 @@ def serve(
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
+    from rankwell.core.errors import RankwellError
     from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_lacks
     from rankwell.rank.engines.precision import engine_options
     from rankwell.rank.fusion import told_shares
@@ -109,6 +110,10 @@ def serve(
 
     check_experiments(experiment or ())
     check_encoder({"--encoder": encoder}, {"--blend": blend, "--hybrid": hybrid})
+    if blend is not None and hybrid is not None and encoder is None:
+        raise RankwellError(
+            f"--blend and --hybrid share one bi-encoder: say with --encoder which was tuned ({DEFAULT}, {BACKBONE}, …)"
+        )
     shares = told_shares(fuse, blend, normalise)
     needed = blend is not None or hybrid is not None
     similar = encoder or (DEFAULT if blend is None else BACKBONE)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
 from rankwell.corpus.formats.lines import check_id
 from rankwell.corpus.records import Document, Qrels, Query, Run
@@ -272,3 +273,11 @@ def _document(record: Any) -> Document:
     # The package's own reading holds the title already.
     title = "" if hasattr(record, "default_text") else getattr(record, "title", "")
     return Document(record.doc_id, _text(record), title)
+
+
+def collection_digest(source: str) -> str:
+    """A name for the documents of a file, a folder or an id."""
+    path = Path(source)
+    if path.is_dir():
+        path = open_dataset(source).collection_path or path
+    return file_digest(path) if path.is_file() else digest({"collection": source})

@@ -81,6 +81,11 @@ class DocumentStore:
         self.docids = docids
         self._texts = texts
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether the documents' texts are kept, rather than their ids alone."""
+        return self._texts is not None
+
     @classmethod
     def build(cls, documents: Iterable[Document], folder: str | Path) -> DocumentStore:
         """Write a store; ``folder`` must not exist and appears only when it is complete."""

@@ -6,9 +6,7 @@ a model made up.
 
 from __future__ import annotations
 
-import fcntl
 import math
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import disk_errors
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.expansions import Expansion, expansion_line, read_expansions
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.corpus.store import DocumentStore
+from rankwell.enrich.shared import SharedFolder
 from rankwell.inputs.stored import StoredTokens
 
 if TYPE_CHECKING:
@@ -134,36 +132,20 @@ def expand_collection(
     """
     if out.exists():
         raise RankwellError(f"{out} exists already; remove it or choose another name")
-    folder = out.with_name(f"{out.name}.parts")
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "users").open("ab")
-    with lock:
-        texts = folder / f"documents-{source}"
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        if not texts.exists():
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not texts.exists():  # another process may just have made them
-                DocumentStore.build(documents, texts)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        store = DocumentStore.open(texts)
+    with SharedFolder.enter(out.with_name(f"{out.name}.parts")) as shared:
         shards = expand_store(
-            store,
+            shared.store(documents, source),
             writer,
             filtering,
-            folder / "shards",
+            shared.path / "shards",
             model=model,
             judge=judge,
             judged_by=judged_by,
             shard_size=shard_size,
         )
         shards.join(out)
-        try:
-            # Each process joins the same bytes; who is alone by then clears up.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return
-        shutil.rmtree(folder, ignore_errors=True)
+        if shared.alone(wait=False):  # each process joins the same bytes; the last clears up
+            shared.remove()
 
 
 def expanded_documents(documents: Iterable[Document], expansions: Iterable[Expansion]) -> Iterator[Document]:

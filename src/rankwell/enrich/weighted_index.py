@@ -7,21 +7,15 @@ the last to finish makes the index. Then the folder goes.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import IO
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import disk_errors
-from rankwell.core.manifest import digest, file_digest
-from rankwell.corpus.datasets import open_dataset, resolve_documents
+from rankwell.core.manifest import digest
+from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.records import Document
-from rankwell.corpus.store import DocumentStore
+from rankwell.enrich.shared import SharedFolder
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
 from rankwell.enrich.weighing import SHARD_SIZE, model_digest, read_shards, weigh_collection, weigh_texts
 from rankwell.evaluation.term_plots import WeighedText, write_terms_page
@@ -62,14 +56,6 @@ def weigh_and_index(
     )
 
 
-def collection_digest(source: str) -> str:
-    """A name for the documents of a file, a folder or an id."""
-    path = Path(source)
-    if path.is_dir():
-        path = open_dataset(source).collection_path or path
-    return file_digest(path) if path.is_file() else digest({"collection": source})
-
-
 def build_weighted_index(
     documents: Iterable[Document],
     out: Path,
@@ -89,41 +75,16 @@ def build_weighted_index(
     """
     if (out / "index.json").exists() and not overwrite:
         raise RankwellError(f"{out} holds an index already; replace it with --overwrite")
-    folder = out.with_name(f"{out.name}.weights")
-    with _shared(folder) as lock:
-        texts = folder / f"documents-{source}"
-        if not texts.exists():
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not texts.exists():  # another process may just have made them
-                DocumentStore.build(documents, texts)
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        kept = DocumentStore.open(texts)
+    with SharedFolder.enter(out.with_name(f"{out.name}.weights")) as shared:
+        kept = shared.store(documents, source)
         name = model_digest(model)
         key = digest({"documents": source, "model": name, "options": vars(options), "length": weigher.max_length})
-        shards = weigh_collection(kept, weigher, options, folder / f"weights-{key}", model=name, shard_size=shard_size)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # once nobody weighs any more
-        if not texts.exists():  # another process has made the index
+        folder = shared.path / f"weights-{key}"
+        shards = weigh_collection(kept, weigher, options, folder, model=name, shard_size=shard_size)
+        if not shared.alone(wait=True):  # of those who weighed, another was first and has made the index
             return Index.open(out)
         if weights_out is not None:
             shards.join(weights_out)
         index = Index.build(iter(kept), out, weights=read_shards(shards), store=store, overwrite=overwrite)
-        shutil.rmtree(folder, ignore_errors=True)
+        shared.remove()
         return index
-
-
-@contextmanager
-def _shared(folder: Path) -> Iterator[IO[bytes]]:
-    """The open lock of a folder that others may use, but nobody deletes, while it is held."""
-    while True:
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = (folder / "users").open("ab")
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            try:
-                same = os.fstat(lock.fileno()).st_ino == (folder / "users").stat().st_ino
-            except FileNotFoundError:  # deleted while we waited: begin anew
-                continue
-            if same:
-                yield lock
-                return

@@ -23,6 +23,17 @@ def token_batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[n
         begin += count
 
 
+def row_blocks(lengths: NDArray[np.int64], pieces: int, rows: int) -> Iterator[tuple[int, int]]:
+    """Rows together, as ``begin, end``, as long as there are not too many of them nor of their pieces."""
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    begin = 0
+    while begin < len(lengths):
+        fitting = int(np.searchsorted(before, before[begin] + pieces, side="right")) - 1
+        end = max(begin + 1, min(begin + rows, fitting))
+        yield begin, end
+        begin = end
+
+
 def take_sequences(sequences: Sequences, rows: NDArray[np.int64]) -> Sequences:
     """The sequences with these numbers, in this order."""
     lengths = sequences.lengths()[rows]

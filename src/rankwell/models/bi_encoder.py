@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import digest
-from rankwell.inputs.batching import slice_sequences, take_sequences, token_batches
+from rankwell.inputs.batching import row_blocks, slice_sequences, take_sequences, token_batches
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_object
+from rankwell.models.checkpoints.config import read_json, read_object
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.foreign import ForeignEncoder
 from rankwell.models.checkpoints.names import find_model
@@ -37,7 +37,9 @@ from rankwell.models.sdnet.word_features import encoder_digest
 CPU_BUDGET = 4096
 GPU_BUDGET = 1 << 17
 TEXTS_AT_A_TIME = 8192
+PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
+MODULES = ("Transformer", "Pooling", "Normalize")
 
 Pooling = Literal["mean", "first"]
 Vectors = NDArray[np.float32]
@@ -132,9 +134,8 @@ class BiEncoder:
     def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
         """The vectors of documents that are tokenised already, by number."""
         found = np.empty((len(numbers), self.width), np.float32)
-        for begin in range(0, len(numbers), TEXTS_AT_A_TIME):
-            some = slice(begin, begin + TEXTS_AT_A_TIME)
-            found[some] = self.encode_pieces(source.at(numbers[some]))
+        for begin, end in row_blocks(source.lengths(numbers), PIECES_AT_A_TIME, TEXTS_AT_A_TIME):
+            found[begin:end] = self.encode_pieces(source.at(numbers[begin:end]))
         return found
 
     @torch.inference_mode()
@@ -189,8 +190,13 @@ def has_vectors(folder: Path) -> bool:
 def _read_pooling(folder: Path) -> Pooling:
     """How the folder's vectors are made of its tokens' states."""
     path = folder / "1_Pooling" / "config.json"
-    if not path.is_file():
+    modules = _read_modules(folder)
+    if "Pooling" in modules:
+        path = folder / modules["Pooling"] / "config.json"
+    elif not path.is_file():
         return "mean"
+    if not path.is_file():
+        raise InputError(path, None, "missing, and it says how vectors are made")
     ways = {name: value for name, value in read_object(path).items() if name.startswith("pooling_mode")}
     if ways.get("pooling_mode") in ("mean", "cls"):  # as the newest versions write it
         return "mean" if ways["pooling_mode"] == "mean" else "first"
@@ -200,6 +206,21 @@ def _read_pooling(folder: Path) -> Pooling:
     if chosen == ["pooling_mode_cls_token"]:
         return "first"
     raise InputError(path, None, f"pooling by {', '.join(chosen) or 'nothing'}; expected the mean or the first token")
+
+
+def _read_modules(folder: Path) -> dict[str, str]:
+    """The parts that sentence-transformers would chain, each with its folder; none where the folder is not its own."""
+    path = folder / "modules.json"
+    if not path.is_file():
+        return {}
+    try:
+        modules = {str(one["type"]).rpartition(".")[2]: str(one["path"]) for one in read_json(path)}
+    except (KeyError, TypeError):
+        raise InputError(path, None, "not a list of modules, each with a type and a path") from None
+    other = next((name for name in modules if name not in MODULES), None)
+    if other is not None:
+        raise InputError(path, None, f"vectors pass a module {other}; expected {', '.join(MODULES)} and no other")
+    return modules
 
 
 def _read_length(folder: Path) -> int | None:

@@ -37,11 +37,6 @@ class Layout:
     bounds: Bounds | None = None
     parts: Layout | None = None
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether all sequences are equally long, so that packed and padded are the same."""
-        return self.slots is None
-
 
 @dataclass(frozen=True, slots=True)
 class Blocks:

@@ -6,7 +6,6 @@ made them. They are made in shards (:mod:`rankwell.core.shards`): work that was 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -26,8 +25,8 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.largest import largest
 from rankwell.rank.fusion import Fusion, fuse, interpolation
-from rankwell.rank.pipeline import First, Stage, State
-from rankwell.rank.texts import Texts
+from rankwell.rank.pipeline import Stage, State, check_texts
+from rankwell.rank.texts import Texts, is_writable, stores_of
 from rankwell.retrieve.index import Index
 
 SHARD_SIZE = 1 << 14
@@ -37,6 +36,9 @@ DOCUMENTS_AT_A_TIME = 1 << 16
 PIECE = 1 << 11
 """Vectors that are widened at once on a CPU: 3 MB of MiniLM's."""
 SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
+DEEP, TIES = 1000, 100
+"""Search looks so deep at least, and so far beneath what is wanted: documents with equal scores are put in order by
+their ids, so that the first of few are the first of many."""
 Half = NDArray[np.float16]
 Rows = NDArray[np.int64]
 
@@ -190,8 +192,9 @@ class DenseRanker:
         """The ``k`` nearest documents of each query among all; their vectors are made where they are not kept."""
         asked = self.encoder.encode([query.text for query in queries])
         rankings: dict[str, Ranking] = {}
+        deep = max(k, DEEP) + TIES
         found = [
-            (store, *search_vectors(asked, self.vectors(store).blocks(), k, device=self.encoder.device))
+            (store, *search_vectors(asked, self.vectors(store).blocks(), deep, device=self.encoder.device))
             for store in stores_of(texts)
         ]
         for row, query in enumerate(queries):
@@ -212,7 +215,7 @@ class DenseRanker:
     def _documents(self, docids: list[str], texts: Texts) -> NDArray[np.floating]:
         """The vectors of documents: those that are kept, all of the store's where that pays, else these alone."""
         stores = stores_of(texts) if self.encoder.name else []
-        pays = len(docids) >= WORTH_KEEPING * sum(map(len, stores)) and _writable(stores)
+        pays = len(docids) >= WORTH_KEEPING * sum(map(len, stores)) and all(map(is_writable, stores))
         if not stores or not (pays or all(map(self._has_vectors, stores))):
             return self.encoder.encode(texts.texts(docids))
         found = np.empty((len(docids), self.encoder.width), np.float16)
@@ -227,15 +230,11 @@ class DenseRanker:
         return found
 
 
-def stores_of(texts: Texts) -> list[DocumentStore]:
-    """Where vectors of the documents can be kept."""
-    if isinstance(texts, Index):
-        return [segment.store for segment in texts.segments]
-    return [texts] if isinstance(texts, DocumentStore) else []
-
-
-def _writable(stores: Sequence[DocumentStore]) -> bool:
-    return all(os.access(store.folder, os.W_OK) for store in stores)
+def _only(ranking: Ranking, others: Ranking) -> Ranking:
+    """Of a ranking, the documents that are among others."""
+    kept = set(others.docids)
+    places = [place for place, docid in enumerate(ranking.docids) if docid in kept]
+    return Ranking.of([ranking.docids[place] for place in places], ranking.scores[places])
 
 
 @dataclass(frozen=True)
@@ -267,13 +266,13 @@ class Blend(Stage):
     def check(self, before: tuple[Stage, ...]) -> None:
         """Also that there are texts to read."""
         super().check(before)
-        if self.texts is None and not isinstance(before[0], First):
-            raise RankwellError("Blend has no texts to read: say Blend(encoder, α, texts), or begin with First(index)")
+        check_texts(self, self.texts, before[0])
 
     def apply(self, state: State) -> Run:
         """Compare and fuse."""
         texts = self.texts or state.texts
         assert texts is not None  # checked
         run = state.run.head(self.depth)
-        runs = [run, DenseRanker(self.encoder).rerank(run, state.queries, texts, depth=self.depth), state.first]
+        first = Run({qid: _only(state.first[qid], ranking) for qid, ranking in run.items() if qid in state.first})
+        runs = [run, DenseRanker(self.encoder).rerank(run, state.queries, texts, depth=self.depth), first]
         return fuse(runs[: len(self.fusion.weights)], self.fusion)

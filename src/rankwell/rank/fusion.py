@@ -218,7 +218,7 @@ def _fuse_query(candidates: Candidates, fusion: Fusion, depth: int | None) -> Ra
 
 def default_settings(step: float = 0.1) -> tuple[Fusion, ...]:
     """The grid for two runs: α from 0 to 1 under each normalisation, and rank fusion."""
-    alphas = np.linspace(0, 1, round(1 / step) + 1).round(10).tolist()
+    alphas = np.linspace(0, 1, _steps(step) + 1).round(10).tolist()
     linear = [interpolation(alpha, normalise) for normalise in NORMALISATIONS for alpha in alphas]
     return (*linear, rank_fusion())
 
@@ -229,11 +229,17 @@ def share_settings(runs: int, step: float = 0.1, normalise: str = "z-score") -> 
     >>> [fusion.weights for fusion in share_settings(2, 0.5)]
     [(1.0, 0.0), (0.5, 0.5), (0.0, 1.0)]
     """
-    steps = round(1 / step)
-    if not 0 < step <= 1 or abs(steps * step - 1) > 1e-9:
-        raise RankwellError(f"a step of {step:g} between two weights; expected 1, 0.5, 0.25, 0.1 or another 1/n")
+    steps = _steps(step)
     parts = [parts for parts in product(range(steps, -1, -1), repeat=runs) if sum(parts) == steps]
     return tuple(Fusion("linear", tuple(part / steps for part in own), normalise) for own in parts)
+
+
+def _steps(step: float) -> int:
+    """How many steps there are from 0 to 1."""
+    steps = round(1 / step) if 0 < step <= 1 else 0
+    if abs(steps * step - 1) > 1e-9:
+        raise RankwellError(f"a step of {step:g} between two weights; expected 1, 0.5, 0.25, 0.1 or another 1/n")
+    return steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,18 +291,23 @@ def tune_fusion(
     folds: int = 5,
     seed: int = 0,
 ) -> FusionTuning:
-    """Choose the fusion that ranks best on judged queries; the figure to quote is the cross-validated one."""
+    """Choose the fusion that ranks best on judged queries; the figure to quote is the cross-validated one.
+
+    As in evaluation, a judged query that no run has counts 0.
+    """
     parsed = parse_measure(measure)
     chosen = tuple(settings or default_settings())
-    judged = [qid for qid in _all_queries(runs) if qid in qrels]
-    if not judged:
+    judged, found = list(qrels), set(_all_queries(runs))
+    if found.isdisjoint(judged):
         raise RankwellError("none of the runs' queries is judged in the qrels")
     depth = parsed.cutoff if isinstance(parsed.cutoff, int) else None
     figure = parsed.function()
-    values = np.empty((len(chosen), len(judged)))
+    values = np.zeros((len(chosen), len(judged)))
     # Query by query: its documents are brought together and normalised once, for all settings.
     for column, qid in enumerate(track(judged, "tuning", unit="queries")):
+        if qid not in found:
+            continue
         candidates, grades = _align(runs, qid), qrels[qid]
         values[:, column] = [figure(judge(_fuse_query(candidates, own, depth).docids, grades)) for own in chosen]
-    found = cross_validate(values, folds=folds, seed=seed)
-    return FusionTuning(str(parsed), chosen, values, found, tuple(runs), tuple(judged))
+    validated = cross_validate(values, folds=folds, seed=seed)
+    return FusionTuning(str(parsed), chosen, values, validated, tuple(runs), tuple(judged))

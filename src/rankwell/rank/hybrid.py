@@ -8,12 +8,12 @@ from typing import Any
 
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import DenseRanker
+from rankwell.rank.dense import DEEP, DenseRanker
 from rankwell.rank.fusion import Fusion, FusionTuning, check_hybrid, fuse, share_settings, tune_fusion
 from rankwell.rank.pipeline import First, State
 from rankwell.retrieve.index import Index
 
-FOUND = 1000
+FOUND = DEEP
 """What each of the two finds, however few are wanted: a score is standardised among so many."""
 NORMALISE = "z-score"
 
@@ -88,7 +88,8 @@ def tune_hybrid(
     judged = [query for query in queries if query.qid in qrels]
     runs = found_by_both(index, dense, judged, **bm25)
     settings = share_settings(2, step, NORMALISE)
-    return ShareTuning(tune_fusion(runs, qrels, measure=measure, settings=settings, folds=folds, seed=seed))
+    known = Qrels({query.qid: qrels[query.qid] for query in judged})
+    return ShareTuning(tune_fusion(runs, known, measure=measure, settings=settings, folds=folds, seed=seed))
 
 
 @dataclass(frozen=True)

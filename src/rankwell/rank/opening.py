@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.templates import TruncationReport
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, holds_sdnet
 from rankwell.rank.engines.precision import Precision, engine_options
 from rankwell.rank.pipeline import Reranker
 from rankwell.rank.ranker import Ranker
@@ -32,12 +32,6 @@ class AnyRanker(Reranker, Protocol):
     def rank(self, query: str, documents: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
         """The documents, best first: ``corpus_id`` and ``score``."""
         ...
-
-
-def holds_sdnet(folder: str | Path) -> bool:
-    """Whether a folder, or a model of that name, is an SDNet rather than a checkpoint."""
-    # By the file's name: models.sdnet imports torch, which an exported model must not need.
-    return (find_model(folder) / "sdnet.json").is_file()
 
 
 def open_ranker(

@@ -158,6 +158,13 @@ class Reranker(Protocol):
         ...
 
 
+def check_texts(stage: Stage, texts: Texts | None, first: Stage) -> None:
+    """A stage that reads documents must be given them, or the index of the first stage must keep them."""
+    if texts is None and not (isinstance(first, First) and first.index.has_texts):
+        name = type(stage).__name__
+        raise RankwellError(f"{name} has no texts to read: say {name}(…, texts=texts), or index with the texts kept")
+
+
 @dataclass(frozen=True)
 class _Reader(Stage, Generic[R]):
     """A stage that reads documents: from ``texts``, or else from the index of the first stage."""
@@ -168,11 +175,7 @@ class _Reader(Stage, Generic[R]):
     def check(self, before: tuple[Stage, ...]) -> None:
         """Also that there are texts to read."""
         super().check(before)
-        source = before[0]
-        kept = isinstance(source, First) and source.index.manifest.get("config", {}).get("store", True)
-        if self.texts is None and not kept:
-            name = type(self).__name__
-            raise RankwellError(f"{name} has no texts to read: say {name}(ranker, texts), or index with the texts kept")
+        check_texts(self, self.texts, before[0])
 
     def _texts(self, state: State) -> Texts:
         texts = self.texts or state.texts

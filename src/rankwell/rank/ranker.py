@@ -16,17 +16,18 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.inputs.batching import row_blocks
 from rankwell.inputs.fitting import Fitting, window_fields
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import KeptTokens, TokenSource
 from rankwell.inputs.templates import Sequences, Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
-from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model, holds_sdnet
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engines.engine import Engine, Logits, load, probability, relevance
 from rankwell.rank.texts import Texts as Texts
-from rankwell.rank.texts import find_tokens
+from rankwell.rank.texts import distinct, find_tokens
 
 FITTING = Fitting()
 PAIRS_AT_A_TIME = 4096
@@ -136,7 +137,7 @@ class Ranker:
         they are cut.
         """
         folder = find_model(folder)
-        if (folder / "sdnet.json").is_file():
+        if holds_sdnet(folder):
             raise RankwellError(f"{folder} is an SDNet ranker, not a cross-encoder; open it with rankwell.rank.opening")
         loaded = load(folder, backend, changes, engine or {})
         if windows == "default":
@@ -170,13 +171,13 @@ class Ranker:
         activation: Activation = None,
     ) -> NDArray[np.float32]:
         """Score (query, document) pairs: raw scores, or probabilities on request. ``types`` are the queries' types."""
-        queries, query_of = _distinct([query for query, _ in pairs])
-        documents, document_of = _distinct([document for _, document in pairs])
+        queries, query_of = distinct([query for query, _ in pairs])
+        documents, document_of = distinct([document for _, document in pairs])
         if types is not None and len(types) != len(pairs):
             raise RankwellError(f"{len(types)} types for {len(pairs)} pairs")
         if any(types or ()) and all(field.name != "type" for field in self.template.fields):
             raise RankwellError(f"types are given, but the template {self.template.name} has no place for them")
-        labels, label_of = _distinct([(label or "").lower() for label in types or [None] * len(pairs)])
+        labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(pairs)])
 
         def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
             used = [documents[row] for row in rows.tolist()]
@@ -250,15 +251,15 @@ class Ranker:
             numbers, first, document_of = np.unique(source.numbers(docids), return_index=True, return_inverse=True)
             own = Documents(lambda: texts.texts([docids[i] for i in first]), lambda rows: (source, numbers[rows]))
             return own, document_of
-        distinct, document_of = _distinct(docids)
+        names, document_of = distinct(docids)
 
         def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
-            used = [distinct[row] for row in rows.tolist()]
+            used = [names[row] for row in rows.tolist()]
             source = find_tokens(texts, self.tokenizer, stems=self._stems)
             source = source or KeptTokens(used, texts.texts(used), self.tokenizer, self._stems)
             return source, source.numbers(used)
 
-        return Documents(lambda: texts.texts(distinct), tokens), document_of
+        return Documents(lambda: texts.texts(names), tokens), document_of
 
     @property
     def _stems(self) -> bool:
@@ -309,7 +310,7 @@ class Ranker:
         )
         used, document_of = np.unique(pairs.document_of[rows], return_inverse=True)
         source, numbers = documents.tokens(used)
-        for begin, end in _blocks(source.lengths(numbers)[document_of]):
+        for begin, end in row_blocks(source.lengths(numbers)[document_of], PIECES_AT_A_TIME, PAIRS_AT_A_TIME):
             block = slice(begin, end)
             fields = {"query": queries.take(query_of[block]), "document": source.at(numbers[document_of[block]])}
             if len(types.ids):
@@ -348,17 +349,6 @@ def _rank_all(qids: list[str], docids: list[tuple[str, ...]], scores: Callable[[
     return {qid: Ranking.of(own, part) for qid, own, part in zip(qids, docids, parts, strict=True)}
 
 
-def _blocks(lengths: Rows) -> Iterator[tuple[int, int]]:
-    """Pairs together as long as there are not too many of them, nor of their documents' pieces."""
-    before = np.concatenate([[0], np.cumsum(lengths)])
-    begin = 0
-    while begin < len(lengths):
-        fitting = int(np.searchsorted(before, before[begin] + PIECES_AT_A_TIME, side="right")) - 1
-        end = max(begin + 1, min(begin + PAIRS_AT_A_TIME, fitting))
-        yield begin, end
-        begin = end
-
-
 def _whole_pairs(pair_of: Rows) -> Iterator[slice]:
     """Windows together as long as there are not too many of them; those of one pair stay together."""
     bounds = np.append(np.flatnonzero(np.diff(pair_of, prepend=-1)), len(pair_of))
@@ -368,13 +358,6 @@ def _whole_pairs(pair_of: Rows) -> Iterator[slice]:
         end = fitting if fitting > begin else int(bounds[np.searchsorted(bounds, begin, side="right")])
         yield slice(begin, end)
         begin = end
-
-
-def _distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct values in the order they come, and which of them each value is."""
-    numbers: dict[str, int] = {}
-    which = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values))
-    return list(numbers), which
 
 
 def groups_of_queries(run: Run, depth: int) -> list[list[str]]:

@@ -20,10 +20,10 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.vectors import open_vectors
 from rankwell.inputs.templates import Field, TruncationReport
 from rankwell.inputs.words import Rows, Vocabulary, WordRows
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, KeptFeatures, PairMaker, WordTable
-from rankwell.rank.texts import Texts
+from rankwell.rank.texts import Texts, distinct
 
 CPU_WORDS = 4096
 GPU_WORDS = 1 << 16
@@ -76,10 +76,10 @@ class SdnetRanker:
 
     def predict(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Scores of (query, passage) pairs."""
-        queries, query_of = np.unique([query for query, _ in pairs], return_inverse=True)
-        passages, passage_of = np.unique([passage for _, passage in pairs], return_inverse=True)
-        asked, query_cut = self._read([str(query) for query in queries], self.model.config.max_query_words)
-        read, passage_cut = self._read([str(text) for text in passages], self.model.config.max_words)
+        queries, query_of = distinct([query for query, _ in pairs])
+        passages, passage_of = distinct([passage for _, passage in pairs])
+        asked, query_cut = self._read(queries, self.model.config.max_query_words)
+        read, passage_cut = self._read(passages, self.model.config.max_words)
         self.truncation.count(FIELDS, np.stack([query_cut[query_of], passage_cut[passage_of]], axis=1))
         return self.score(asked, read, query_of, passage_of)
 
@@ -239,8 +239,3 @@ def open_table(
     if found.digest != config.vectors_digest:
         raise InputError(folder, None, f"{name} does not have the word vectors it was trained on")
     return WordTable(encoder.vocabulary, found, encoder.device)
-
-
-def find_vectors(name: str | Path) -> Path:
-    """A file or folder of word vectors; ``PACKAGE:FOLDER`` is one within an installed package."""
-    return find_model(name) if isinstance(name, str) and ":" in name else Path(name)

@@ -136,10 +136,28 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
 
 def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:
     """Tokenise all documents of an index or a store, and keep that there; where nothing can be kept, do nothing."""
-    stores = [segment.store for segment in texts.segments] if isinstance(texts, Index) else [texts]
-    for store in stores:
-        if isinstance(store, DocumentStore) and os.access(store.folder, os.W_OK):
+    for store in stores_of(texts):
+        if is_writable(store):
             StoredTokens.open(store, tokenizer, stems)
+
+
+def stores_of(texts: Texts) -> list[DocumentStore]:
+    """Where what is computed of the documents can be kept."""
+    if isinstance(texts, Index):
+        return [segment.store for segment in texts.segments]
+    return [texts] if isinstance(texts, DocumentStore) else []
+
+
+def is_writable(store: DocumentStore) -> bool:
+    """Whether anything can be kept there."""
+    return os.access(store.folder, os.W_OK)
+
+
+def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """The distinct values in the order they come, and which of them each value is."""
+    numbers: dict[str, int] = {}
+    which = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values))
+    return list(numbers), which
 
 
 def find_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource | None:

@@ -91,7 +91,7 @@ class SegmentBuilder:
         return len(self._store.docids)
 
     def data_hash(self) -> str:
-        """A hash of all ids and texts in order."""
+        """A hash of all ids, texts and what was given for their terms, in order."""
         return self._digest.hexdigest()
 
     def add_texts(self, docids: list[str], texts: list[str], added: list[str] | None = None) -> None:
@@ -103,6 +103,7 @@ class SegmentBuilder:
         if added is not None:
             text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
             self._digest.update(text.data)
+            self._digest.update(ends.data)
         words, counts = self._vocabulary.words_of(text, ends)
         self._make_room(len(words))
         lengths = np.empty(len(docids), np.float32)
@@ -127,7 +128,7 @@ class SegmentBuilder:
 
         Words with the same stem take the largest weight; weights that are 0 or less are dropped.
         """
-        first = self.documents
+        first, known = self.documents, len(self._vocabulary.terms)
         self._add_documents(docids, texts)
         rows = np.repeat(np.arange(len(docids)), [len(by_word) for by_word in weights])
         terms = self._vocabulary.terms_of([word for by_word in weights for word in by_word]).astype(np.int64)
@@ -148,6 +149,10 @@ class SegmentBuilder:
         self._largest = max(self._largest, float(largest.max(initial=0.0)))
         self._lengths.append(np.bincount(keys >> 32, largest, len(docids)).astype(np.float32))
         self._count += len(keys)
+        # Every posting has its term's number; the name, which says more but is longer, is hashed where it is new.
+        new_terms, ends = pack_strings(self._vocabulary.terms.strings(range(known, len(self._vocabulary.terms))))
+        for part in (self._documents[here], self._terms[here], self._frequencies[here], ends, new_terms):
+            self._digest.update(part.data)
 
     def finish(self) -> None:
         """Merge the runs and write everything; the builder's memory is freed."""

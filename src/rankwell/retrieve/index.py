@@ -179,6 +179,11 @@ class Index:
             names[own] = segment.store.docids.strings(np.asarray(numbers)[own] - self._bases[s])
         return list(names)
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether the texts of all documents are kept."""
+        return all(segment.store.has_texts for segment in self.segments)
+
     def text(self, docid: str) -> str:
         """The text of a document, where the index was built with its texts."""
         for segment in self.segments:

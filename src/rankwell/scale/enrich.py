@@ -7,14 +7,13 @@ from pathlib import Path
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards
-from rankwell.corpus.datasets import resolve_documents
+from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.expansion import SHARD_SIZE as EXPANSION_SIZE
 from rankwell.enrich.expansion import Filtering, expand_store
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
 from rankwell.enrich.weighing import SHARD_SIZE as WEIGHT_SIZE
 from rankwell.enrich.weighing import model_digest, read_shards, weigh_collection
-from rankwell.enrich.weighted_index import collection_digest
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import find_model

@@ -3,11 +3,15 @@
 The collection is read once and cut into parts; workers turn each part into a segment; the index is then the list of its
 segments. BM25 joins the statistics of all segments when a query is asked, so the index finds what one built by one
 process finds, whatever it was cut into.
+
+Until the index is made, parts and segments lie in a folder named by all that they depend on, so that a build goes on
+with what it made itself, not with what another left.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -17,15 +21,15 @@ from typing import IO
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder, atomic_text, disk_errors
-from rankwell.core.manifest import Manifest, digest, file_digest
+from rankwell.core.manifest import Manifest, digest
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.datasets import open_dataset, resolve_documents
+from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore, document_batches
-from rankwell.retrieve.builder import SegmentBuilder
+from rankwell.retrieve.builder import SEGMENT_VERSION, SegmentBuilder
 from rankwell.retrieve.index import Index, analyzer_json, locked, refuse_foreign_folder, write_description
 from rankwell.scale.workers import Cluster, do
 
@@ -34,7 +38,7 @@ PART_DOCUMENTS = 1_000_000
 
 @dataclass(frozen=True)
 class IndexJob:
-    """``rankwell index`` in shards of ``documents`` each. ``OUT.parts`` beside the index holds the parts meanwhile."""
+    """``rankwell index`` in shards of ``documents`` each. Meanwhile ``OUT.parts`` beside the index holds all of it."""
 
     collection: str
     out: Path
@@ -44,21 +48,20 @@ class IndexJob:
 
     @property
     def parts(self) -> Path:
-        """Where the parts are until the index is made."""
+        """Where parts and segments are until the index is made."""
         return self.out.with_name(f"{self.out.name}.parts")
 
     def prepare(self) -> Shards:
         """Read the collection once and cut it into parts."""
         if self.documents < 1:
             raise RankwellError(f"parts of {self.documents} documents")
-        if (self.out / "index.json").exists():
-            raise RankwellError(f"{self.out} holds an index already; remove it or choose another name")
-        refuse_foreign_folder(self.out)
+        self._refuse_taken()
         config = {
-            "collection": _collection_digest(self.collection),
+            "collection": collection_digest(self.collection),
             "documents a part": self.documents,
             "analyzer": digest(analyzer_json(self.analyzer)),
             "store": self.store,
+            "segment version": SEGMENT_VERSION,
         }
         folder = self.parts / digest(config)
         receipt = folder / "parts.json"
@@ -69,7 +72,6 @@ class IndexJob:
             with atomic_text(receipt) as file:
                 json.dump({"parts": count}, file)
         count = int(json.loads(receipt.read_text(encoding="utf-8"))["parts"])
-        self.out.mkdir(parents=True, exist_ok=True)
         return Shards(folder / "segments", count, 1, config, ".json")
 
     def work(self, shards: Shards) -> None:
@@ -77,7 +79,7 @@ class IndexJob:
 
         def build(items: range, file: IO[bytes]) -> None:
             for number in items:
-                segment = self.out / _segment_name(number)
+                segment = shards.folder / _segment_name(number)
                 if not segment.exists():  # else a worker was lost between the segment and its description
                     part = DocumentStore.open(shards.folder.parent / _part_name(number))
                     with atomic_folder(segment) as temporary:
@@ -105,9 +107,21 @@ class IndexJob:
             data={name: str(info["data_hash"]) for name, info in zip(names, found, strict=True)},
         )
         with disk_errors(self.out), locked(self.out):
+            self._refuse_taken()
+            for stale in self.out.glob("segment-*"):  # of a build that was killed
+                shutil.rmtree(stale)
+            for name in names:
+                # Not moved: killed before the index is whole, this build must find its segments where it made them.
+                with atomic_folder(self.out / name) as temporary:
+                    _link_files(shards.folder / name, temporary)
             write_description(self.out, self.analyzer, names, manifest)
         shutil.rmtree(self.parts, ignore_errors=True)
         return Index.open(self.out)
+
+    def _refuse_taken(self) -> None:
+        if (self.out / "index.json").exists():
+            raise RankwellError(f"{self.out} holds an index already; remove it or choose another name")
+        refuse_foreign_folder(self.out)
 
 
 def build_index(job: IndexJob, cluster: Cluster | None = None) -> Index:
@@ -144,8 +158,14 @@ def _segment_name(number: int) -> str:
     return f"segment-{number + 1:04d}"
 
 
-def _collection_digest(source: str) -> str:
-    path = Path(source)
-    if path.is_dir():
-        path = open_dataset(source).collection_path or path
-    return file_digest(path) if path.is_file() else digest({"collection": source})
+def _link_files(source: Path, target: Path) -> None:
+    """Give all files below a folder a second name below another, or copy them where the disk cannot do that."""
+    for path in sorted(source.rglob("*")):
+        twin = target / path.relative_to(source)
+        if path.is_dir():
+            twin.mkdir()
+            continue
+        try:
+            os.link(path, twin)
+        except OSError:
+            shutil.copyfile(path, twin)

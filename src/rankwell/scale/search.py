@@ -188,8 +188,9 @@ def search_in_shards(
     index: Index, queries: Sequence[Query], folder: Path, *, k: int, name: str = "BM25", threads: int = 1, **bm25: Any
 ) -> Run:
     """:meth:`Index.search`, the run kept in shards of queries in ``folder``: what was found is not searched again."""
-    asked = digest({query.qid: query.text for query in queries})
-    config = {"index": index.manifest["data_hash"], "queries": asked, "k": k, **bm25}
+    asked = digest([(query.qid, query.text) for query in queries])  # in their order, which decides on the shards
+    made = {"index": index.manifest["data_hash"], "index config": index.manifest["config_hash"]}
+    config = {**made, "queries": asked, "k": k, **bm25}
     shards = Shards(folder, len(queries), QUERIES_A_SHARD, config, ".run")
 
     def write(items: range, file: IO[bytes]) -> None:

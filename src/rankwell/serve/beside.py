@@ -142,7 +142,8 @@ def open_beside(beside: Beside, index: Index | None, has_model: bool) -> tuple[F
     similar = None
     if beside.encoder is not None:
         from rankwell.models.bi_encoder import BiEncoder
-        from rankwell.rank.dense import DenseRanker, stores_of
+        from rankwell.rank.dense import DenseRanker
+        from rankwell.rank.texts import stores_of
 
         similar = Similarity(index, DenseRanker(BiEncoder.from_pretrained(beside.encoder, **beside.options)))
         for store in stores_of(index):

@@ -156,13 +156,7 @@ class State:
     @cached_property
     def has_texts(self) -> bool:
         """Whether the index keeps its documents' texts."""
-        if self.index is None:
-            return False
-        try:
-            self.index.texts(self.index.docids(np.arange(min(1, len(self.index)))))
-        except RankwellError:
-            return False
-        return True
+        return self.index is not None and self.index.has_texts
 
     @cached_property
     def tokens(self) -> dict[str, TokenSource | None]:

@@ -368,7 +368,7 @@ def start_processes(device: str | None) -> Any:
         raise MissingExtraError("accelerate", "train", "training") from None
     chosen = chosen_device(device)
     state = PartialState(cpu=chosen.type == "cpu")
-    if device is not None and state.num_processes == 1:
+    if state.num_processes == 1:
         state.device = chosen
     return state
 

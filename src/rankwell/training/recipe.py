@@ -21,7 +21,7 @@ from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.models.shape import AttentionRule
-from rankwell.training.options import Options
+from rankwell.training.options import MODELS, START, Options
 
 DEV_NAMES = ("dev", "valid", "validation", "val")
 """What the split to validate on is called, where the recipe does not say."""
@@ -270,6 +270,7 @@ def _anchored(tree: Tree, base: Path, only: str | None = None) -> Tree:
         ("data", "types"),
         ("first_stage", "train_run"),
         ("first_stage", "dev_run"),
+        ("first_stage", "encoder"),
         ("model", "start"),
     ):
         if section == "data" and isinstance(tree.get("data"), str):
@@ -280,11 +281,27 @@ def _anchored(tree: Tree, base: Path, only: str | None = None) -> Tree:
         value = options.get(key) if isinstance(options, Mapping) else None
         if isinstance(options, Mapping) and isinstance(value, str) and _is_file(key, value, base):
             tree = {**tree, section: {**options, key: os.path.abspath(base / value)}}
+    if isinstance(stages := tree.get("stages"), Mapping):
+        tree = {**tree, "stages": {name: _anchored_stage(name, own, base, only) for name, own in stages.items()}}
     return tree
 
 
+def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> Any:
+    if not isinstance(options, Mapping):
+        return options
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, list):
+            return [whole(one) for one in value]
+        is_name = not isinstance(value, str) or value in (START, DEFAULT) or not (base / value).exists()
+        return value if is_name else os.path.abspath(base / value)
+
+    said = {key for key in MODELS if only in (None, "stages", f"stages.{name}", f"stages.{name}.{key}")}
+    return {key: whole(value) if key in said else value for key, value in options.items()}
+
+
 def _is_file(key: str, value: str, base: Path) -> bool:
-    if key == "start":  # may as well be a name
+    if key in ("start", "encoder"):  # may as well be a name
         return (base / value).is_dir()
     if key == "types":
         return value not in TYPE_SOURCES

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_text, remove_leftovers
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
@@ -14,6 +15,7 @@ from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
 from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.prepare import folder_digest, prepare
+from rankwell.training.log import METRICS, plot_training
 from rankwell.training.recipe import Recipe, read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
@@ -132,6 +134,8 @@ def _run(
         say(f"stage {planned.number} of {len(ready.planned)}, {stage.name}: {state}")
         if produced is None:
             produced = ready.store.run(planned, kind, work)
+            if writes:
+                _draw_curve(ready.store.folder_of(planned), stage.name)
         folder = ready.store.folder_of(planned)
         evaluation = None
         run = measured_run(work, kind, produced, folder)
@@ -154,6 +158,13 @@ def _run(
                 figures = {f"{name} on {dev.name}": value for name, value in rows[-1].evaluation.mean.items()}
             publish_model(work.model, model, work.history, figures)
     return Trained(recipe, work, table, last, model)
+
+
+def _draw_curve(folder: Path, stage: str) -> None:
+    """The loss and the validation figures of a stage that trained, as a picture beside its log."""
+    if (folder / METRICS).is_file():
+        with suppress(MissingExtraError, InputError):  # nothing to draw with, or nothing to draw
+            plot_training(folder, folder / "training.png", title=stage)
 
 
 def make_ready(recipe: Recipe, kinds: Mapping[str, StageKind], pool: Path, *, device: str | None = None) -> Ready:

@@ -14,8 +14,9 @@ from rankwell.corpus.records import Run
 from rankwell.training.data.prepare import Prepared
 from rankwell.training.recipe import Recipe, Stage
 
-PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention", "seed"})
-"""The parts of a recipe and its data that a stage's result may depend on."""
+PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention", "seed", "depth"})
+"""The parts of a recipe and its data that a stage's result may depend on; ``depth`` is that of dev, where checkpoints
+are chosen and shares are tuned."""
 
 
 @dataclass(frozen=True)

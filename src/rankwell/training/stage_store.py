@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +20,10 @@ from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_text, disk_errors
-from rankwell.core.manifest import Manifest, digest
-from rankwell.training.options import WITHOUT_EFFECT
+from rankwell.core.manifest import Manifest, digest, file_digest
+from rankwell.models.checkpoints.names import find_model, find_vectors
+from rankwell.training.data.prepare import folder_digest
+from rankwell.training.options import MODELS, START, WITHOUT_EFFECT
 from rankwell.training.recipe import Recipe, Stage
 from rankwell.training.stage import Produced, StageKind, Work
 
@@ -49,7 +51,8 @@ def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, A
     """What stages may depend on; ``start`` and ``data`` are hashes of the first checkpoint, collection and splits."""
     model = recipe.model.model_dump(mode="json", exclude={"start", "adapt", "attention", "attention_layers"})
     attention = [recipe.model.attention, recipe.model.attention_layers]
-    return {"start": start, "inputs": model, "attention": attention, "seed": recipe.seed, **data}
+    depth = recipe.evaluate.depth
+    return {"start": start, "inputs": model, "attention": attention, "seed": recipe.seed, "depth": depth, **data}
 
 
 def plan_stages(recipe: Recipe, kinds: Mapping[str, StageKind], parts: Mapping[str, Any]) -> list[Planned]:
@@ -60,9 +63,22 @@ def plan_stages(recipe: Recipe, kinds: Mapping[str, StageKind], parts: Mapping[s
         kind = kinds[stage.kind]
         read = {name: parts[name] for name in sorted(kind.reads) if name in parts}
         options = stage.options.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
+        options |= {name: _contents(name, options[name]) for name in MODELS & options.keys()}
         before = digest({"format": FORMAT, "kind": stage.kind, "options": options, "parts": read, "before": before})
         planned.append(Planned(number, stage, before))
     return planned
+
+
+def _contents(option: str, names: str | Sequence[str] | None) -> Any:
+    """Models and word vectors by what is in them."""
+    if isinstance(names, Sequence) and not isinstance(names, str):
+        return [_contents(option, name) for name in names]
+    if names is None or names == START:  # whose contents are a part of their own
+        return names
+    path = find_vectors(names) if option == "vectors" else find_model(names)
+    if path.is_file():
+        return file_digest(path)
+    return folder_digest(path) if path.is_dir() else names  # what is not there, the stage's check says best
 
 
 class StageStore:

@@ -169,6 +169,8 @@ class TestSaving:
         model, tokenizer, _ = loaded
         save_checkpoint(tmp_path / "saved", model, tokenizer, config)
         again, again_tokenizer, again_config = load_checkpoint(tmp_path / "saved")
+        modes = {file.stat().st_mode for file in (tmp_path / "saved").iterdir()}
+        assert len(modes) == 1, "who may read one file may read all"
         assert again_config == config
         assert again_tokenizer.digest == tokenizer.digest
         state = model.state_dict()

@@ -149,15 +149,6 @@ def test_some_candidates_and_some_queries_can_be_taken() -> None:
     assert names(candidates) == {"p": "abc", "q": "de", "r": "fg"}
 
 
-def test_a_teachers_run_scores_the_pairs_it_has() -> None:
-    candidates = make(ranked(p="abc", q="de"), p={"z": 1}, q={"d": 1})
-    teacher = Run.from_scores({"p": {"z": 5.0, "b": -1.0, "q": 9.0, "a": 2.0}, "other": {"d": 1.0}})
-    scored = candidates.with_teacher(teacher, Numbered()).teacher
-    assert scored is not None
-    np.testing.assert_array_equal(scored, np.array([2, -1, np.nan, 5, np.nan, np.nan], np.float32))
-    assert candidates.with_teacher(teacher, Numbered()).take(np.array([1])).teacher is not None
-
-
 def test_the_summary_counts() -> None:
     candidates = make(ranked(p="abc", q="de"), p={"z": 1, "b": 0}, q={"d": 1})
     assert candidates.summary() == (

@@ -298,7 +298,7 @@ def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:
     assert audit.noise.tolist() == planted
     assert sum(planted) > 100
     write_candidates(kept, tmp_path / "candidates.run.gz")
-    again = read_candidates(tmp_path / "candidates.run.gz", queries, qrels, store, level=2)
+    again = read_candidates(tmp_path / "candidates.run.gz", queries, qrels, store, Selection(level=2, depth=None))
     assert again.qids == kept.qids
     assert np.array_equal(again.documents, kept.documents)
     assert np.array_equal(again.scores, kept.scores, equal_nan=True)

@@ -133,20 +133,12 @@ def test_queries_with_few_and_many_candidates_are_drawn_in_parts(monkeypatch: py
         assert len(set(documents[1:])) == min(6, 1 + 3 * query)
 
 
-def test_labels_can_be_grades_or_a_teachers_scores() -> None:
+def test_labels_can_be_grades() -> None:
     candidates = make((1, 2))
     candidates.grades[2] = 0
-    teacher = np.array([0.5, -2, 3], np.float32)
-    taught = Candidates(**{**vars(candidates), "teacher": teacher, "level": 2})
-    lists = draw(taught, Plan(negatives=2, weighting="top", labels="grade"), SEED, 0)
+    graded = Candidates(**{**vars(candidates), "level": 2})
+    lists = draw(graded, Plan(negatives=2, weighting="top", labels="grade"), SEED, 0)
     assert lists.labels.tolist() == [[2, 0, 0]]
-    lists = draw(taught, Plan(negatives=2, weighting="top", labels="teacher"), SEED, 0)
-    assert lists.labels.tolist() == [[0.5, -2, 3]]
-    with pytest.raises(RankwellError, match="there is no teacher's run"):
-        draw(candidates, Plan(labels="teacher"), SEED, 0)
-    teacher[1] = np.nan
-    with pytest.raises(RankwellError, match="no score for document 'd6' of query 'q0'; it lacks 1 of 3 candidates"):
-        draw(taught, Plan(negatives=1, labels="teacher"), SEED, 0)
 
 
 def test_duo_compares_each_positive_with_each_negative_both_ways() -> None:
@@ -196,7 +188,7 @@ def test_folds_are_of_equal_size_and_random() -> None:
         ({"positives": 0}, "positives is 0"),
         ({"weighting": "hard"}, "weighting is 'hard', expected one of uniform, rank, top"),
         ({"per": "list"}, "expected one of positive, query"),
-        ({"labels": "score"}, "expected one of relevance, grade, teacher"),
+        ({"labels": "score"}, "expected one of relevance, grade"),
     ],
 )
 def test_a_plan_is_checked(options: dict[str, object], problem: str) -> None:

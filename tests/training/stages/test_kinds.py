@@ -8,14 +8,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import rankwell.sample
 from rankwell.core.errors import RankwellError
 from rankwell.rank.ranker import Ranker
+from rankwell.training.data.candidates import Candidates
 from rankwell.training.recipe import Recipe, build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stages import ranking
 from rankwell.training.stages.kinds import STAGES
 
 QUERIES = 14
@@ -178,6 +181,43 @@ def test_a_judge_that_takes_too_many_for_relevant_is_not_believed(
     assert (figures["noise"], figures["doubted rate"]) == (0, 1)
 
 
+def test_the_pointwise_model_judges_whatever_was_trained_after_it(
+    trained: tuple[Path, Trained], data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judges: list[str] = []
+
+    def asked(work: Any, model: Path, candidates: Candidates) -> Any:
+        judges.append(model.parent.name)
+        return np.zeros(len(candidates), np.float32)
+
+    monkeypatch.setattr(ranking, "_probabilities", asked)
+    short = {"stages.pointwise.epochs": 1, "stages.listwise.epochs": 1}
+    tree = small_recipe(data, start, **short).as_dict()
+    stages = tree["stages"]
+    later = {"kind": "denoise", **stages["denoise"]}
+    tree["stages"] = {"pointwise": stages["pointwise"], "listwise": stages["listwise"], "later": later}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_recipe(build_recipe(tree, KINDS, "small.yaml"), STAGES, trained[0], device="cpu")
+    assert [name.split("-")[1] for name in judges] == ["pointwise"]
+
+
+def test_what_is_kept_can_be_cut_further(trained: tuple[Path, Trained]) -> None:
+    work = trained[1].work
+    assert work.candidates is not None
+    store = work.data.collection.store
+    whole = ranking.training_candidates(work, store)
+    few = ranking.training_candidates(work, store, skip=1, depth=3)
+    assert few.lengths.max() < whole.lengths.max()
+    assert few.per_query(~few.relevant).max() <= 2
+
+
+def test_a_stage_that_trained_has_a_picture_of_it(trained: tuple[Path, Trained]) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = {path.parent.name.split("-")[1] for path in (trained[0] / "stages").glob("*/training.png")}
+    assert drawn == {"pretrain", "pointwise", "listwise"}
+
+
 def test_duo_compares_what_mono_ranked_best(data: Path, start: Path, tmp_path: Path) -> None:
     tree = {
         **RECIPE,
@@ -198,6 +238,8 @@ def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start:
         ({"stages.listwise.loss": "listwsie"}, "listwise"),
         ({"stages.listwise.best": "RR@ten"}, "RR"),
         ({"stages.pointwise": "off"}, "denoise needs a pointwise stage"),
+        ({"stages.average": "{stages: [pointwise, pointwise]}"}, "a stage comes twice"),
+        ({"stages.duo": "{depth: 20}"}, "`compare` says how many"),
     ):
         with pytest.raises(RankwellError, match=problem):
             run(data, start, tmp_path / "never", **changes)

@@ -111,12 +111,17 @@ class RankerConfig(BaseModel):
             raise RankwellError(f"not a ranker's configuration: {_first_problem(error)}") from None
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+def read_json(path: Path) -> Any:
+    """The JSON in a file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise InputError(path, None, "not JSON") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    found = read_json(path)
     if not isinstance(found, dict):
         raise InputError(path, None, f"holds a JSON {type(found).__name__}, expected an object")
     return found

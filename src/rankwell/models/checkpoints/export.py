@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
@@ -36,10 +35,11 @@ from rankwell.models.checkpoints.exported import (
     graph_inputs,
     reads_alone,
 )
-from rankwell.models.checkpoints.folders import load_checkpoint, read_tensors
+from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.quantised import GROUP, quantise_tensors
 from rankwell.models.checkpoints.quantised import WEIGHTS as QUANTISED
+from rankwell.models.checkpoints.tensors import read_tensors, write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 
 OPSET = 17  # the first with LayerNormalization
@@ -218,8 +218,7 @@ def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> N
     tensors = quantise_tensors(read_tensors(source), group)
     files = {file for pattern in _OTHER_FILES for file in source.glob(pattern)}
     with atomic_folder(out) as temporary:
-        # Not save_file, which makes files that their owner alone may read; this one is to be shipped.
-        (temporary / QUANTISED).write_bytes(save(tensors, metadata={"format": "pt"}))
+        write_tensors(tensors, temporary / QUANTISED)
         for file in sorted(files):
             shutil.copyfile(file, temporary / file.name)
         with (temporary / "README.md").open("a", encoding="utf-8") as card:

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
@@ -43,8 +41,8 @@ from rankwell.models.checkpoints.foreign import (
     load_foreign,
 )
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.quantised import WEIGHTS as QUANTISED
 from rankwell.models.checkpoints.quantised import restore_tensors
+from rankwell.models.checkpoints.tensors import read_tensors, write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder
 
 _LAYER_NAMES = {
@@ -68,34 +66,6 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """The tensors of a checkpoint in fp32, under transformers' names without ``bert.``"""
     tensors = restore_tensors(read_tensors(folder), folder)
     return {_present_name(name): tensor for name, tensor in tensors.items()}
-
-
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors as they are in ``model.safetensors``, whole or in shards, or in the file with 8-bit weights."""
-    tensors: dict[str, Tensor] = {}
-    for name in _weight_files(folder):
-        if not (folder / name).is_file():
-            hint = "; only safetensors are read, never pickle" if (folder / "pytorch_model.bin").exists() else ""
-            raise InputError(folder, None, f"no {name}{hint}")
-        try:
-            tensors |= load_file(folder / name)
-        except SafetensorError as error:
-            raise InputError(folder / name, None, f"not a safetensors file ({error})") from None
-    return tensors
-
-
-def _weight_files(folder: Path) -> list[str]:
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        quantised = (folder / QUANTISED).is_file() and not (folder / "model.safetensors").is_file()
-        return [QUANTISED if quantised else "model.safetensors"]
-    shards = read_object(index).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
-        raise InputError(index, None, "not an index of shards (it has no weight_map of file names)")
-    for name in shards.values():
-        if Path(name).name != name:
-            raise InputError(index, None, f"names a file outside the folder: {name!r}")
-    return sorted(set(shards.values()))
 
 
 def _present_name(name: str) -> str:
@@ -363,7 +333,7 @@ def write_folder(
     settings = {**description, "pad_token_id": tokenizer.pad}
     state = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
-        save_file(state, temporary / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(state, temporary / "model.safetensors")
         for name, text in {"config.json": json.dumps(settings, indent=2) + "\n", **(files or {})}.items():
             (temporary / name).write_text(text, encoding="utf-8")
         tokenizer.save(temporary, max_length)

@@ -18,6 +18,8 @@ _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _ABSENT = f"{DEFAULT}, the default model, is not part of this installation"
 _PACKAGES = ("torch", "safetensors", "tokenizers")
 _FILES = ["*.safetensors", "*.json", "*.txt"]
+_OTHER_FILES = ["[!1]*/*", "1[!_]*/*"]
+"""What lies in folders, but for a bi-encoder's ``1_Pooling``."""
 
 
 def find_model(name: str | Path = DEFAULT) -> Path:
@@ -42,6 +44,17 @@ def find_model(name: str | Path = DEFAULT) -> Path:
     if _ON_THE_HUB.fullmatch(name):
         return _from_the_hub(name)
     return folder
+
+
+def holds_sdnet(folder: str | Path) -> bool:
+    """Whether a folder, or a model of that name, is an SDNet rather than a checkpoint."""
+    # By the file's name: models.sdnet imports torch, which an exported model must not need.
+    return (find_model(folder) / "sdnet.json").is_file()
+
+
+def find_vectors(name: str | Path) -> Path:
+    """A file or folder of word vectors; ``PACKAGE:FOLDER`` is one within an installed package."""
+    return find_model(name) if isinstance(name, str) and ":" in name else Path(name)
 
 
 def default_lacks() -> str | None:
@@ -86,7 +99,7 @@ def _from_the_hub(name: str) -> Path:
     except ImportError:
         raise MissingExtraError("huggingface_hub", "models", f"{name}: no such folder here; the hub") from None
     try:
-        return Path(snapshot_download(name, allow_patterns=_FILES, ignore_patterns=["*/*"]))
+        return Path(snapshot_download(name, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES))
     except GatedRepoError:
         raise RankwellError(f"{name}: its owner asks you to log in to the Hugging Face hub and accept terms") from None
     except (RepositoryNotFoundError, HFValidationError):

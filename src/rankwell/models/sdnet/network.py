@@ -21,13 +21,14 @@ from typing import Any, Literal, NamedTuple
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.inputs.words import FEATURES
 from rankwell.models.checkpoints.folders import seeded
+from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.models.sdnet.layers import (
     Attention,
     BiLSTM,
@@ -211,14 +212,9 @@ def save_sdnet(folder: Path, model: Sdnet) -> None:
         raise RankwellError(f"{folder} exists already")
     with atomic_folder(folder) as temporary:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(state, temporary / WEIGHTS)
+        write_tensors(state, temporary / WEIGHTS)
         text = json.dumps(model.config.model_dump(mode="json"), indent=2, ensure_ascii=False)
         (temporary / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
-
-
-def is_sdnet(folder: str | Path) -> bool:
-    """Whether a folder holds an SDNet ranker."""
-    return (Path(folder) / DESCRIPTION).is_file()
 
 
 def load_sdnet(folder: Path) -> Sdnet:

@@ -78,7 +78,6 @@ class Candidates:
     ``documents``   (C,) int64        document numbers
     ``grades``      (C,) int32        the grade, or :data:`UNJUDGED`
     ``scores``      (C,) float32      the first stage's score; NaN where it missed the document
-    ``teacher``     (C,) float32      a teacher's score, NaN where there is none; or None
     ==============  ================  =================================================================================
     """
 
@@ -89,7 +88,6 @@ class Candidates:
     scores: Scores
     names: Names
     level: int = 1
-    teacher: Scores | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     """How many queries were left out when this was made, by reason."""
 
@@ -176,14 +174,12 @@ class Candidates:
 
     def where(self, mask: Mask) -> Candidates:
         """The same queries with only these of their candidates."""
-        teacher = None if self.teacher is None else self.teacher[mask]
         return replace(
             self,
             ends=np.cumsum(self.per_query(mask)),
             documents=self.documents[mask],
             grades=self.grades[mask],
             scores=self.scores[mask],
-            teacher=teacher,
         )
 
     def take(self, rows: Rows) -> Candidates:
@@ -193,15 +189,6 @@ class Candidates:
         fewer = self.where(np.repeat(chosen, self.lengths))
         qids = tuple(qid for qid, wanted in zip(self.qids, chosen.tolist(), strict=True) if wanted)
         return replace(fewer, qids=qids, ends=fewer.ends[chosen])
-
-    def with_teacher(self, run: Run, documents: Numbering) -> Candidates:
-        """The same with the scores a teacher's run gives; NaN where it gives none."""
-        known = {qid: run[qid].docids if qid in run else () for qid in self.qids}
-        scored = _Pairs.of(known, documents, f"the run {run.name}")
-        scores = np.concatenate([np.zeros(0, np.float32), *(run[qid].scores for qid in self.qids if qid in run)])
-        places = scored.places(_Pairs(self.rows, self.documents, ()))
-        padded = np.append(scores, np.float32(np.nan))
-        return replace(self, teacher=padded[places].astype(np.float32))
 
     def name_pair(self, candidate: int) -> str:
         """A candidate as an error names it."""

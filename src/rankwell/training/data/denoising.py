@@ -27,6 +27,7 @@ from rankwell.training.data.candidates import Candidates, Mask, Numbering, Selec
 from rankwell.training.data.sampling import split_folds
 
 Probabilities = NDArray[np.float32]
+EVERY = Selection(depth=None)
 
 # What became of a candidate, as numbers and in words. From FIRST_DROPPED on it was dropped.
 RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = range(8)
@@ -252,10 +253,10 @@ def write_candidates(candidates: Candidates, path: FilePath) -> None:
 
 
 def read_candidates(
-    path: FilePath, queries: Sequence[Query], qrels: Qrels, documents: Numbering, *, level: int = 1
+    path: FilePath, queries: Sequence[Query], qrels: Qrels, documents: Numbering, selection: Selection = EVERY
 ) -> Candidates:
     """Candidates that :func:`write_candidates` wrote, with the judgments they were made from."""
-    return Candidates.of(queries, qrels, read_run(path), documents, Selection(level=level, depth=None))
+    return Candidates.of(queries, qrels, read_run(path), documents, selection)
 
 
 def _probabilities(candidates: Candidates, p: NDArray[np.floating]) -> Probabilities:

@@ -20,11 +20,11 @@ KEYS_AT_A_TIME = 2**21
 
 Weighting = Literal["uniform", "rank", "top"]
 Per = Literal["positive", "query"]
-Labels = Literal["relevance", "grade", "teacher"]
+Labels = Literal["relevance", "grade"]
 _CHOICES = {
     "weighting": ("uniform", "rank", "top"),
     "per": ("positive", "query"),
-    "labels": ("relevance", "grade", "teacher"),
+    "labels": ("relevance", "grade"),
 }
 
 
@@ -37,7 +37,7 @@ class Plan:
                                       so that hard ones come more often; ``top``, always the first ones
     ``per``                           a list for each ``positive`` (it is the first of its list), or one for each
                                       ``query`` (the first is drawn)
-    ``labels``                        ``relevance`` (1 or 0), the ``grade`` (unjudged: 0), or the ``teacher``'s score
+    ``labels``                        ``relevance`` (1 or 0) or the ``grade`` (unjudged: 0)
     """
 
     positives: int = 1
@@ -177,14 +177,4 @@ def _labels(candidates: Candidates, plan: Plan) -> NDArray[np.float32]:
     """The label of each candidate."""
     if plan.labels == "relevance":
         return candidates.relevant.astype(np.float32)
-    if plan.labels == "grade":
-        return np.maximum(candidates.grades, 0).astype(np.float32)
-    if candidates.teacher is None:
-        raise RankwellError("labels are the teacher's scores, but there is no teacher's run")
-    # All are looked at, not only those drawn: an epoch hours from now may draw what this one did not.
-    missing = np.isnan(candidates.teacher)
-    if missing.any():
-        pair = candidates.name_pair(int(missing.argmax()))
-        count = f"{int(missing.sum()):,} of {len(candidates):,} candidates"
-        raise RankwellError(f"the teacher's run has no score for {pair}; it lacks {count}")
-    return candidates.teacher
+    return np.maximum(candidates.grades, 0).astype(np.float32)

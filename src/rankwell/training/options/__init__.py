@@ -20,7 +20,9 @@ from rankwell.training.options.ranking import (
 from rankwell.training.options.teaching import AverageOptions, BlendOptions, DistilOptions, FilterOptions
 
 __all__ = [
+    "MODELS",
     "STAGE_OPTIONS",
+    "START",
     "WITHOUT_EFFECT",
     "AverageOptions",
     "BlendOptions",
@@ -41,6 +43,12 @@ __all__ = [
     "TrainingOptions",
     "WindowsOptions",
 ]
+
+START = "start"
+"""Names the recipe's start checkpoint where a stage or a model is to be named."""
+
+MODELS = frozenset({"encoder", "teachers", "judge", "vectors"})
+"""Options that name models or word vectors: folders, which may be relative to the recipe's, or names."""
 
 WITHOUT_EFFECT = frozenset({"budget", "max_pairs_in_memory", "save_every"})
 """Options that change what a stage needs, not what it makes: it goes on with others than it began with."""

@@ -21,14 +21,12 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.encoder import CrossEncoder
-from rankwell.training.options import AverageOptions
+from rankwell.training.options import START, AverageOptions
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
 from rankwell.training.stages.ranking import load_one_score
 
 Loaded = tuple[CrossEncoder, Tokenizer, RankerConfig]
-START = "start"
-"""Names the recipe's start checkpoint among the stages."""
 
 
 def average(work: Work, options: AverageOptions, folder: Path) -> Produced:
@@ -85,6 +83,8 @@ def check_average(work: Work, options: AverageOptions) -> None:
     for name in options.stages:
         if name not in before:
             raise RankwellError(f"stages.{own}.stages: no stage before it is called {name!r} ({', '.join(before)})")
+    if len(set(options.stages)) < len(options.stages):
+        raise RankwellError(f"stages.{own}.stages: a stage comes twice; give it a larger weight instead")
     if options.weights is not None and len(options.weights) != len(options.stages):
         raise RankwellError(f"stages.{own}.weights: {len(options.weights)} for {len(options.stages)} stages")
     if options.weights is not None and not (min(options.weights) >= 0 and sum(options.weights) > 0):

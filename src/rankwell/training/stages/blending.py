@@ -22,11 +22,10 @@ from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
-from rankwell.training.options import BlendOptions
+from rankwell.training.options import START, BlendOptions
 from rankwell.training.results import kept_run, link_model, measure_of, rerank_dev, write_json
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
-from rankwell.training.stages.averaging import START
 from rankwell.training.stages.documents import check_folds
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"

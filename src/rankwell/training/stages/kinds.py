@@ -47,12 +47,14 @@ STAGES: dict[str, StageKind] = {
         PretrainOptions, texts.pretrain, reads=frozenset({"collection", "start", "attention", "seed"})
     ),
     "pointwise": StageKind(PointwiseOptions, ranking.pointwise, check=ranking.check_pointwise, measure=rerank_dev),
-    "denoise": StageKind(DenoiseOptions, ranking.denoise_stage, check=ranking.check_denoise, reads=PARTS - {"dev"}),
+    "denoise": StageKind(
+        DenoiseOptions, ranking.denoise_stage, check=ranking.check_denoise, reads=PARTS - {"dev", "depth"}
+    ),
     "listwise": StageKind(ListwiseOptions, ranking.listwise, check=ranking.check_lists, measure=rerank_dev),
     "duo": StageKind(DuoOptions, ranking.duo, check=ranking.check_duo, measure=ranking.measure_duo),
     "distil": StageKind(DistilOptions, distillation.distil, check=distillation.check_distil, measure=rerank_dev),
     "filter": StageKind(
-        FilterOptions, distillation.filter_stage, check=distillation.check_filter, reads=PARTS - {"dev"}
+        FilterOptions, distillation.filter_stage, check=distillation.check_filter, reads=PARTS - {"dev", "depth"}
     ),
     "average": StageKind(AverageOptions, averaging.average, check=averaging.check_average, measure=rerank_dev),
     "classify": StageKind(
@@ -77,7 +79,7 @@ STAGES: dict[str, StageKind] = {
         documents.windows_stage,
         check=documents.check_windows,
         measure=documents.measure_windows,
-        reads=PARTS - {"train", "seed"},
+        reads=PARTS - {"train", "seed", "depth"},
     ),
     "interpolate": StageKind(
         InterpolateOptions,
@@ -93,5 +95,5 @@ STAGES: dict[str, StageKind] = {
         measure=blending.measure_blend,
         reads=PARTS - {"train"},
     ),
-    "sdnet": StageKind(SdnetOptions, sdnet.sdnet, check=sdnet.check_sdnet, measure=sdnet.measure_sdnet),
+    "sdnet": StageKind(SdnetOptions, sdnet.sdnet, check=sdnet.check_sdnet, measure=sdnet.measure_sdnet, reads=PARTS),
 }

@@ -106,7 +106,8 @@ def training_candidates(work: Work, documents: Numbering, *, skip: int = 0, dept
     """What an earlier stage kept, or else what the first stage found."""
     split, level = work.data.train, work.recipe.data.relevance
     if work.candidates is not None:
-        return read_candidates(work.candidates, split.queries, split.qrels, documents, level=level)
+        selection = Selection(level=level, skip=skip, depth=depth)
+        return read_candidates(work.candidates, split.queries, split.qrels, documents, selection)
     selection = Selection(level=level, skip=skip, depth=depth or work.recipe.first_stage.depth)
     judgments = f"the judgments of the split {split.name!r}"
     return Candidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
@@ -184,6 +185,8 @@ def check_duo(work: Work, options: DuoOptions) -> None:
     """The same, and that three texts are read as one."""
     if work.recipe.model.similarity or work.recipe.model.apart:
         raise RankwellError("stages.duo: documents are read together; leave similarity and apart out")
+    if options.skip or options.depth is not None:
+        raise RankwellError("stages.duo compares the first documents of the ranker before it: `compare` says how many")
     check_lists(work, options)
 
 
@@ -232,14 +235,15 @@ def _engine(work: Work) -> dict[str, Any]:
 
 def denoise_stage(work: Work, options: DenoiseOptions, folder: Path) -> Produced:
     """Drop the candidates that are probably relevant though nobody judged them; leaves an audit."""
-    ranker = load_ranker(work)
-    documents = ranker_tokens(work, ranker)
+    judge = _judge(work).produced.model
+    assert judge is not None
+    documents = ranker_tokens(work, load_ranker(work, judge))
     candidates = training_candidates(work, documents)
     if options.cross_fit:
         fold = _Folds(work, folder, documents)
         p = cross_fit(candidates, options.cross_fit, work.seed, fold)
     else:
-        p = _probabilities(work, work.model, candidates)
+        p = _probabilities(work, judge, candidates)
     limits = Denoising(options.threshold, options.most, options.keep_below, options.hardest, options.keep_one)
     kept, audit = denoise(candidates, p, limits)
     if audit.doubted:

@@ -34,11 +34,11 @@ from rankwell.evaluation.significance import TESTS
 from rankwell.evaluation.sweep_plots import draw_sweep, mean_interval
 from rankwell.inputs.words import Rows
 from rankwell.models.checkpoints.config import read_encoder_config
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
 from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
-from rankwell.rank.sdnet_ranker import SdnetRanker, find_vectors
+from rankwell.rank.sdnet_ranker import SdnetRanker
 from rankwell.training.data.sampling import draw
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import train
@@ -217,8 +217,9 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     with suppress(MissingExtraError):  # the figures are what counts
         lines = {name: (np.array(ALPHAS), tuning.values[_rows(tuning, name)]) for name in NORMALISATIONS}
         draw_sweep(lines, folder / "alpha.png", option="α, the first stage's share", measure=str(measure))
-    judged = Qrels({qid: dev.qrels[qid] for qid in first if qid in dev.qrels})
-    alone = {name: evaluate(judged, found, [measure]).values[0] for name, found in (("first stage", first), ("S", run))}
+    alone = {
+        name: evaluate(dev.qrels, found, [measure]).values[0] for name, found in (("first stage", first), ("S", run))
+    }
     figures: dict[str, Any] = {f"{name} {measure}": round(float(values.mean()), 4) for name, values in alone.items()}
     figures[f"interpolated {measure}, cross-validated"] = round(tuning.found.mean, 4)
     figures[f"interpolated {measure}, α as in the paper"] = round(float(tuning.values[settings.index(PAPER)].mean()), 4)

@@ -1,0 +1,72 @@
+"""A folder for what several processes make together, which the last of them clears away."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rankwell.core.files import disk_errors, temporary_name
+from rankwell.corpus.records import Document
+from rankwell.corpus.store import DocumentStore
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """A folder that processes with the same work fill together. While one of them has it, no other deletes it."""
+
+    path: Path
+    users: IO[bytes]
+    """The lock that every user of the folder holds."""
+
+    @classmethod
+    @contextmanager
+    def enter(cls, path: Path) -> Iterator[SharedFolder]:
+        """Have the folder at ``path``, which is made where there is none."""
+        while True:
+            try:
+                with disk_errors(path):
+                    path.mkdir(parents=True, exist_ok=True)
+                    users = (path / "users").open("ab")
+            except FileNotFoundError:  # deleted before it could be locked
+                continue
+            with users:
+                fcntl.flock(users, fcntl.LOCK_SH)
+                shared = cls(path, users)
+                if shared._is_there():  # else it was deleted while we waited
+                    yield shared
+                    return
+
+    def store(self, documents: Iterable[Document], source: str) -> DocumentStore:
+        """The texts of ``documents``, whose digest is ``source``: one process makes them, the others wait."""
+        texts = self.path / f"documents-{source}"
+        # A lock of its own: to wait for sole use of the folder is to let go of it, and another might delete it then.
+        with (self.path / "texts").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not texts.exists():
+                DocumentStore.build(documents, texts)
+        return DocumentStore.open(texts)
+
+    def alone(self, *, wait: bool) -> bool:
+        """Have the folder to oneself. False where others use it, or, after waiting for them, have removed it."""
+        try:
+            fcntl.flock(self.users, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return self._is_there()
+
+    def remove(self) -> None:
+        """Delete the folder, once alone; a process that comes meanwhile sees nothing of it."""
+        with suppress(OSError):  # the work is done, whatever stays
+            shutil.rmtree(self.path.rename(temporary_name(self.path)), ignore_errors=True)
+
+    def _is_there(self) -> bool:
+        try:
+            return os.fstat(self.users.fileno()).st_ino == (self.path / "users").stat().st_ino
+        except FileNotFoundError:
+            return False
