@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 from rankwell import sample
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
+from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 
@@ -28,6 +29,12 @@ def test_tokens_are_made_with_the_index(rankwell: Call, tiny_checkpoint: Path) -
     assert source is not None
     docid = index.docids(range(7, 8))[0]  # type: ignore[arg-type]
     assert source.at(source.numbers([docid])).ids.tolist() == tokenizer.encode([index.text(docid)]).ids.tolist()
+
+
+def test_a_model_may_be_named(rankwell: Call) -> None:
+    done = rankwell("index", COLLECTION, "--out", "index", "--tokens", "rankwell-mini")
+    assert (done.code, done.err) == (0, "")
+    assert find_tokens(Index.open("index"), Tokenizer.open(find_model("rankwell-mini"))) is not None
 
 
 def test_a_model_with_markers_has_stems_too(rankwell: Call, tiny_checkpoint: Path) -> None:

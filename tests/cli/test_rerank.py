@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -311,15 +313,53 @@ def complaint(outcome: Any) -> str:
         (["--backend", "onnx", "--device", "cpu"], {}, "--device is for the backend torch, not onnx"),
         (["--cache", "theirs"], {}, "theirs: cannot be used as a score cache"),
         (["--duo", "nowhere"], {}, "nowhere: "),
+        (["--duo-depth", "5"], {}, "--duo-depth needs --duo"),
+        (["--normalise", "none"], {}, "--normalise needs --fuse or --blend"),
+        (["--windows", "0", "--aggregate", "top3"], {}, "--windows 0 cuts documents"),
+        (["--blend", "0.3", "--encoder", "nowhere"], {}, "nowhere: not a checkpoint (it has no config.json)"),
+        ([], {"out": "none.tsv/x.run"}, "none.tsv/x.run: "),
     ],
-    ids=range(24),
+    ids=range(29),
 )
 def test_bad_input_is_one_line(call: Call, arguments: list[str], changes: dict[str, str], problem: str) -> None:
     Path("other.tsv").write_text("x\twhat\n")
     Path("small.tsv").write_text("x\ta text\n")
     Path("types.tsv").write_text("x\tnumeric\n")
     Path("theirs").mkdir()
+    if changes.get("out") == "none.tsv/x.run":
+        Path("none.tsv").touch()
     assert problem in complaint(call(*arguments, **changes))
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules |= dict.fromkeys(("torch", "transformers", "safetensors"))
+from rankwell.cli.main import main
+main()
+"""
+
+
+def test_an_exported_model_needs_no_torch(
+    first: Path, queries: Path, index: Path, tiny_checkpoint: Path, tmp_path: Path, expected: Callable[..., Run]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    from rankwell.models.checkpoints.export import export_model
+
+    export_model(tiny_checkpoint, tmp_path / "exported", "onnx")
+
+    def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        whole = [sys.executable, "-c", WITHOUT_TORCH, *map(str, arguments)]
+        return subprocess.run(whole, capture_output=True, text=True, check=False)
+
+    usual = ["rerank", first, "--queries", queries, "--collection", index, "--out", tmp_path / "out.run"]
+    done = call(*usual, "--backend", "onnx", "--model", tmp_path / "exported")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert same(tmp_path / "out.run", expected())
+    for arguments in (usual, ["train", "recipes/monobert.yaml", "--out", tmp_path / "trained"]):
+        done = call(*arguments)
+        assert done.returncode == 2
+        assert "pip install 'rankwell[models]'" in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_help_has_examples(rankwell: Call) -> None:

@@ -217,15 +217,37 @@ def test_scores_outlive_the_process_that_computed_them(tmp_path: Path) -> None:
     assert ScoreCache(tmp_path / "scores.db").get(keys_of(3))[1].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("content", [b"qid\ttext\n" * 100, b"x", b"SQLite format 3\0" + b"\xff" * 5000])
-def test_a_file_that_is_broken_is_put_aside(tmp_path: Path, content: bytes) -> None:
+def broken_content(number: int) -> bytes:
+    return b"SQLite format 3\0" + b"\xff" * (5000 + number)
+
+
+def test_a_file_that_is_broken_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "scores.db"
-    path.write_bytes(content)
+    path.write_bytes(broken_content(0))
     with pytest.warns(UserWarning, match=r"scores.db is broken; renamed to scores.db.broken"):
         cache = ScoreCache(path)
-    assert (tmp_path / "scores.db.broken").read_bytes() == content
+    assert (tmp_path / "scores.db.broken").read_bytes() == broken_content(0)
     cache.put(keys_of(1), np.ones(1, np.float32))
     assert cache.get(keys_of(1))[1].tolist() == [1.0]
+
+
+def test_what_was_put_aside_before_stays(tmp_path: Path) -> None:
+    path = tmp_path / "scores.db"
+    for number in range(3):
+        path.write_bytes(broken_content(number))
+        with pytest.warns(UserWarning, match="is broken"):
+            ScoreCache(path).close()
+    asides = [tmp_path / f"scores.db.broken{suffix}" for suffix in ("", "-2", "-3")]
+    assert [aside.read_bytes() for aside in asides] == [broken_content(number) for number in range(3)]
+
+
+@pytest.mark.parametrize("content", [b"q1 0 d1 1\n" * 100, b"x"])
+def test_another_file_is_refused_and_not_touched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "qrels.txt"
+    path.write_bytes(content)
+    with pytest.raises(RankwellError, match=r"qrels.txt: is not a score cache"):
+        ScoreCache(path)
+    assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("qrels.txt", content)]
 
 
 @pytest.mark.parametrize("action", ["get", "put"])

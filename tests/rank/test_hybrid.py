@@ -70,6 +70,18 @@ def test_shares_are_checked(share: float, index: Index, dense: DenseRanker) -> N
         Hybrid(index, encoder=dense.encoder, share=share)
 
 
+def test_how_many_are_wanted_is_checked(index: Index, dense: DenseRanker) -> None:
+    for k in (0, -5):
+        for share in (0.5, 1):
+            with pytest.raises(RankwellError, match=f"k must be at least 1, not {k}"):
+                search_hybrid(index, dense, QUERIES, share, k=k)
+
+
+def test_a_bi_encoder_may_be_named(index: Index, tiny_bi_encoder: Path, dense: DenseRanker) -> None:
+    stage = Hybrid(index, encoder=str(tiny_bi_encoder), share=0.6) % 8
+    assert Pipeline((stage,)).run(QUERIES) == search_hybrid(index, dense, QUERIES, 0.6, k=8)
+
+
 def test_a_pipeline_begins_with_it(index: Index, dense: DenseRanker, tiny_checkpoint: Path) -> None:
     first = Hybrid(index, encoder=dense.encoder, share=0.6, k1=0.5) % 8
     ranker = Ranker.from_pretrained(str(tiny_checkpoint))

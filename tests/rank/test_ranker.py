@@ -4,6 +4,7 @@ known beforehand where the order matters.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -72,6 +73,33 @@ class TestPredict:
         assert np.abs(scores - backwards[::-1]).max() < 1e-5
         for pair, score in zip(PAIRS, scores, strict=True):
             assert ranker.predict([pair])[0] == pytest.approx(score, abs=1e-5)
+
+    def test_one_pair_gets_one_score(self, ranker: Ranker) -> None:
+        for query, document in (*PAIRS, ("ab", "cd")):
+            (expected,) = ranker.predict([(query, document)])
+            for pair in ((query, document), [query, document], np.array([query, document])):
+                score = ranker.predict(pair)  # type: ignore[arg-type]
+                assert isinstance(score, np.float32)
+                assert score == expected
+        chance = ranker.predict(PAIRS[0], activation="probability")
+        assert chance == ranker.predict(PAIRS[:1], activation="probability")[0]
+
+    @pytest.mark.parametrize(
+        ("pairs", "found"),
+        [
+            ([("a", None)], "pair 1 is \"('a', None)\""),
+            ([("a", "b"), ("a", "b", "c")], "pair 2 is"),
+            (["ab", "cd", "ef"], "pair 1 is \"'ab'\""),
+            (("a", None), "pair 1 is \"'a'\""),
+            ("ab", "pair 1 is \"'a'\""),
+            ([3], "pair 1 is '3'"),
+            ([{"query": "a", "document": "b"}], "pair 1 is"),
+        ],
+    )
+    def test_what_is_no_pair_is_refused(self, ranker: Ranker, pairs: Any, found: str) -> None:
+        with pytest.raises(RankwellError, match=re.escape(found)) as raised:
+            ranker.predict(pairs)
+        assert "expected (query, document), two strings" in str(raised.value)
 
     def test_probabilities_on_request(self, ranker: Ranker) -> None:
         scores, chances = ranker.predict(PAIRS), ranker.predict(PAIRS, activation="probability")

@@ -49,7 +49,7 @@ def index(
         ),
     ] = None,
     tokens: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--tokens", metavar="MODEL", help="Tokenise the texts for this model too, so re-ranking need not."
         ),
@@ -110,11 +110,13 @@ def index(
     if tokens is not None:
         from rankwell.inputs.tokenizer import Tokenizer
         from rankwell.models.checkpoints.config import read_ranker_config
+        from rankwell.models.checkpoints.names import find_model
         from rankwell.rank.texts import make_tokens
 
         if not store:
             raise RankwellError("--tokens needs the texts: leave --no-store out")
-        tokenizer, config = Tokenizer.open(tokens), read_ranker_config(tokens)
+        folder = find_model(tokens)
+        tokenizer, config = Tokenizer.open(folder), read_ranker_config(folder)
     if not by_model and (weights_out is not None or show is not None or scaling != "linear"):
         raise RankwellError("--weights-out, --show and --scaling are for --weights MODEL, the folder of a model")
     if by_model and expansions is not None:

@@ -25,9 +25,17 @@ from rankwell.cli.serve import serve
 from rankwell.cli.train import train
 from rankwell.cli.tune import tune
 from rankwell.cli.types import types
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 
 OWN = Path(__file__).parents[1]
+EXTRAS = {
+    **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
+    **dict.fromkeys(("accelerate", "tensorboard"), "train"),
+    **dict.fromkeys(("onnx", "onnxruntime", "openvino"), "onnx"),
+    "matplotlib": "plots",
+    "ray": "scale",
+}
+"""The extra that brings a package, for commands that need it from their first line on."""
 
 app = typer.Typer(
     name="rankwell",
@@ -77,6 +85,12 @@ def main() -> None:
             app()
     except RankwellError as error:
         print(f"rankwell: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(f"rankwell: {MissingExtraError(str(error.name), extra, 'this command')}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
         # The reader of our output (head, less) has gone: that is not an error.

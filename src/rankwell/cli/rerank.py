@@ -11,6 +11,7 @@ import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
 from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
+from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def rerank(
+    context: typer.Context,
     run: Annotated[Path, typer.Argument(help="The candidates: a TREC or MS MARCO run.", metavar="RUN")],
     queries: Annotated[Path, typer.Option("--queries", help="Their queries: tsv (id, text) or jsonl; .gz too.")],
     collection: Annotated[
@@ -95,7 +97,7 @@ def rerank(
         Literal["none", "min-max", "z-score"],
         typer.Option("--normalise", help="Of all scores, before --fuse and --blend."),
     ] = "min-max",
-    duo: Annotated[Path | None, typer.Option("--duo", help="A second model, to compare the best two by two.")] = None,
+    duo: Annotated[str | None, typer.Option("--duo", help="A second model, to compare the best two by two.")] = None,
     duo_depth: Annotated[int, typer.Option("--duo-depth", min=1, help="How many --duo compares.")] = 30,
     duo_aggregate: Annotated[
         Literal["sum", "binary", "min", "max", "sample"],
@@ -147,11 +149,9 @@ def rerank(
     from rankwell.core.errors import InputError, RankwellError
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
-    from rankwell.corpus.formats.lines import writable_id
     from rankwell.inputs.windows import parse_windows
     from rankwell.models.checkpoints.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
-    from rankwell.rank.dense import Blend
     from rankwell.rank.engines.precision import engine_options
     from rankwell.rank.fusion import told_shares
     from rankwell.rank.opening import AnyRanker, open_ranker
@@ -162,14 +162,14 @@ def rerank(
     from rankwell.scale.runs import remove_shards, shards_folder
 
     # What can be wrong is found before the work begins, the quickest to check first.
-    writable_id(out, "run name", tag)
-    if out.is_dir():
-        raise InputError(out, None, "is a folder, expected a file to write")
+    check_output(out, tag)
     if device is not None and backend != "torch":
         raise RankwellError(f"--device is for the backend torch, not {backend}")
     cluster = cluster_of(ray, workers, device, cache=cache)
     check_encoder({"--encoder": encoder}, {"--blend": blend})
     shares = told_shares(fuse, blend, normalise)
+    _refuse_idle(context, "--duo", duo, "duo_depth", "duo_aggregate")
+    _refuse_idle(context, "--fuse or --blend", shares, "normalise")
     asked_windows = None if windows is None else parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
@@ -219,7 +219,12 @@ def rerank(
         scorer = ClusterRanker(job, cluster)
     pipeline = Given(candidates) >> Rerank(scorer, texts) % depth
     if shares is not None:
-        pipeline >>= Fuse(shares) if similar is None else Blend(similar, shares, texts, depth)
+        if similar is None:
+            pipeline >>= Fuse(shares)
+        else:
+            from rankwell.rank.dense import Blend  # which needs torch
+
+            pipeline >>= Blend(similar, shares, texts, depth)
     if second is not None:
         pipeline >>= Duo(second, texts, duo_depth, duo_aggregate)
     begin = time.monotonic()
@@ -276,6 +281,8 @@ def _windows(
     if asked is not None:
         unit, size = asked
         if size == 0:
+            if stride is not None or aggregate is not None:
+                raise RankwellError("--windows 0 cuts documents: --stride and --aggregate have no windows to work on")
             return None
         own = Windows(size, stride or (size + 1) // 2, unit=unit)
     elif stride is not None:
@@ -292,6 +299,16 @@ def _described(windows: Windows | None) -> dict[str, Any] | None:
     if isinstance(windows, Fitting):
         return {"size": "fitting", "aggregate": windows.aggregate}
     return asdict(windows) if windows else None
+
+
+def _refuse_idle(context: typer.Context, needed: str, value: object, *options: str) -> None:
+    """An option that the user gave and that does nothing, as what it is about is not there."""
+    from rankwell.core.errors import RankwellError
+
+    for option in options if value is None else ():
+        source = context.get_parameter_source(option)
+        if source is not None and source.name == "COMMANDLINE":
+            raise RankwellError(f"--{option.replace('_', '-')} needs {needed}")
 
 
 def _given(**options: Any) -> dict[str, Any]:

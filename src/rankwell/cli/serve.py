@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Literal
 
 import typer
@@ -104,10 +108,12 @@ def serve(
     from rankwell.serve.beside import Beside
     from rankwell.serve.experiments import check_experiments
     from rankwell.serve.limits import Batching, Limits
-    from rankwell.serve.server import Address, run
+    from rankwell.serve.listening import bind
+    from rankwell.serve.server import ServerOptions, run
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
+    _check_key(key)
     check_experiments(experiment or ())
     check_encoder({"--encoder": encoder}, {"--blend": blend, "--hybrid": hybrid})
     if blend is not None and hybrid is not None and encoder is None:
@@ -133,15 +139,49 @@ def serve(
         most_timeout_ms=max(timeout_ms, usual.most_timeout_ms),
     )
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
-    with _index(index, bool(model)) as folder:
+    serving = ServerOptions(key or None, tuple(origin or ()), tuple(experiment or ()), drain_seconds)
+    with _ended_by_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
         service = Service(Sources(folder, models, backend, options, beside=beside), limits, batching)
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
         used = sorted(set(service.precision().values()))
         how = f", scores in {' and '.join(used)}" if used else ""
         how += " (exact ones: --precision fp32)" if "bf16" in used else ""
-        typer.echo(f"rankwell: serving at http://{host}:{port}{how}", err=True)
-        run(service, Address(host, port, key or None, tuple(origin or ()), tuple(experiment or ()), drain_seconds))
+        run(service, place, serving, lambda: typer.echo(f"rankwell: serving at {place.url}{how}", err=True))
+    if service.unfinished:
+        # The interpreter's own end would wait for threads, or end them in the midst of native code and abort.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _check_key(key: str | None) -> None:
+    from rankwell.core.errors import RankwellError
+
+    if key and not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise RankwellError(
+            "--key (or RANKWELL_KEY): expected printable ASCII characters with no space at either end; "
+            "browsers and proxies do not send others alike in a header"
+        )
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the program as an exit does, temporary files removed, unless something else takes them."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        sys.exit(128 + number)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}  # as nohup sets it
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rankwell.cli.encoders import EncoderOption, PrecisionOption, check_encoder, open_encoder
+from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -47,6 +48,8 @@ def tune(
     from rankwell.retrieve.tune import parse_values, tune_bm25
 
     check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
+    if out is not None:
+        check_output(out)
     similar = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
     opened, asked, judged = Index.open(index), read_queries(queries), read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}

@@ -13,6 +13,7 @@ import sqlite3
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -33,6 +34,7 @@ FORMAT = 0x52570001
 LOOKED_UP_AT_ONCE = 500  # below the 999 parameters that any sqlite takes
 BUSY_SECONDS = 30.0
 _SQLITE = b"SQLite format 3\0"
+_COMPANIONS = ("-wal", "-shm", "")  # the file itself comes last: without it the others mean nothing
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 # What decides a model's scores: a model card or a training log does not.
 _MODEL_FILES = ("*.safetensors", "*.onnx", "*.onnx.data", "*.xml", "*.bin", "*.json", "vocab.txt")
@@ -191,7 +193,7 @@ class ScoreCache:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # sqlite takes a file of a few bytes for an empty one, and would write over it.
             if self.path.is_file() and _opening_bytes(self.path) not in (b"", _SQLITE):
-                self._put_aside()
+                raise InputError(self.path, None, "is not a score cache; name one, or a file that does not exist yet")
             try:
                 self._connect()
             except sqlite3.DatabaseError as error:
@@ -264,12 +266,18 @@ class ScoreCache:
         """Rename the file and sqlite's companions, unless another process has done so already."""
         if not self.path.exists() or self._inode not in (None, self.path.stat().st_ino):
             return
-        aside = self.path.with_name(f"{self.path.name}.broken")
-        for suffix in ("-wal", "-shm", ""):
+        aside = _free_name(self.path.with_name(f"{self.path.name}.broken"))
+        for suffix in _COMPANIONS:
             old = Path(f"{self.path}{suffix}")
             if old.exists():
                 os.replace(old, f"{aside}{suffix}")
         warnings.warn(f"{self.path} is broken; renamed to {aside.name}, a new score cache is begun", stacklevel=4)
+
+
+def _free_name(path: Path) -> Path:
+    """``path``, or with the first number that makes it a name no file has."""
+    names = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in count(1))
+    return next(name for name in names if not any(os.path.lexists(f"{name}{suffix}") for suffix in _COMPANIONS))
 
 
 def _opening_bytes(path: Path) -> bytes:

@@ -161,10 +161,10 @@ def _joined(blocks: Iterator[NDArray[np.floating]]) -> Iterator[NDArray[np.float
 
 
 class DenseRanker:
-    """A bi-encoder that re-ranks and searches."""
+    """A bi-encoder, given as such or by its name, that re-ranks and searches."""
 
-    def __init__(self, encoder: BiEncoder):
-        self.encoder = encoder
+    def __init__(self, encoder: BiEncoder | str):
+        self.encoder = encoder if isinstance(encoder, BiEncoder) else BiEncoder.from_pretrained(encoder)
         self._opened: dict[Path, PassageVectors] = {}
 
     def rerank(
@@ -190,6 +190,8 @@ class DenseRanker:
 
     def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
         """The ``k`` nearest documents of each query among all; their vectors are made where they are not kept."""
+        if k < 1:
+            raise RankwellError(f"k must be at least 1, not {k}")
         asked = self.encoder.encode([query.text for query in queries])
         rankings: dict[str, Ranking] = {}
         deep = max(k, DEEP) + TIES
@@ -247,7 +249,7 @@ class Blend(Stage):
     gives its third to the first stage's scores.
     """
 
-    encoder: BiEncoder = field(repr=False)
+    encoder: BiEncoder | str = field(repr=False)
     how: float | Fusion = 0.5
     texts: Texts | None = field(default=None, repr=False)
     depth: int = 1000

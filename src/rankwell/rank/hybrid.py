@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DEEP, DenseRanker
@@ -27,6 +28,8 @@ def search_hybrid(
     alone. ``bm25`` are options of :meth:`Index.search <rankwell.retrieve.index.Index.search>`.
     """
     check_hybrid(share)
+    if k < 1:
+        raise RankwellError(f"k must be at least 1, not {k}")
     if share == 1:
         return dense.search(queries, index, k)
     fusion = Fusion("linear", (round(1 - share, 12), share), NORMALISE)
@@ -96,10 +99,10 @@ def tune_hybrid(
 class Hybrid(First):
     """BM25 and a bi-encoder over an index; ``share`` is the bi-encoder's.
 
-    Hybrid(index, encoder=BiEncoder.from_pretrained(name), share=0.7) % 100 >> Rerank(ranker)
+    Hybrid(index, encoder="rankwell-mini", share=0.7) % 100 >> Rerank(ranker)
     """
 
-    encoder: BiEncoder = field(kw_only=True, repr=False)
+    encoder: BiEncoder | str = field(kw_only=True, repr=False)
     share: float = field(default=0.5, kw_only=True)
 
     def __post_init__(self) -> None:

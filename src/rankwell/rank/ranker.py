@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import RankwellError, excerpt
 from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.corpus.records import Query, Ranking, Run
@@ -163,28 +163,48 @@ class Ranker:
             identity=identity,
         )
 
+    @overload
+    def predict(
+        self, pairs: tuple[str, str], *, types: Sequence[str | None] | None = None, activation: Activation = None
+    ) -> np.float32: ...
+
+    @overload
     def predict(
         self,
         pairs: Sequence[tuple[str, str]],
         *,
         types: Sequence[str | None] | None = None,
         activation: Activation = None,
-    ) -> NDArray[np.float32]:
-        """Score (query, document) pairs: raw scores, or probabilities on request. ``types`` are the queries' types."""
-        queries, query_of = distinct([query for query, _ in pairs])
-        documents, document_of = distinct([document for _, document in pairs])
-        if types is not None and len(types) != len(pairs):
-            raise RankwellError(f"{len(types)} types for {len(pairs)} pairs")
+    ) -> NDArray[np.float32]: ...
+
+    def predict(
+        self,
+        pairs: tuple[str, str] | Sequence[tuple[str, str]],
+        *,
+        types: Sequence[str | None] | None = None,
+        activation: Activation = None,
+    ) -> NDArray[np.float32] | np.float32:
+        """Score (query, document) pairs, or one: raw scores, or probabilities on request. ``types`` are the queries'.
+
+        One pair, two strings that are in no list, gets a score that is in none.
+        """
+        alone = _is_pair(pairs)
+        given = _checked_pairs([pairs] if alone else pairs)
+        queries, query_of = distinct([query for query, _ in given])
+        documents, document_of = distinct([document for _, document in given])
+        if types is not None and len(types) != len(given):
+            raise RankwellError(f"{len(types)} types for {len(given)} pairs")
         if any(types or ()) and all(field.name != "type" for field in self.template.fields):
             raise RankwellError(f"types are given, but the template {self.template.name} has no place for them")
-        labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(pairs)])
+        labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(given)])
 
         def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
             used = [documents[row] for row in rows.tolist()]
             return KeptTokens(list(map(str, range(len(used)))), used, self.tokenizer, self._stems), np.arange(len(used))
 
         found = Pairs(queries, query_of, labels, label_of, document_of)
-        return self._begin(found, Documents(lambda: documents, tokens), activation)()
+        scores = self._begin(found, Documents(lambda: documents, tokens), activation)()
+        return np.float32(scores[0]) if alone else scores
 
     def rank(
         self,
@@ -327,6 +347,20 @@ class Ranker:
         """The pieces of the texts that are used, and which of them each pair has."""
         used, fresh = np.unique(which, return_inverse=True)
         return self.tokenizer.encode([texts[i] for i in used.tolist()], stems=self._stems), fresh
+
+
+def _is_pair(value: Any) -> bool:
+    listed = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
+    return listed and len(value) == 2 and all(isinstance(text, str) for text in value)
+
+
+def _checked_pairs(pairs: Iterable[Any]) -> list[tuple[str, str]]:
+    pairs = list(pairs)
+    for place, pair in enumerate(pairs, 1):
+        if not _is_pair(pair):
+            found = f"pair {place} is {excerpt(repr(pair))}"
+            raise RankwellError(f"{found}; expected (query, document), two strings, or a list of such pairs")
+    return pairs
 
 
 def submit_all(engine: Engine, parts: Iterable[Sequences]) -> Callable[[], Logits | None]:

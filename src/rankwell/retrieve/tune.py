@@ -17,9 +17,10 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.core.progress import track
 from rankwell.corpus.records import Qrels, Query
-from rankwell.evaluation.cross_validation import CrossValidation, cross_validate
+from rankwell.evaluation.cross_validation import CrossValidation, check_folds, cross_validate
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measure
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 DEFAULT = (0.9, 0.4)
@@ -110,6 +111,9 @@ def tune_bm25(
     settings = tuple(dict.fromkeys([*product(k1, b), DEFAULT]))
     wanted = Qrels({query.qid: qrels[query.qid] for query in judged})
     depth = min(1000, parsed.cutoff) if isinstance(parsed.cutoff, int) else 1000
+    check_folds(len(judged), folds)
+    for setting in settings:
+        BM25(*setting)  # one that is none is an error now, not at its turn
     rows = []
     for setting in track(settings, "tuning", unit="settings"):
         run = index.search(judged, k=depth, k1=setting[0], b=setting[1], threads=threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -117,6 +118,10 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise InputError(path, None, "not JSON") from None
+    except FileNotFoundError:
+        raise  # which some readers expect
+    except OSError as error:
+        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -255,6 +255,7 @@ def _quantise(model: GridEncoder, traced: Path, path: Path, reduced_range: bool)
     del graph.graph.value_info[:]
     # Says that the graph is ready as it is; without it the quantiser sets up logging to advise a preparation.
     onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})
+    _transpose_weights(graph)
     # What is computed for [CLS] alone costs nothing in fp32 either. The quantiser turns each Gemm into a _MatMul.
     exact = [f"{node.name}_MatMul" for node in graph.graph.node if set(node.input) & _cls_weights(model)]
     quantize_dynamic(
@@ -265,6 +266,27 @@ def _quantise(model: GridEncoder, traced: Path, path: Path, reduced_range: bool)
         per_channel=True,
         reduce_range=reduced_range,
     )
+
+
+def _transpose_weights(graph: Any) -> None:
+    """Have each product's weights the way round it takes them.
+
+    The quantiser would do that for each product, and so twice for weights that two of them share.
+    """
+    from onnx import numpy_helper
+
+    weights = {tensor.name: tensor for tensor in graph.graph.initializer}
+    turned: set[str] = set()
+    for node in graph.graph.node:
+        way = next((own for own in node.attribute if own.name == "transB"), None)
+        if node.op_type != "Gemm" or way is None or not way.i:
+            continue
+        way.i = 0
+        name = node.input[1]
+        if name not in turned:
+            turned.add(name)
+            whole = numpy_helper.to_array(weights[name]).T.copy()
+            weights[name].CopyFrom(numpy_helper.from_array(whole, name))
 
 
 def _cls_weights(model: GridEncoder) -> set[str]:
