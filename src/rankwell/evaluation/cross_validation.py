@@ -30,6 +30,12 @@ class CrossValidation:
         return float(self.values.mean())
 
 
+def check_folds(queries: int, folds: int) -> None:
+    """To be had before the settings are tried."""
+    if not 2 <= folds <= queries:
+        raise RankwellError(f"{folds} folds for {queries} queries: there must be at least 2, and a query for each")
+
+
 def cross_validate(values: NDArray[np.float64], *, folds: int = 5, seed: int = 0) -> CrossValidation:
     """Choose among settings given ``values (settings, queries)``; equal means go to the earlier setting.
 
@@ -40,8 +46,7 @@ def cross_validate(values: NDArray[np.float64], *, folds: int = 5, seed: int = 0
     settings, queries = values.shape
     if settings == 0:
         raise RankwellError("there is no setting to choose from")
-    if not 2 <= folds <= queries:
-        raise RankwellError(f"{folds} folds for {queries} queries: there must be at least 2, and a query for each")
+    check_folds(queries, folds)
     fold_of = np.random.default_rng(seed).permutation(queries) % folds
     chosen = tuple(int(values[:, fold_of != fold].mean(axis=1).argmax()) for fold in range(folds))
     setting_of = np.array(chosen, np.int64)[fold_of]
