@@ -183,6 +183,39 @@ def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_p
     page.until(f"document.querySelector('.cell').innerText.startsWith('{last} →')")
 
 
+def test_arrow_keys_begin_at_the_first_cell_and_keep_the_chosen_one_in_sight(new_page: Opened, site: Any) -> None:
+    page = new_page(site.at(q="bogue winter", doc="long", by="tiny"), 900, 500)
+    page.until("document.querySelector('canvas')")
+    tokens = site.post("/explain", query="bogue winter", docid="long", model="tiny")["tokens"]
+    rows, columns = ([token["piece"] for token in tokens if token["field"] == f] for f in ("query", "document"))
+
+    def cell() -> str:
+        return str(page.text(".cell").split(":")[0])
+
+    page.run("document.querySelector('canvas').focus()")
+    page.press("ArrowDown")
+    assert cell() == f"{rows[0]} → {columns[0]}"
+    # Keys go on from the cell that was pointed at, and a resting pointer has no say while cells move below it.
+    x, y = page.run(
+        "(() => { const at = document.querySelector('.map').getBoundingClientRect();"
+        "return [at.left + at.width / 2, at.bottom - 24] })()"
+    )
+    page.point(x, y)
+    page.until(f"document.querySelector('.cell').innerText.startsWith('{rows[-1]} →')")
+    for _ in columns:
+        page.press("ArrowRight")
+    page.run("new Promise((done) => setTimeout(done, 300))")
+    assert cell().endswith(f"→ {columns[-1]}")
+    hidden = "(({ scrollLeft, scrollWidth, clientWidth }) => [scrollLeft, scrollWidth - clientWidth - scrollLeft])"
+    left, right = page.run(f"{hidden}(document.querySelector('.map'))")
+    assert left > 0
+    assert right < 30
+    for _ in columns:
+        page.press("ArrowLeft")
+    assert cell().endswith(f"→ {columns[0]}")
+    assert page.run(f"{hidden}(document.querySelector('.map'))")[0] < 30
+
+
 def test_a_busy_service_is_asked_again_when_it_said(new_page: Opened, site: Any) -> None:
     busy = {
         "error": "the queue is full",
@@ -260,6 +293,18 @@ def test_hybrid_search_is_called_so_and_says_its_shares(
     page = searched(hybrid)
     assert page.run("document.querySelector('.unit').title") == "40 % BM25, 60 % similarity"
     assert page.run("document.querySelector('select.which').selectedOptions[0].text") == "Hybrid"
+
+
+def test_hybrid_search_without_a_model_is_not_called_bm25(
+    searched: Opened, start_site: Callable[..., Any], tiny_bi_encoder: Path
+) -> None:
+    page = searched(start_site(beside=Beside(encoder=str(tiny_bi_encoder), hybrid=0.6)))
+    assert page.texts(".column h2") == ["Hybrid"]
+    said = page.text(".notice")
+    assert said.startswith("Hybrid search only.")
+    assert "40 % BM25, 60 % similarity" in said
+    assert "BM25 only" not in said
+    assert "BM25's alone" not in said
 
 
 def test_without_an_index_the_page_says_what_the_service_is_for(new_page: Opened, site: Any) -> None:

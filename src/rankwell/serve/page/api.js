@@ -1,27 +1,35 @@
 // The service. Every failure is a Refusal, with what a user can be told.
 
 export class Refusal extends Error {
-  constructor(kind, message, { status = 0, retryAfter = null, request = null } = {}) {
+  constructor(kind, message, { status = 0, retryAfter = null, request = null, keyed = false } = {}) {
     super(message);
-    Object.assign(this, { kind, status, retryAfter, request });
+    Object.assign(this, { kind, status, retryAfter, request, keyed });
   }
 }
 
 const KEY = "rankwell-key";
 
+// Of anything else a browser makes no header, or one in another encoding than the service's.
+export const sendable = (key) => /^[ -~]+$/.test(key);
+
 export function rememberKey(key) {
   sessionStorage.setItem(KEY, key);
 }
 
-function headers(more) {
+// A stored key that cannot be sent is as good as none: the service then asks for one.
+function storedKey() {
   const key = sessionStorage.getItem(KEY);
-  return key ? { ...more, Authorization: `Bearer ${key}` } : more;
+  return key && sendable(key) ? key : null;
 }
 
 async function ask(path, options) {
   let answer;
+  let keyed = false;
   try {
-    answer = await fetch(path, { ...options, headers: headers(options.headers) });
+    const key = storedKey();
+    keyed = key !== null;
+    const headers = keyed ? { ...options.headers, Authorization: `Bearer ${key}` } : options.headers;
+    answer = await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refusal("offline", navigator.onLine ? "The service does not answer." : "You are offline.");
@@ -39,6 +47,7 @@ async function ask(path, options) {
     status: answer.status,
     retryAfter: answer.headers.has("Retry-After") && Number.isFinite(seconds) ? Math.max(1, Math.ceil(seconds)) : null,
     request: body?.request_id ?? null,
+    keyed,
   });
 }
 

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { byId, count, plural } from "./dom.js";
 import { showExperiments } from "./experiments.js";
-import { notice, nothing, refusal, skeleton, start } from "./notices.js";
+import { notice, nothing, refusal, skeleton, start, withoutModel } from "./notices.js";
 import { closePanel, showPanel } from "./panel.js";
 import { about, move, nameFirst, show, title } from "./results.js";
 import { search } from "./search.js";
@@ -65,7 +65,7 @@ async function connect(tries = 0) {
   byId("served").textContent = parts.filter(Boolean).join(" · ");
   byId("served").title = byId("served").textContent;
   const notes = [
-    note && notice("info", "BM25 only.", note.charAt(0).toUpperCase() + note.slice(1) + "."),
+    note && withoutModel(page.ready),
     status === "draining" && notice("info", "The service is about to stop.", "Searches may be refused."),
     !index && notice("info", "No index here.", "This service re-ranks texts sent to its API; there is nothing to search."),
   ];
@@ -83,6 +83,7 @@ async function results(state, tries = 0) {
   closePanel();
   byId("search-view").classList.toggle("empty", !state.q && Boolean(page.ready.index));
   if (!state.q || !page.ready.index) {
+    busy(false);
     byId("about").hidden = true;
     box.classList.remove("two");
     box.replaceChildren(...(page.ready.index ? [start(page.ready)] : []));
@@ -97,7 +98,7 @@ async function results(state, tries = 0) {
     shown(found, state);
   } catch (error) {
     clearTimeout(slow);
-    if (error.name === "AbortError") return;
+    if (error.name === "AbortError") return; // whoever aborted it says whether anything is still going on
     byId("about").hidden = true;
     box.classList.remove("two");
     box.replaceChildren(refusal(error, (next) => results(state, next).then(panel), tries));

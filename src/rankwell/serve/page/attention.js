@@ -19,7 +19,8 @@ export function attentionMap(found, which) {
   const canvas = el("canvas", { tabindex: 0, role: "img", "aria-describedby": "cell" });
   canvas.setAttribute("aria-label", `Attention of ${rows.length} tokens to ${columns.length} tokens, layer ${found.layer}, head ${found.head}. Arrow keys read single cells.`);
   const cell = el("p", { class: "cell", id: "cell", "aria-live": "polite" }, "Point at a cell to read it.");
-  const frame = el("div", { class: "map", tabindex: -1 }, canvas);
+  const chosen = el("i", { class: "chosen", "aria-hidden": "true" });
+  const frame = el("div", { class: "map", tabindex: -1 }, canvas, chosen);
   const drawing = { found, rows, columns, canvas, frame, at: null };
   const paint = () => canvas.isConnected && draw(drawing);
   const choose = (row, column) => {
@@ -46,14 +47,27 @@ export function attentionMap(found, which) {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!step) return;
     event.preventDefault();
-    const [row, column] = drawing.at ?? [0, -step[1]];
+    const [row, column] = drawing.at ?? [-step[0], -step[1]];
     choose(clamp(row + step[0], rows.length), clamp(column + step[1], columns.length));
+    reveal(drawing, chosen);
   });
   const closed = rows.some((a) => columns.some((b) => !found.open[a.position][b.position]));
   return el("figure", { class: "attention" }, frame, el("figcaption", {}, cell, closed && el("span", { class: "swatch" }, "closed by the rule")));
 }
 
 const clamp = (value, size) => Math.min(Math.max(value, 0), size - 1);
+
+// Scrolls to the chosen cell: a canvas has no parts to scroll to, so an unseen element is laid over it.
+// The first cells reach to the edge, so that the tokens beside them come into sight again.
+function reveal({ canvas, layout, at: [row, column] }, chosen) {
+  const { x, y, width, height } = layout;
+  const [left, top] = [column && x + column * width, row && y + row * height];
+  chosen.style.left = `${canvas.offsetLeft + left}px`;
+  chosen.style.top = `${canvas.offsetTop + top}px`;
+  chosen.style.width = `${x + (column + 1) * width - left}px`;
+  chosen.style.height = `${y + (row + 1) * height - top}px`;
+  chosen.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
 
 function reading({ found, rows, columns }, row, column) {
   const [a, b] = [rows[row], columns[column]];

@@ -1,7 +1,7 @@
 // What is said where results would be: loading, nothing found, refused, busy, offline, a key wanted.
 
-import { rememberKey } from "./api.js";
-import { el } from "./dom.js";
+import { rememberKey, sendable } from "./api.js";
+import { el, number } from "./dom.js";
 
 const TITLES = {
   offline: "No connection", overloaded: "The service is busy", draining: "The service is restarting",
@@ -58,16 +58,31 @@ export function refusal(error, retry, tries = 0) {
 
 function keyForm(error, retry) {
   const field = el("input", { type: "password", name: "key", required: true, placeholder: "Key", autocomplete: "current-password", "aria-label": "Key" });
+  const told = el("p", { class: "wrong" }, error.keyed && "That was not the right key.");
   const form = el("form", {
     class: "actions",
     onsubmit: (event) => {
       event.preventDefault();
-      rememberKey(field.value);
-      retry(0);
+      if (sendable(field.value)) {
+        rememberKey(field.value);
+        retry(0);
+      } else {
+        told.textContent = "That cannot be a key: keys are made of plain letters, digits and signs (ASCII).";
+        field.select();
+      }
     },
   }, field, el("button", { class: "primary", type: "submit" }, "Use this key"));
+  // Whoever typed a key types the next one in the same place; the field can have the focus once it is in the page.
+  if (error.keyed) queueMicrotask(() => field.focus());
   return el("div", { class: "notice", role: "alert" },
-    el("p", {}, el("strong", {}, "This service asks for a key. "), "It is kept until this tab is closed."), form);
+    el("p", {}, el("strong", {}, "This service asks for a key. "), "It is kept until this tab is closed."), told, form);
+}
+
+export function withoutModel({ note, hybrid }) {
+  if (!hybrid) return notice("info", "BM25 only.", sentence(note));
+  // The service's note speaks of BM25, whatever finds the documents.
+  const shares = `${number(100 * (1 - hybrid), 0)} % BM25, ${number(100 * hybrid, 0)} % similarity`;
+  return notice("info", "Hybrid search only.", `There is no re-ranker here: results are those of hybrid search (${shares}); serve a re-ranker with --model.`);
 }
 
 function sentence(line) {

@@ -59,6 +59,9 @@ function modelOf(state, page) {
   return { model: explainable[0], explainable };
 }
 
+// An address may name what the model does not have.
+const oneOf = (most, text) => Array.from({ length: most }, (_, i) => i + 1).find((number) => String(number) === text);
+
 async function explain(state, page, actions, tries = 0) {
   const { model, explainable } = modelOf(state, page);
   const why = byId("why");
@@ -67,8 +70,8 @@ async function explain(state, page, actions, tries = 0) {
     why.replaceChildren(el("p", { class: "muted" }, reason));
     return;
   }
-  const layer = Number(state.layer) || null;
-  const head = state.head === "mean" ? "mean" : Number(state.head) || "mean";
+  const layer = oneOf(model.layers, state.layer) ?? null;
+  const head = oneOf(model.heads, state.head) ?? "mean";
   const rule = RULES.some(([name]) => name === state.rule) ? state.rule : null;
   const body = { query: page.found.query, docid: state.doc, model: model.name, layer, head, attention: rule, type: null };
   const asked = JSON.stringify(body);

@@ -108,6 +108,9 @@ function pages(found, state, actions) {
     step(state.page + 1, "Next →", state.page >= last));
 }
 
+// An address may name any depth.
+const depths = (own) => [...new Set([10, 20, 50, 100, 200, 500, 1000, own])].sort((a, b) => a - b);
+
 export function about(found, state, actions) {
   const reranked = found.lists.some((list) => list.name !== BM25);
   const times = [`${title(BM25)} ${milliseconds(found.ms.bm25)}`, reranked && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
@@ -115,7 +118,7 @@ export function about(found, state, actions) {
     found.type && el("span", { class: "chip", title: "The kind of answer the query asks for" }, found.type),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),
     reranked && el("label", { class: "choice" }, el("span", {}, "re-ranked"),
-      select("How many candidates are re-ranked", [10, 20, 50, 100, 200, 500, 1000].map((n) => [n, `top ${n}`]), state.depth,
+      select("How many candidates are re-ranked", depths(state.depth).map((n) => [n, `top ${n}`]), state.depth,
         (depth) => actions.go({ ...state, ...PANEL, page: 1, depth: Number(depth) }))),
     el("span", { class: "legend" },
       el("span", {}, el("mark", { class: "match" }, "exact match")),

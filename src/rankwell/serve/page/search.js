@@ -1,6 +1,7 @@
 // From a state to what is shown: which requests are made, and two lists made of their answers.
 
 import { post } from "./api.js";
+import { MOST } from "./state.js";
 
 export const BM25 = "bm25";
 // By the rules, whether the model reads it or not: it is shown.
@@ -22,7 +23,8 @@ function row(entry, other, moved) {
 
 async function withBM25(state, chosen, model, signal) {
   const stages = chosen.length === 1 ? (model ? "rerank" : "bm25") : "both";
-  const body = { query: state.q, k: state.k, offset: (state.page - 1) * state.k, depth: state.depth, stages, model, type: TYPE };
+  const offset = (state.page - 1) * state.k;
+  const body = { query: state.q, k: Math.min(state.k, MOST - offset), offset, depth: state.depth, stages, model, type: TYPE };
   const answer = await post("search", body, signal);
   const lists = chosen.map((name, side) => {
     const from = name === BM25 ? answer.bm25 : answer.rerank;

@@ -5,6 +5,7 @@ const DEFAULTS = {
   doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross", set: "", measure: "",
 };
 const NUMBERS = ["page", "k", "depth"];
+export const MOST = 1000; // as many results as the service counts through
 
 export function read(address = location.search) {
   const found = new URLSearchParams(address);
@@ -12,8 +13,9 @@ export function read(address = location.search) {
   for (const name of Object.keys(DEFAULTS)) if (found.has(name)) state[name] = found.get(name);
   for (const name of NUMBERS) {
     const value = Math.floor(Number(state[name]));
-    state[name] = value >= 1 && value <= 1000 ? value : DEFAULTS[name];
+    state[name] = value >= 1 && value <= MOST ? value : DEFAULTS[name];
   }
+  if ((state.page - 1) * state.k >= MOST) state.page = DEFAULTS.page;
   return state;
 }
 
