@@ -24,6 +24,7 @@ ROWS = (
     ("rank", "enrich"),
     ("training", "serve", "scale", "adapters"),
     ("cli",),
+    ("__main__",),
 )
 LEVEL = {layer: level for level, row in enumerate(ROWS) for layer in row}
 ONLY_FOR = {"sample": {"cli"}}  # the bundled data is for the demo alone

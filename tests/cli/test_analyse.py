@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,31 @@ def test_differences_are_told_by_query_length_and_type(files: Path) -> None:
     assert ["ours.run", "0.7500", "1.0000"] in lines  # locations: 1 and 1/2; persons: 1
 
 
-def test_two_runs_of_one_name_are_refused(files: Path) -> None:
-    done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", "base.run", "--out", "out"])
+@pytest.mark.parametrize("again", ["base.run", "./base.run", "base.run.gz"])
+def test_a_run_is_not_compared_with_itself(files: Path, again: str) -> None:
+    done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", again, "--out", "out"])
     assert isinstance(done.exception, RankwellError)
-    assert "both runs are called base.run" in str(done.exception)
+    assert "both runs are base.run" in str(done.exception)
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(files: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("base", "ours"):
+        Path(name).mkdir()
+        Path(f"{name}.run").rename(f"{name}/x.run")
+    done = CliRunner().invoke(app, ["analyse", "qrels", "base/x.run", "ours/x.run", "--out", "out"])
+    assert done.exit_code == 0, done.output
+    assert "ours/x.run" in done.output
+    expected = {"analysis.md", "differences.ours_x.run.tsv", "differences.ours_x.run.png"}
+    assert {path.name for path in Path("out").iterdir()} == expected
+
+
+def test_a_compressed_run_goes_by_its_name_without_the_suffix(files: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("base", "ours"):
+        Path(f"{name}.run.gz").write_bytes(gzip.compress(Path(f"{name}.run").read_bytes()))
+    assert CliRunner().invoke(app, ["analyse", "qrels", "base.run.gz", "ours.run.gz", "--out", "out"]).exit_code == 0
+    assert Path("out/differences.ours.run.tsv").exists()
 
 
 def test_figures_by_depth_are_those_of_re_ranking_fewer(files: Path) -> None:
@@ -69,3 +91,5 @@ def test_depths_that_cannot_be_are_refused(files: Path, depths: str, problem: st
     done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", "ours.run", "--depths", depths, "--out", "out"])
     assert isinstance(done.exception, RankwellError)
     assert problem in str(done.exception)
+    assert "--depths" in str(done.exception)
+    assert not Path("out").exists()

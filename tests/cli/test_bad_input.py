@@ -43,12 +43,16 @@ BROKEN_GZIP = gzip.compress(b"".join(b"d%d\tsome words and number %d\n" % (i, i 
         (b"\x7fELF\x02\x01\x01\0\0\0\xd0junk", "c.tsv, line 1: "),
         (b'{"_id": "a", "text": "x"}\n{"_id": "b"}\n', "c.tsv, line 2: no key 'text'"),
         (b'{"_id": "a", "text": "x"}\n{"_id"\n', "c.tsv, line 2: not JSON"),
-        (b"a\tx\nb\ty\na\tz\n", "document id 'a' comes twice in the collection"),
+        (
+            b"a\tx\n\nb\ty\na\tz\n",
+            "c.tsv, line 4: document id 'a' comes twice in the collection; ids must be unique (first on line 1)",
+        ),
+        (b'{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n', "c.tsv, line 2: document id '1' comes twice"),
         (BROKEN_GZIP, "broken gzip file"),
         (gzip.compress(b"a\tx\n")[:-4], "c.tsv, line 1: broken gzip file"),
         (b"\x1f\x8bnot really gzip", "c.tsv, line 1: broken gzip file"),
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_a_bad_collection(rankwell: Rankwell, content: bytes, expected: str) -> None:
     Path("c.tsv").write_bytes(content)
@@ -178,7 +182,7 @@ def test_an_index_in_the_way(rankwell: Rankwell) -> None:
     before = {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()}
     for options, expected in (
         ([], "index holds an index already; add to it with --append or replace it with --overwrite"),
-        (["--append"], "document 'a' is in the index already"),
+        (["--append"], "c.tsv, line 1: document 'a' is in the index already"),
         (["--append", "--stemmer", "none"], "was built with another analyser"),
         (["--append", "--overwrite"], "exclude each other"),
     ):
@@ -193,6 +197,13 @@ def test_a_folder_with_other_files_in_the_way(rankwell: Rankwell) -> None:
     for options in ([], ["--overwrite"], ["--append"]):
         assert "mine exists and is not an index" in complaint(rankwell("index", "c.tsv", "--out", "mine", *options))
     assert leavings() == {"c.tsv", "mine/thesis.txt"}
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+def test_an_index_where_no_folder_can_be_made(rankwell: Rankwell) -> None:
+    Path("c.tsv").write_text("a\tx\n")
+    line = complaint(rankwell("index", "c.tsv", "--out", "/proc/rankwell"))
+    assert line == "cannot write /proc/rankwell: no such file or directory"
 
 
 def test_a_broken_index(rankwell: Rankwell, queries: Path) -> None:

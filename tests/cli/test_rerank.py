@@ -295,7 +295,7 @@ def complaint(outcome: Any) -> str:
         ([], {"model": "nowhere"}, "nowhere: "),
         ([], {"collection": "nowhere.tsv"}, "nowhere.tsv: no such file"),
         ([], {"collection": "small.tsv"}, "of the run (query '"),
-        ([], {"out": "."}, ".: is a folder, expected a file to write"),
+        ([], {"out": "."}, "cannot write .: is a directory"),
         (["--types", "none.tsv"], {}, "none.tsv: no such file"),
         (["--types", "types.tsv"], {}, "the template mono has no place for --types; add --template typed"),
         (["--fuse", "1.5"], {}, "α is 1.5, expected a number from 0 to 1"),
@@ -317,7 +317,7 @@ def complaint(outcome: Any) -> str:
         (["--normalise", "none"], {}, "--normalise needs --fuse or --blend"),
         (["--windows", "0", "--aggregate", "top3"], {}, "--windows 0 cuts documents"),
         (["--blend", "0.3", "--encoder", "nowhere"], {}, "nowhere: not a checkpoint (it has no config.json)"),
-        ([], {"out": "none.tsv/x.run"}, "none.tsv/x.run: "),
+        ([], {"out": "none.tsv/x.run"}, "cannot write none.tsv/x.run: none.tsv is not a directory"),
     ],
     ids=range(29),
 )

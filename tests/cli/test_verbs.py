@@ -104,7 +104,7 @@ def test_index_appends_and_overwrites(rankwell: Rankwell) -> None:
     Path("one.tsv").write_text("a\tbees\n")
     Path("two.tsv").write_text("b\tbees\n")
     assert rankwell("index", "one.tsv", "--out", "index").code == 0
-    assert rankwell("index", "two.tsv", "--out", "index", "--append").out.startswith("index: 2 documents")
+    assert rankwell("index", "two.tsv", "--out", "index", "--append").out.startswith("index: 2 documents, 1 terms")
     assert Index.open("index").rank("bees").docids == ("b", "a")
     assert rankwell("index", "two.tsv", "--out", "index", "--overwrite").out.startswith("index: 1 documents")
 
@@ -173,6 +173,14 @@ def test_a_verb_without_arguments_shows_its_help(rankwell: Rankwell, verb: str) 
 def test_the_installed_command_works_and_a_bad_file_is_one_line(tmp_path: Path) -> None:
     done = subprocess.run([*BINARY, "index", "none.tsv", "--out", "x"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "rankwell: none.tsv: no such file\n")
+
+
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rankwell"]
+    done = subprocess.run([*command, "index", "none.tsv", "--out", "x"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "rankwell: none.tsv: no such file\n")
+    shown = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout.split()[0]) == (0, "rankwell")
 
 
 @pytest.mark.parametrize("reader", ["true", "head -n 1"])

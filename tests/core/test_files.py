@@ -181,6 +181,23 @@ def test_an_os_error_that_is_not_the_disks_keeps_its_traceback() -> None:
         raise ConnectionResetError(errno.ECONNRESET, "reset")
 
 
+def test_a_file_that_is_missing_elsewhere_keeps_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), disk_errors(tmp_path / "folder"):
+        (tmp_path / "folder" / "users").open("rb")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
+@pytest.mark.parametrize("path", ["/proc/rankwell", "/proc/rankwell/below"])
+def test_a_name_that_cannot_be_made_is_one_line(path: str) -> None:
+    expected = f"cannot write {path}: no such file or directory"
+    with pytest.raises(RankwellError, match=expected), atomic_text(path):
+        pass
+    with pytest.raises(RankwellError, match=expected), atomic_folder(path):
+        pass
+    with pytest.raises(RankwellError, match=expected), disk_errors(path):
+        Path(path).mkdir(parents=True)
+
+
 def test_writing_over_a_folder_or_below_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("x")

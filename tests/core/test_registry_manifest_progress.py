@@ -42,6 +42,11 @@ def test_a_misspelt_name_gets_the_nearest_one_and_all_that_are_known(losses: Reg
         losses["listwize"]
 
 
+def test_capitals_do_not_keep_a_name_from_being_guessed(losses: Registry[str]) -> None:
+    with pytest.raises(RankwellError, match=r"no loss is called 'HINGE'; did you mean hinge\?"):
+        losses["HINGE"]
+
+
 def test_a_name_like_no_other_gets_no_guess(losses: Registry[str]) -> None:
     with pytest.raises(RankwellError) as raised:
         losses["qqq"]

@@ -52,6 +52,14 @@ def test_strings_are_numbered_in_the_order_of_their_first_coming(batches: list[l
 
 
 @settings(deadline=None)
+@given(batches, batches)
+def test_one_lexicon_is_added_to_another(first: list[list[str]], second: list[list[str]]) -> None:
+    lexicon = filled(first)
+    lexicon.add_all(filled(second))
+    assert lexicon.strings(range(len(lexicon))) == list(model_of([*first, *second]))
+
+
+@settings(deadline=None)
 @given(batches)
 @example([["a\0", "a", "\0", ""]])
 def test_ascending_is_pythons_order(batches: list[list[str]]) -> None:

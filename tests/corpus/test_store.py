@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.corpus.formats import read_documents, write_documents
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore, document_batches
 
@@ -61,6 +64,22 @@ def test_an_id_that_comes_twice_is_named_and_nothing_is_left(tmp_path: Path) -> 
     with pytest.raises(RankwellError, match="document id 'b' comes twice"):
         DocumentStore.build(documents, tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["c.tsv", "c.jsonl.gz"])
+def test_an_id_that_comes_twice_in_a_file_is_told_with_both_lines(tmp_path: Path, name: str) -> None:
+    write_documents([Document(docid, "x") for docid in ("a", "b", "c", "b", "b")], tmp_path / name)
+    with pytest.raises(InputError, match=r"document id 'b' comes twice .* \(first on line 2\)") as raised:
+        DocumentStore.build(read_documents(tmp_path / name), tmp_path / "store")
+    assert (raised.value.path, raised.value.line) == (str(tmp_path / name), 4)
+
+
+def test_an_id_that_comes_twice_in_a_pipe_is_told_without_lines(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    Thread(target=lambda: pipe.write_text("a\tx\na\ty\n"), daemon=True).start()
+    with pytest.raises(InputError, match=r"pipe: document id 'a' comes twice .* unique$"):
+        DocumentStore.build(read_documents(pipe), tmp_path / "store")
 
 
 def test_an_id_that_comes_again_in_a_later_batch_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_run_that_is_named_twice_is_shown_once_and_said_to_be(folder: Path) -> None:
+    run = folder / "second.run"
+    alone, twice = call(folder / "qrels.txt", run), call(folder / "qrels.txt", run, run)
+    assert twice.stdout == alone.stdout
+    assert f"warning: {run} is named 2 times, shown once\n" in twice.stderr
+    compared = call(folder / "qrels.txt", run, folder / "first.run", "--baseline", run)
+    assert "times" not in compared.stderr
+
+
+def test_a_level_that_no_document_reaches_is_a_warning(folder: Path) -> None:
+    result = call(folder / "qrels.txt", folder / "first.run", "--measures", "AP", "--rel", "5")
+    assert "warning: first.run: 10 judged queries without a document of grade 5 or higher (rel=5)" in result.stderr
+
+
 def test_one_run(folder: Path) -> None:
     result = call(folder / "qrels.txt", folder / "second.run", "--measures", "RR@2 P(rel=2)@1")
     assert result.exit_code == 0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.evaluation import MEASURES, parse_measure, parse_measures
+from rankwell.evaluation.notation import our_notation
 
 EXAMPLES = (
     "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 infAP "
@@ -50,6 +54,15 @@ def test_a_relevance_level_for_all_does_not_override_a_stated_one() -> None:
     ("text", "message"),
     [
         ("NDGC@10", "no measure is called 'NDGC'; did you mean nDCG?"),
+        ("ndcg@10", "no measure is called 'ndcg@10'; did you mean nDCG@10?"),
+        ("map", "no measure is called 'map'; did you mean AP?"),
+        ("recip_rank", "no measure is called 'recip_rank'; did you mean RR?"),
+        ("ndcg_cut_10", "no measure is called 'ndcg_cut_10'; did you mean nDCG@10?"),
+        ("ndcg_cut.5,10", "no measure is called 'ndcg_cut.5'; did you mean nDCG@5?"),
+        ("iprec_at_recall_0.10", "no measure is called 'iprec_at_recall_0.10'; did you mean IPrec@0.10?"),
+        ("Hit@10", "no measure is called 'Hit@10'; did you mean Success@10?"),
+        ("ap(rel=2)@5", "no measure is called 'ap(rel=2)@5'; did you mean AP(rel=2)@5?"),
+        ("mrr_10", "no measure is called 'mrr_10'; did you mean RR@10?"),
         ("P", "P needs a cut-off, for example P@10"),
         ("RR@0", "RR@0: the cut-off must be a whole number of 1 or more"),
         ("RR@-3", "RR@-3: the cut-off must be a whole number of 1 or more"),
@@ -75,6 +88,16 @@ def test_a_mistake_is_explained_in_one_line(text: str, message: str) -> None:
         parse_measures(text)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_every_name_elsewhere_that_the_guide_lists_is_hinted_at() -> None:
+    guide = (Path(__file__).parents[2] / "docs/evaluation.md").read_text(encoding="utf-8")
+    rows = [row.split("|") for row in guide.splitlines() if row.startswith("| `") and row.count("|") == 6]
+    assert len(rows) > 10
+    for _, ours, _, _, elsewhere, _, _ in rows:
+        names = re.findall(r"`(\w+)`", elsewhere) if "−" not in elsewhere else []
+        for name in set(names) - MEASURES.keys():
+            assert our_notation(name) in re.findall(r"`(\w+)`", ours)
 
 
 def test_a_number_that_is_not_whole_is_no_cutoff() -> None:

@@ -85,6 +85,18 @@ def test_a_query_with_nothing_relevant_is_a_warning() -> None:
     assert messages(GOOD, qrels=qrels) == ["warning: 1 judged query without a relevant document, counted as 0 (2)"]
 
 
+def test_what_is_relevant_is_what_the_measures_take_for_it() -> None:
+    qrels = Qrels({"1": {"a": 2, "b": 0}, "2": {"c": 1}})
+    assert messages(GOOD, "nDCG@2 RR", qrels=qrels) == []
+    assert messages(GOOD, "RR(rel=2) nDCG@2", qrels=qrels) == [
+        "warning: 1 judged query without a document of grade 2 or higher (rel=2), counted as 0 (2)"
+    ]
+    assert messages(GOOD, "AP(rel=5)", qrels=qrels) == [
+        "warning: 2 judged queries without a document of grade 5 or higher (rel=5), counted as 0 (1, 2)"
+    ]
+    assert messages(GOOD, "AP(rel=0)", qrels=Qrels({"1": {"a": 0}, "2": {"c": 0}})) == []
+
+
 def test_ties_within_a_cutoff_are_harmless() -> None:
     assert messages(GOOD | {"1": {"a": 2.0, "b": 2.0, "c": 1.0}}, "RR@2") == []
 

@@ -111,6 +111,12 @@ def test_appended_documents_are_found_and_scored_as_in_one_index(folder: Path, t
     assert len(appended.manifest["data"]) == 2
 
 
+def test_terms_that_segments_share_are_counted_once(tmp_path: Path) -> None:
+    for number, text in enumerate(("bees make honey", "honey is sweet", "sweet bees", "")):
+        index = Index.build([Document(str(number), text)], tmp_path / "index", append=True)
+    assert index.terms == 4  # bee, make, honei, sweet
+
+
 def test_append_makes_an_index_where_there_is_none(tmp_path: Path) -> None:
     assert len(Index.build(BEES, tmp_path / "index", append=True)) == 3
 

@@ -112,6 +112,19 @@ def test_settings_change_values_in_their_order(recipe_file: Path) -> None:
     assert value_at(margin, "stages.listwise.loss_options.margin") == 0.5
 
 
+@pytest.mark.parametrize("setting", ["first_stage.hybrid=yes", "stages.pointwise.negatives=on", "seed=true"])
+def test_a_word_is_no_number(recipe_file: Path, setting: str) -> None:
+    with pytest.raises(RankwellError, match="expected a number, found 'True'"):
+        read(recipe_file, setting)
+
+
+def test_a_stage_to_add_is_told_how(recipe_file: Path) -> None:
+    for setting in ("stages.blend=on", "stages.blend.step=0.2"):
+        with pytest.raises(RankwellError, match=r"add it with --set 'stages.blend=\{\}'"):
+            read(recipe_file, setting)
+    assert [stage.name for stage in read(recipe_file, "stages.blend={}").stages][-1] == "blend"
+
+
 def test_a_stage_is_switched_off_and_on(recipe_file: Path) -> None:
     assert [stage.name for stage in read(recipe_file, "stages.pointwise=off").stages] == ["listwise"]
     recipe_file.write_text(MINIMAL.replace("pointwise: {", "pretrain: off\n  pointwise: {"), encoding="utf-8")

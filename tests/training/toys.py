@@ -70,7 +70,7 @@ class Toys:
             "warm": StageKind(FitOptions, self.fit, reads=reads),
             "fit": StageKind(FitOptions, self.fit, self.check, self.measure),
             "filter": StageKind(FilterOptions, self.filter),
-            "find": StageKind(FilterOptions, self.find, reads=reads),
+            "find": StageKind(FilterOptions, self.find, reads=reads, finds=True),
         }
         self.options = {name: kind.options for name, kind in self.kinds.items()}
 

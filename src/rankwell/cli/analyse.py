@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -33,19 +34,22 @@ def analyse(
 
         rankwell analyse qrels.dev.txt bm25.run bert.run --depths 10,20,50,100 --out analysis
     """
-    from rankwell.core.errors import RankwellError
+    from rankwell.core.errors import MissingExtraError, RankwellError
     from rankwell.corpus.formats import read_qrels, read_queries, read_run, read_types
     from rankwell.corpus.query_types import rule_types
     from rankwell.evaluation.breakdowns import Groups, length_groups, type_groups, write_analysis
-    from rankwell.evaluation.compare import compare
-    from rankwell.evaluation.depths import parse_depths, write_depths
+    from rankwell.evaluation.compare import compare, names_of_runs
+    from rankwell.evaluation.depths import compare_depths, parse_depths, write_depths
     from rankwell.evaluation.tables import as_text
 
     wanted = None if depths is None else parse_depths(depths)
-    names = [path.name.removesuffix(".gz") for path in (baseline, run)]
-    if names[0] == names[1]:
-        raise RankwellError(f"both runs are called {names[0]}; rename one, so that they can be told apart")
-    found = {name: read_run(path, name=name) for name, path in zip(names, (baseline, run), strict=True)}
+    unzipped = [Path(str(path).removesuffix(".gz")) for path in (baseline, run)]
+    if unzipped[0] == unzipped[1]:
+        raise RankwellError(f"both runs are {unzipped[0]}; expected the run to compare with, then another")
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "plots", "rankwell analyse")
+    named = zip((baseline, run), names_of_runs(unzipped), strict=True)
+    first, second = (read_run(path, name=name) for path, name in named)
     groups: dict[str, Groups] = {}
     labels = {} if types is None else read_types(types)
     if queries is not None:
@@ -57,10 +61,11 @@ def analyse(
     if labels:
         groups["type"] = type_groups(labels)
     judgments = read_qrels(qrels)
-    comparison = compare(judgments, found, measures, baseline=names[0])
+    comparison = compare(judgments, {first.name: first, second.name: second}, measures, baseline=first.name)
+    # Before anything is written, so that runs that do not fit leave nothing half done.
+    by_depth = wanted and compare_depths(judgments, first, second, comparison.measures, wanted)
     tables = write_analysis(comparison, groups, out)
-    if wanted is not None:
-        first, reranked = found.values()
-        tables.append(write_depths(judgments, first, reranked, comparison.measures, wanted, out))
+    if by_depth:
+        tables.append(write_depths(by_depth, second.name, out))
     for table in tables:
         print(f"{as_text(table)}\n")

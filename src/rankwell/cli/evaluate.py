@@ -71,7 +71,7 @@ def evaluate(
     """
     from rankwell.core.files import atomic_text
     from rankwell.corpus.formats import read_qrels, read_run
-    from rankwell.evaluation.compare import Comparison, compare
+    from rankwell.evaluation.compare import Comparison, compare, names_of_runs
     from rankwell.evaluation.evaluate import Evaluation
     from rankwell.evaluation.evaluate import evaluate as evaluate_run
     from rankwell.evaluation.notation import parse_measures
@@ -80,8 +80,12 @@ def evaluate(
 
     chosen = parse_measures(measures, rel=rel)
     paths = list(dict.fromkeys(runs if baseline is None or baseline in runs else [baseline, *runs]))
+    for path in paths:
+        if runs.count(path) > 1:
+            typer.echo(f"warning: {path} is named {runs.count(path)} times, shown once", err=True)
     judgments = read_qrels(qrels)
-    named = {label(path, paths): read_run(path, name=label(path, paths)) for path in paths}
+    names = dict(zip(paths, names_of_runs(paths), strict=True))
+    named = {name: read_run(path, name=name) for path, name in names.items()}
     for name, run in named.items():
         for problem in validate(judgments, run, chosen):
             if problem.severity is Severity.WARNING:
@@ -92,7 +96,7 @@ def evaluate(
         (run,) = named.values()
         result = evaluate_run(judgments, run, chosen, average=average.value)
     else:
-        against = None if baseline is None else label(baseline, paths)
+        against = None if baseline is None else names[baseline]
         result = compare(judgments, named, chosen, baseline=against, test=test.value, average=average.value)
     text = report(result, "json" if as_json else format.value, per_query=per_query)
     if out is None:
@@ -100,8 +104,3 @@ def evaluate(
     else:
         with atomic_text(out) as file:
             file.write(text + "\n")
-
-
-def label(path: Path, paths: list[Path]) -> str:
-    """The name of a run in the tables: its file name, or the whole path where two files share a name."""
-    return path.name if sum(other.name == path.name for other in paths) == 1 else str(path)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import RankwellError
 
 
 def check_output(path: Path, tag: str | None = None) -> None:
     """That a file can be written there, and that it can hold ``tag``."""
     if path.is_dir():
-        raise InputError(path, None, "is a folder, expected a file to write")
+        raise RankwellError(f"cannot write {path}: is a directory")
     nearest = next(folder for folder in path.absolute().parents if folder.exists())
     if not nearest.is_dir():
-        raise InputError(path, None, f"cannot be written: {nearest} is no folder")
+        raise RankwellError(f"cannot write {path}: {nearest.name} is not a directory")
     if not os.access(nearest, os.W_OK):
-        raise InputError(path, None, f"cannot be written: permission denied in {nearest}")
+        raise RankwellError(f"cannot write {path}: permission denied in {nearest}")
     if tag is not None:
         from rankwell.corpus.formats.lines import writable_id
 

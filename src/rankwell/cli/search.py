@@ -20,7 +20,7 @@ def search(
     index: Annotated[Path, typer.Argument(help="A folder made by `rankwell index`.")],
     queries: Annotated[Path, typer.Argument(help="Queries: tsv (id, text) or jsonl; .gz too.")],
     out: Annotated[Path, typer.Option("--out", help="The run to write; .gz compresses it.")],
-    k: Annotated[int, typer.Option("--k", min=1, help="Documents a query.")] = 1000,
+    k: Annotated[int, typer.Option("--k", help="Documents a query.")] = 1000,
     k1: Annotated[float, typer.Option("--k1", help="How slowly a repeated term saturates.")] = 0.9,
     b: Annotated[float, typer.Option("--b", help="How much long documents are discounted, 0 to 1.")] = 0.4,
     k2: Annotated[float | None, typer.Option("--k2", help="How slowly a term repeated in the query saturates.")] = None,
@@ -73,9 +73,9 @@ def search(
     cluster = cluster_of(ray, workers)
     check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
     check_hybrid(hybrid)
-    check_output(out, tag)
     opened = Index.open(index)
     asked = read_queries(queries)
+    check_output(out, tag)
     bm25: dict[str, Any] = {"k1": k1, "b": b, "k2": k2}
     config = {"k": k, **bm25, "index": opened.manifest["config_hash"]}
     data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}

@@ -80,9 +80,17 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in DISK_ERRORS:
-            raise RankwellError(f"cannot write {path}: {os.strerror(error.errno).lower()}") from error
+        if error.errno in DISK_ERRORS or _cannot_be_made(error, Path(path)):
+            raise RankwellError(f"cannot write {path}: {os.strerror(error.errno or 0).lower()}") from error
         raise
+
+
+def _cannot_be_made(error: OSError, path: Path) -> bool:
+    """Whether a new name is refused as not found, as /proc does; any other file that is missing is another matter."""
+    if error.errno != errno.ENOENT or not isinstance(error.filename, str | os.PathLike):
+        return False
+    named = Path(error.filename)
+    return named in (path, *path.parents) or named.name.startswith(TEMPORARY_PREFIX)
 
 
 def sync_folder(folder: Path) -> None:

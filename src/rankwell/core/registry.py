@@ -47,8 +47,9 @@ class Registry(Mapping[str, T]):
         try:
             return self._parts[name]
         except KeyError:
-            close = difflib.get_close_matches(name, self._parts, n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            by_letters = {known.lower(): known for known in self._parts}
+            close = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=0.5)
+            hint = f"; did you mean {by_letters[close[0]]}?" if close else ""
             known = ", ".join(sorted(self._parts))
             raise UnknownNameError(f"no {self.kind} is called {name!r}{hint} (known: {known})") from None
 

@@ -65,6 +65,11 @@ class Lexicon:
         spans = np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1) if strings else np.empty((0, 2), np.int64)
         return self.intern(text, spans.astype(np.int64))
 
+    def add_all(self, other: Lexicon) -> None:
+        """Add the strings of another lexicon."""
+        ends = other._ends[: other._count]
+        self.intern(other._arena, np.stack([np.concatenate([[0], ends])[:-1], ends], axis=1).astype(np.int64))
+
     def find(self, strings: list[str]) -> NDArray[np.int32]:
         """The number of each string, -1 for those that are not here."""
         text, ends = pack_strings(strings)

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from rankwell.core.arrays import Array, Ragged, RaggedWriter, pack_strings
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
+from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
 
@@ -42,6 +43,18 @@ def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str],
         yield docids, texts
 
 
+class RepeatedIdError(RankwellError):
+    """Two documents of a collection have one id."""
+
+    def __init__(self, docid: str):
+        self.docid = docid
+        super().__init__(f"document id {docid!r} comes twice in the collection; ids must be unique")
+
+    def within(self, documents: Iterable[Document]) -> RankwellError:
+        """The same error, with its file and line where the documents are those of a file."""
+        return blame_line(documents, self.docid, str(self), time=2)
+
+
 class StoreWriter:
     """Append documents to a new store in ``folder``; an id that comes twice is an error."""
 
@@ -57,8 +70,7 @@ class StoreWriter:
         numbers = self.docids.add(docids)
         if len(self.docids) != expected + len(docids):
             fresh = np.arange(expected, expected + len(docids))
-            twice = docids[int((numbers != fresh).argmax())]
-            raise RankwellError(f"document id {twice!r} comes twice in the collection; ids must be unique")
+            raise RepeatedIdError(docids[int((numbers != fresh).argmax())])
         if len(self.docids) > MAX_DOCUMENTS:
             raise RankwellError(f"a segment holds at most {MAX_DOCUMENTS:,} documents; index the rest with --append")
         if self._texts is not None:
@@ -94,8 +106,11 @@ class DocumentStore:
             raise RankwellError(f"{folder} exists already; remove it first or choose another name")
         with atomic_folder(folder) as temporary:
             writer = StoreWriter(temporary)
-            for docids, texts in document_batches(documents):
-                writer.append(docids, *pack_strings(texts))
+            try:
+                for docids, texts in document_batches(documents):
+                    writer.append(docids, *pack_strings(texts))
+            except RepeatedIdError as error:
+                raise error.within(documents) from None
             writer.close()
         return cls.open(folder)
 

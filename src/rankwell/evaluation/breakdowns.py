@@ -146,7 +146,7 @@ def write_analysis(comparison: Comparison, groups: Mapping[str, Groups], out: Pa
     """Where the runs' differences from the baseline come from, in the first measure; returns the tables.
 
     ``analysis.md`` has the tables, ``differences.RUN.tsv`` each query's difference, the greatest gain first, and
-    ``differences.RUN.png`` their picture.
+    ``differences.RUN.png`` their picture. Where a run's name is a path, its slashes are underscores there.
     """
     measure = comparison.measures[0]
     broken = [break_down(comparison, by, own) for by, own in groups.items()]
@@ -156,7 +156,8 @@ def write_analysis(comparison: Comparison, groups: Mapping[str, Groups], out: Pa
     for run in comparison.evaluations:
         if run == comparison.baseline:
             continue
-        with atomic_text(out / f"differences.{run}.tsv") as file:
+        name = f"differences.{run.strip('/').replace('/', '_')}"
+        with atomic_text(out / f"{name}.tsv") as file:
             file.writelines(f"{qid}\t{gap:g}\n" for qid, gap in query_differences(comparison, run, measure))
-        draw_differences(comparison, run, measure, out / f"differences.{run}.png")
+        draw_differences(comparison, run, measure, out / f"{name}.png")
     return tables

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,16 @@ class Comparison:
             "mean": {name: dict(figures) for name, figures in self.mean.items()},
             "contrasts": [asdict(contrast) for contrast in self.contrasts],
         }
+
+
+def names_of_runs(paths: Sequence[Path]) -> list[str]:
+    """What runs are called in tables: their file names, or the whole paths where two files share a name.
+
+    >>> names_of_runs([Path("a/bm25.run"), Path("b/bm25.run"), Path("b/mono.run")])
+    ['a/bm25.run', 'b/bm25.run', 'mono.run']
+    """
+    names = [path.name for path in paths]
+    return [str(path) if names.count(path.name) > 1 else path.name for path in paths]
 
 
 def compare(

@@ -11,7 +11,7 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.corpus.records import Qrels, Ranking, Run
-from rankwell.evaluation.compare import compare
+from rankwell.evaluation.compare import Comparison, compare
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.sweep_plots import draw_sweep
 from rankwell.evaluation.tables import Table, as_markdown, comparison_table
@@ -29,7 +29,8 @@ def cut_candidates(reranked: Run, first: Run, depth: int) -> Run:
     for qid, ranking in reranked.items():
         candidates = first[qid].docids if qid in first else ()
         if stray := set(ranking.docids) - set(candidates):
-            raise RankwellError(f"query {qid}: {first.name} does not have {min(stray)}, which {reranked.name} ranks")
+            problem = f"query {qid}: {first.name} does not have {min(stray)}, which {reranked.name} ranks"
+            raise RankwellError(f"--depths needs a run that re-ranks {first.name}; {problem}")
         kept = set(candidates[:depth])
         places = [place for place, docid in enumerate(ranking.docids) if docid in kept]
         cut[qid] = Ranking(tuple(ranking.docids[place] for place in places), ranking.scores[places])
@@ -45,27 +46,33 @@ def parse_depths(text: str) -> tuple[int, ...]:
     try:
         depths = tuple(sorted({int(part) for part in text.split(",")}))
     except ValueError:
-        raise RankwellError(f"depths {text!r}: expected numbers with commas, such as 10,20,50,100") from None
+        raise RankwellError(f"--depths {text!r}: expected numbers with commas, such as 10,20,50,100") from None
     if depths[0] < 1:
-        raise RankwellError(f"a depth of {depths[0]}; expected 1 or more")
+        raise RankwellError(f"--depths {text!r}: a depth of {depths[0]}; expected 1 or more")
     return depths
 
 
-def write_depths(
-    qrels: Qrels, first: Run, reranked: Run, measures: Iterable[str | Measure], depths: Sequence[int], out: Path
-) -> Table:
-    """The figures at each depth, compared with the deepest; ``depths.md`` has the table, ``depths.png`` the curve."""
+def compare_depths(
+    qrels: Qrels, first: Run, reranked: Run, measures: str | Iterable[str | Measure], depths: Sequence[int]
+) -> Comparison:
+    """The figures at each depth, which is what a run is called there, compared with the deepest."""
     longest = max(map(len, reranked.values()), default=0)
     if depths[-1] > longest:
-        raise RankwellError(f"a depth of {depths[-1]:,}: {reranked.name} has at most {longest:,} documents a query")
+        problem = f"a depth of {depths[-1]:,}: {reranked.name} has at most {longest:,} documents a query"
+        raise RankwellError(f"--depths: {problem}")
     runs = {f"{depth:,}": cut_candidates(reranked, first, depth) for depth in depths}
-    comparison = compare(qrels, runs, measures, baseline=f"{depths[-1]:,}")
+    return compare(qrels, runs, measures, baseline=f"{depths[-1]:,}")
+
+
+def write_depths(comparison: Comparison, run: str, out: Path) -> Table:
+    """The figures of :func:`compare_depths`; ``depths.md`` has the table, ``depths.png`` the curve of ``run``."""
     made = comparison_table(comparison)
     table = replace(made, columns=("re-ranked", *made.columns[1:]))
     with atomic_text(out / "depths.md") as file:
         file.write(as_markdown(table) + "\n")
     measure = str(comparison.measures[0])
-    values = np.stack([comparison.evaluations[name].per_query[measure] for name in runs])
+    depths = [float(name.replace(",", "")) for name in comparison.evaluations]
+    values = np.stack([evaluation.per_query[measure] for evaluation in comparison.evaluations.values()])
     line = np.asarray(depths, np.float64), values
-    draw_sweep({reranked.name: line}, out / "depths.png", option="candidates re-ranked", measure=measure)
+    draw_sweep({run: line}, out / "depths.png", option="candidates re-ranked", measure=measure)
     return table

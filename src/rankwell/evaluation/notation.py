@@ -62,6 +62,28 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     {"MAP": "AP", "MRR": "RR", "NDCG": "nDCG", "RPrec": "Rprec", "BPref": "Bpref", "Precision": "P", "Recall": "R"}
 )
 
+NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "RR": "recip_rank",
+        "Success": "hit hits hit_rate hitrate hr",
+        "RelP": "relative_P set_relative_P",
+        "Rprec": "Rprec_mult",
+        "AP": "map_cut",
+        "IPrec": "iprec_at_recall 11pt_avg",
+        "nDCG": "ndcg_cut",
+        "SetP": "set_P",
+        "SetR": "set_recall",
+        "SetAP": "set_map",
+        "SetF": "set_F",
+        "NumQ": "num_q",
+        "NumRet": "num_ret",
+        "NumRel": "num_rel",
+        "NumRelRet": "num_rel_ret",
+        "NumNonRelRet": "num_nonrel_judged_ret",
+    }
+)
+"""What trec_eval and others call a measure, where it is not a name of ours in other capitals: for hints alone."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
@@ -92,6 +114,11 @@ class Measure:
     def summary(self) -> Summary:
         """How the values of the queries become one figure: counts are added, all else is averaged."""
         return self.kind.summary
+
+    @property
+    def level(self) -> int:
+        """The lowest grade that counts: its ``rel``, and 1 where it has none, because only such grades are gains."""
+        return int(dict(self.parameters).get("rel", self.kind.defaults.get("rel", 1)))
 
     def __call__(self, **parameters: Value) -> Measure:
         """The measure with these parameters; defaults are not kept, so that equal measures print alike."""
@@ -171,6 +198,8 @@ def parse_measure(text: str, *, rel: int | None = None) -> Measure:
     (P(rel=2)@10, AP(rel=2), nDCG@10)
     """
     match = NOTATION.fullmatch(text)
+    if (match is None or ALIASES.get(match["name"], match["name"]) not in MEASURES) and (ours := our_notation(text)):
+        raise RankwellError(f"no measure is called {excerpt(text)}; did you mean {ours}?")
     if match is None:
         raise RankwellError(f"{excerpt(text)} is not a measure; expected NAME, NAME@10 or NAME(rel=2)@10")
     chosen = MEASURES[ALIASES.get(match["name"], match["name"])]
@@ -186,6 +215,23 @@ def parse_measure(text: str, *, rel: int | None = None) -> Measure:
     chosen = chosen @ match["cutoff"] if match["cutoff"] else chosen
     chosen.function()  # A missing cut-off is said now rather than half-way through a run.
     return chosen
+
+
+def our_notation(text: str) -> str | None:
+    """What a measure in trec_eval's notation, or in other capitals, is called here.
+
+    >>> our_notation("ndcg_cut_10"), our_notation("P.5"), our_notation("ndcg@10"), our_notation("Hit@3")
+    ('nDCG@10', 'P@5', 'nDCG@10', 'Success@3')
+    """
+    names = {name.lower(): name for name in MEASURES} | {name.lower(): ours for name, ours in ALIASES.items()}
+    names |= {name.lower(): ours for ours, others in NAMES_ELSEWHERE.items() for name in others.split()}
+    # trec_eval puts the cut-off after the name: P_10 in its output, P.10 in what it is asked for.
+    parts = re.fullmatch(r"(?P<name>\w+?)[_.](?P<cutoff>\d+(?:\.\d+)?)", text)
+    if parts and (ours := names.get(parts["name"].lower())):
+        return f"{ours}@{parts['cutoff']}"
+    name, *rest = re.split(r"(?=\W)", text, maxsplit=1)
+    same = "".join([names.get(name.lower(), ""), *rest])
+    return same if NOTATION.fullmatch(same) else None
 
 
 def parse_measures(measures: str | Iterable[str | Measure], *, rel: int | None = None) -> tuple[Measure, ...]:

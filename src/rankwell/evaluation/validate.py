@@ -37,8 +37,8 @@ class Problem:
 def validate(qrels: Qrels, run: Run, measures: Iterable[Measure] = ()) -> list[Problem]:
     """Everything that is wrong with ``run``, errors first.
 
-    The depths of ``measures`` tell which cut-offs matter: rankings that are shorter, and ties that straddle a cut-off.
-    After an error nothing else is looked for.
+    The depths of ``measures`` tell which cut-offs matter: rankings that are shorter, and ties that straddle a cut-off;
+    their relevance levels tell which queries have nothing relevant. After an error nothing else is looked for.
 
     >>> validate(Qrels({"q1": {"d": 1}}), Run.from_scores({"1": {"d": 0.5}}))[0].message
     "the run and the judgments have no query in common (the run has '1', the judgments 'q1')"
@@ -46,8 +46,10 @@ def validate(qrels: Qrels, run: Run, measures: Iterable[Measure] = ()) -> list[P
     errors = [Problem(Severity.ERROR, message) for message in find_errors(qrels, run)]
     if errors:
         return errors
+    measures = tuple(measures)
+    levels = sorted({m.level for m in measures}) or [1]
     depths = sorted({int(m.cutoff) for m in measures if m.kind.cutoff is DEPTH and m.cutoff is not None})
-    return [Problem(Severity.WARNING, message) for message in find_warnings(qrels, run, depths)]
+    return [Problem(Severity.WARNING, message) for message in find_warnings(qrels, run, depths, levels)]
 
 
 def refuse_errors(qrels: Qrels, run: Run) -> None:
@@ -72,15 +74,17 @@ def find_errors(qrels: Qrels, run: Run) -> Iterator[str]:
             yield f"query {qid}, document {ranking.docids[place]}: the score is {ranking.scores[place]}, not a number"
 
 
-def find_warnings(qrels: Qrels, run: Run, depths: list[int]) -> Iterator[str]:
+def find_warnings(qrels: Qrels, run: Run, depths: list[int], levels: list[int]) -> Iterator[str]:
     """What makes the figures doubtful."""
     judged = {qid: ranking for qid, ranking in run.items() if qid in qrels}
     if unknown := [qid for qid in run if qid not in qrels]:
         yield f"{count(unknown, 'query')} of the run without judgments, left out ({some(unknown)})"
     if missing := [qid for qid in qrels if not run.get(qid)]:
         yield f"{count(missing, 'judged query')} without results, counted as 0 ({some(missing)})"
-    if barren := [qid for qid, grades in qrels.items() if not any(grade > 0 for grade in grades.values())]:
-        yield f"{count(barren, 'judged query')} without a relevant document, counted as 0 ({some(barren)})"
+    for level in levels:
+        wanted = "a relevant document" if level == 1 else f"a document of grade {level} or higher (rel={level})"
+        if barren := [qid for qid, grades in qrels.items() if not any(grade >= level for grade in grades.values())]:
+            yield f"{count(barren, 'judged query')} without {wanted}, counted as 0 ({some(barren)})"
     if not any(docid in qrels[qid] for qid, ranking in judged.items() for docid in ranking.docids):
         qid, ranking = next((qid, ranking) for qid, ranking in judged.items() if len(ranking))
         ours, theirs = ranking.docids[0], next(iter(qrels[qid]), "none")

@@ -102,8 +102,6 @@ class BiEncoder:
         Pooling and length are the folder's own, where it says so; a bare encoder's vectors are means.
         """
         folder = find_model(folder)
-        if not (folder / "config.json").is_file():
-            raise InputError(folder, None, "not a checkpoint (it has no config.json)")
         if not has_vectors(folder):
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
         encoder, _, tokenizer = load_encoder(folder)
@@ -177,6 +175,8 @@ class BiEncoder:
 
 def is_cross_encoder(folder: Path) -> bool:
     """Whether a checkpoint scores pairs, rather than giving texts vectors."""
+    if not (folder / "config.json").is_file():
+        raise InputError(folder, None, "not a checkpoint (it has no config.json)")
     if (folder / "rankwell.json").is_file():
         return True
     architectures = read_object(folder / "config.json").get("architectures") or []

@@ -37,6 +37,8 @@ PIECES_AT_A_TIME = 512 * PAIRS_AT_A_TIME
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float32]
 Activation = Literal["probability"] | None
+Pair = tuple[str, str]
+Types = Sequence[str | None] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,26 +166,12 @@ class Ranker:
         )
 
     @overload
-    def predict(
-        self, pairs: tuple[str, str], *, types: Sequence[str | None] | None = None, activation: Activation = None
-    ) -> np.float32: ...
-
+    def predict(self, pairs: Pair, *, types: Types = None, activation: Activation = None) -> np.float32: ...
     @overload
+    def predict(self, pairs: Sequence[Pair], *, types: Types = None, activation: Activation = None) -> Scores: ...
     def predict(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        types: Sequence[str | None] | None = None,
-        activation: Activation = None,
-    ) -> NDArray[np.float32]: ...
-
-    def predict(
-        self,
-        pairs: tuple[str, str] | Sequence[tuple[str, str]],
-        *,
-        types: Sequence[str | None] | None = None,
-        activation: Activation = None,
-    ) -> NDArray[np.float32] | np.float32:
+        self, pairs: Pair | Sequence[Pair], *, types: Types = None, activation: Activation = None
+    ) -> np.float32 | Scores:
         """Score (query, document) pairs, or one: raw scores, or probabilities on request. ``types`` are the queries'.
 
         One pair, two strings that are in no list, gets a score that is in none.
@@ -354,7 +342,7 @@ def _is_pair(value: Any) -> bool:
     return listed and len(value) == 2 and all(isinstance(text, str) for text in value)
 
 
-def _checked_pairs(pairs: Iterable[Any]) -> list[tuple[str, str]]:
+def _checked_pairs(pairs: Iterable[Any]) -> list[Pair]:
     pairs = list(pairs)
     for place, pair in enumerate(pairs, 1):
         if not _is_pair(pair):

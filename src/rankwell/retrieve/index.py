@@ -25,8 +25,10 @@ from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.formats.expansions import Expansion
+from rankwell.corpus.formats.texts import blame_line
+from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
-from rankwell.corpus.store import document_batches
+from rankwell.corpus.store import RepeatedIdError, document_batches
 from rankwell.retrieve.bm25 import BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder
 from rankwell.retrieve.segment import Segment
@@ -100,7 +102,10 @@ class Index:
             name = _next_segment_name(folder)
             with atomic_folder(folder / name) as temporary:
                 builder = SegmentBuilder(temporary, analyzer, store=store)
-                _fill(builder, documents, weights, expansions, current)
+                try:
+                    _fill(builder, documents, weights, expansions, current)
+                except RepeatedIdError as error:
+                    raise error.within(documents) from None
                 builder.finish()
             hashes = [segment.data_hash for segment in current.segments] if current else []
             manifest = Manifest(
@@ -122,8 +127,13 @@ class Index:
 
     @property
     def terms(self) -> int:
-        """The number of distinct terms in the largest segment."""
-        return max(len(segment.terms) for segment in self.segments)
+        """The number of distinct terms."""
+        if len(self.segments) == 1:
+            return len(self.segments[0].terms)
+        together = Lexicon()
+        for segment in self.segments:
+            together.add_all(segment.terms)
+        return len(together)
 
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {len(self):,} documents, {len(self.segments)} segments)"
@@ -249,7 +259,8 @@ def _fill(
             known = segment.store.docids.find(docids) >= 0
             if known.any():
                 twice = docids[int(known.argmax())]
-                raise RankwellError(f"document {twice!r} is in the index already; --append takes new documents only")
+                problem = f"document {twice!r} is in the index already; --append takes new documents only"
+                raise blame_line(documents, twice, problem)
         if vectors is not None:
             builder.add_weighted(docids, texts, [_next(docid, vectors, "weights").weights for docid in docids])
         elif queries is not None:

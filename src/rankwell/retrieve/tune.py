@@ -111,9 +111,9 @@ def tune_bm25(
     settings = tuple(dict.fromkeys([*product(k1, b), DEFAULT]))
     wanted = Qrels({query.qid: qrels[query.qid] for query in judged})
     depth = min(1000, parsed.cutoff) if isinstance(parsed.cutoff, int) else 1000
-    check_folds(len(judged), folds)
     for setting in settings:
         BM25(*setting)  # one that is none is an error now, not at its turn
+    check_folds(len(judged), folds)
     rows = []
     for setting in track(settings, "tuning", unit="settings"):
         run = index.search(judged, k=depth, k1=setting[0], b=setting[1], threads=threads)

@@ -18,14 +18,13 @@ import yaml
 from pydantic import BaseModel, Field, SerializeAsAny, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
-from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.models.shape import AttentionRule
-from rankwell.training.options import MODELS, START, Options
+from rankwell.training.anchoring import anchored
+from rankwell.training.options import Options
 
 DEV_NAMES = ("dev", "valid", "validation", "val")
 """What the split to validate on is called, where the recipe does not say."""
-TYPE_SOURCES = ("auto", "none", "rules")
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
 
 
@@ -79,7 +78,7 @@ class ModelOptions(Options):
         default=BACKBONE,
         description="The checkpoint to start from: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub.",
     )
-    template: str = Field(default="mono", description="How texts are put together: mono, typed, twin, duo or nli.")
+    template: str = Field(default="mono", description="How texts are put together: mono, typed, twin or nli.")
     attention: AttentionRule = Field(default="full", description="Which token may see which.")
     attention_layers: tuple[int, ...] | None = Field(
         default=None,
@@ -116,7 +115,7 @@ class ModelOptions(Options):
 
 
 class EvaluateOptions(Options):
-    """What is measured on dev after each stage; changing it trains nothing again."""
+    """What is measured on dev after each stage; changing it trains nothing again but SDNets, and tunes shares anew."""
 
     measures: tuple[str, ...] = Field(
         default=("RR@10", "nDCG@10", "R@100"), description="Measures in ir-measures notation."
@@ -181,9 +180,9 @@ def build_recipe(
     tree: Mapping[str, Any], kinds: Kinds, source: str | os.PathLike[str], overrides: Sequence[Override] = ()
 ) -> Recipe:
     """Check a recipe given as plain data and read from ``source``, with ``overrides`` put in one after the other."""
-    whole: Tree = _anchored(dict(tree), Path(source).parent)
+    whole: Tree = anchored(dict(tree), Path(source).parent)
     for override in overrides:
-        whole = _anchored(_override(whole, override, kinds), override.base, only=override.path)
+        whole = anchored(_override(whole, override, kinds), override.base, only=override.path)
     return _validate(whole, kinds, source, overrides)
 
 
@@ -243,6 +242,8 @@ def _override(tree: Tree, override: Override, kinds: Kinds) -> Tree:
         stages = tree.get("stages") or {}
         if keys[1] not in stages and not isinstance(value, Mapping):
             hint = _nearest(keys[1], [*stages, *kinds])
+            if keys[1] in kinds:
+                hint = f"; add it with --set 'stages.{keys[1]}={{}}'"
             known = ", ".join(stages) or "none"
             problem = f"the recipe has no stage {keys[1]!r}{hint} (stages: {known})"
             raise RankwellError(f"{override.origin} {override.path}: {problem}")
@@ -263,61 +264,18 @@ def _put(tree: Any, keys: Sequence[str], value: Any) -> Any:
     return branch
 
 
-def _anchored(tree: Tree, base: Path, only: str | None = None) -> Tree:
-    """Files that are named relative to ``base`` with their whole path."""
-    for section, key in (
-        ("data", "folder"),
-        ("data", "types"),
-        ("first_stage", "train_run"),
-        ("first_stage", "dev_run"),
-        ("first_stage", "encoder"),
-        ("model", "start"),
-    ):
-        if section == "data" and isinstance(tree.get("data"), str):
-            tree = {**tree, "data": {"folder": tree["data"]}}
-        if only is not None and only not in (section, f"{section}.{key}"):
-            continue
-        options = tree.get(section)
-        value = options.get(key) if isinstance(options, Mapping) else None
-        if isinstance(options, Mapping) and isinstance(value, str) and _is_file(key, value, base):
-            tree = {**tree, section: {**options, key: os.path.abspath(base / value)}}
-    if isinstance(stages := tree.get("stages"), Mapping):
-        tree = {**tree, "stages": {name: _anchored_stage(name, own, base, only) for name, own in stages.items()}}
-    return tree
-
-
-def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> Any:
-    if not isinstance(options, Mapping):
-        return options
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, list):
-            return [whole(one) for one in value]
-        is_name = not isinstance(value, str) or value in (START, DEFAULT) or not (base / value).exists()
-        return value if is_name else os.path.abspath(base / value)
-
-    said = {key for key in MODELS if only in (None, "stages", f"stages.{name}", f"stages.{name}.{key}")}
-    return {key: whole(value) if key in said else value for key, value in options.items()}
-
-
-def _is_file(key: str, value: str, base: Path) -> bool:
-    if key in ("start", "encoder"):  # may as well be a name
-        return (base / value).is_dir()
-    if key == "types":
-        return value not in TYPE_SOURCES
-    return not value.startswith(IRDS_PREFIXES)
-
-
 # Checking
 
 
 def _validate(tree: Tree, kinds: Kinds, source: str | os.PathLike[str], overrides: Sequence[Override]) -> Recipe:
     def complain(path: str, problem: str) -> RankwellError:
         for one in reversed(overrides):
-            if path == one.path or path.startswith(f"{one.path}."):
+            if path == one.path or path.startswith(f"{one.path}.") or one.path.startswith(f"{path}."):
                 return RankwellError(f"{one.origin} {path}: {problem}")
         return InputError(source, None, f"{path}: {problem}")
 
+    if "variants" in tree:
+        raise InputError(source, None, "this is a suite, whose variants `rankwell experiment` trains")
     for key in tree:
         if key not in Recipe.model_fields:
             raise complain(str(key), f"no such key{_nearest(str(key), Recipe.model_fields)}")

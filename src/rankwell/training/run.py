@@ -14,7 +14,7 @@ from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
 from rankwell.models.checkpoints.names import find_model
-from rankwell.training.data.prepare import folder_digest, prepare
+from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.log import METRICS, plot_training
 from rankwell.training.recipe import Recipe, read_recipe, read_yaml
 from rankwell.training.results import (
@@ -40,6 +40,7 @@ from rankwell.training.stage_store import (
 from rankwell.training.stages.first import with_first_stage
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.int8.safetensors")
+_TRAINED = ("mono", "typed", "twin", "nli")
 OWN_NAMES = {"recipe.yaml", "data", "stages", "model", "table.md", "results.json", "lock"}
 
 Say = Callable[[str], None]
@@ -167,12 +168,20 @@ def _draw_curve(folder: Path, stage: str) -> None:
             plot_training(folder, folder / "training.png", title=stage)
 
 
-def make_ready(recipe: Recipe, kinds: Mapping[str, StageKind], pool: Path, *, device: str | None = None) -> Ready:
-    """Find what is wrong with recipe, data or model before any work begins."""
+def make_ready(
+    recipe: Recipe,
+    kinds: Mapping[str, StageKind],
+    pool: Path,
+    *,
+    device: str | None = None,
+    prepared: Prepared | None = None,
+) -> Ready:
+    """Find what is wrong with recipe, data or model before any work begins; ``prepared`` spares reading the data."""
     measures_of(recipe)
     start = check_start(recipe)
     ranks = any(kinds[stage.kind].ranks for stage in recipe.stages)
-    prepared = prepare(recipe, pool) if ranks else None
+    if prepared is None and ranks:
+        prepared = prepare(recipe, pool)
     if prepared is None:
         data = {"collection": folder_digest(Path(recipe.data.folder))}
     else:
@@ -194,6 +203,9 @@ def check_start(recipe: Recipe) -> Path:
     template = Template(
         chosen.template, chosen.max_length, chosen.max_query, chosen.markers, chosen.mark_unmatched_query
     )
+    if template.name not in _TRAINED:
+        known = ", ".join(_TRAINED)
+        raise RankwellError(f"model.template is {template.name}, which is not for one query and document ({known} are)")
     encoder = read_encoder_config(folder)
     if template.max_length > encoder.max_position_embeddings:
         limit = encoder.max_position_embeddings

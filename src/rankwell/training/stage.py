@@ -15,8 +15,9 @@ from rankwell.training.data.prepare import Prepared
 from rankwell.training.recipe import Recipe, Stage
 
 PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention", "seed", "depth"})
-"""The parts of a recipe and its data that a stage's result may depend on; ``depth`` is that of dev, where checkpoints
-are chosen and shares are tuned."""
+"""The parts of a recipe and its data that a stage's result may depend on."""
+TRAINING = PARTS - {"depth"}
+"""Without ``evaluate.depth``, which is for measuring, and for what tunes shares on what is measured."""
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,17 @@ class StageKind:
     ``run`` does the work in its folder, where it may keep what it needs to resume. ``check`` finds what would make it
     fail, before the first stage begins. ``measure`` gives the run of the dev queries by what the stage made; without
     it, the stage has no row of figures. ``reads`` says on which parts the result depends: the others may change without
-    the work being done again. ``ranks``: whether it needs a collection, queries and judgments at all.
+    the work being done again. ``ranks``: whether it needs a collection, queries and judgments at all. ``finds``:
+    whether it leaves a first stage of its own.
     """
 
     options: type[BaseModel]
     run: Callable[[Work, Any, Path], Produced]
     check: Callable[[Work, Any], None] | None = None
     measure: Callable[[Work, Produced], Run] | None = None
-    reads: frozenset[str] = PARTS
+    reads: frozenset[str] = TRAINING
     ranks: bool = True
+    finds: bool = False
 
     def __post_init__(self) -> None:
         if unknown := self.reads - PARTS:

@@ -23,7 +23,7 @@ from rankwell.core.files import atomic_text, disk_errors
 from rankwell.core.manifest import Manifest, digest, file_digest
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.training.data.prepare import folder_digest
-from rankwell.training.options import MODELS, START, WITHOUT_EFFECT
+from rankwell.training.options import LABELLED, MODELS, START, WITHOUT_EFFECT
 from rankwell.training.recipe import Recipe, Stage
 from rankwell.training.stage import Produced, StageKind, Work
 
@@ -64,6 +64,7 @@ def plan_stages(recipe: Recipe, kinds: Mapping[str, StageKind], parts: Mapping[s
         read = {name: parts[name] for name in sorted(kind.reads) if name in parts}
         options = stage.options.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
         options |= {name: _contents(name, options[name]) for name in MODELS & options.keys()}
+        options |= {name: _labelled(recipe, options[name]) for name in LABELLED & options.keys()}
         before = digest({"format": FORMAT, "kind": stage.kind, "options": options, "parts": read, "before": before})
         planned.append(Planned(number, stage, before))
     return planned
@@ -79,6 +80,11 @@ def _contents(option: str, names: str | Sequence[str] | None) -> Any:
     if path.is_file():
         return file_digest(path)
     return folder_digest(path) if path.is_dir() else names  # what is not there, the stage's check says best
+
+
+def _labelled(recipe: Recipe, name: str | None) -> str | None:
+    path = None if name is None else Path(recipe.data.folder) / name
+    return file_digest(path) if path is not None and path.is_file() else name
 
 
 class StageStore:

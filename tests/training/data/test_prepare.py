@@ -96,7 +96,8 @@ def test_other_settings_or_files_make_other_data(data: Path, tmp_path: Path) -> 
 
 def test_a_given_run_wins(data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.run").write_text("dev0 Q0 d7 1 2.5 me\ndev0 Q0 d0 2 1.5 me\nother Q0 d1 1 1 me\n")
-    prepared = prepare(recipe_for(data, first_stage__dev_run=str(tmp_path / "mine.run")), tmp_path / "pool")
+    with pytest.warns(UserWarning, match=r"23 of the 24 queries of 'dev' have no candidates \('dev1' is the first\)"):
+        prepared = prepare(recipe_for(data, first_stage__dev_run=str(tmp_path / "mine.run")), tmp_path / "pool")
     assert {qid: ranking.docids for qid, ranking in prepared.dev.run.items()} == {"dev0": ("d7", "d0")}
     assert len(prepared.train.run) == 24
 
@@ -142,6 +143,11 @@ def test_bad_choices_are_found_before_training(data: Path, tmp_path: Path) -> No
         prepare(recipe_for(data, data__relevance=2), pool)
     with pytest.raises(InputError, match="no such folder"):
         prepare(recipe_for(tmp_path / "none"), pool)
+    (data / "qrels.dev.txt").rename(data / "kept")
+    (data / "qrels.dev.txt").write_text((data / "kept").read_text().replace(" 1\n", " 0\n"))
+    with pytest.raises(InputError, match="'dev' has a grade of 1 or more, so there is nothing to measure with"):
+        prepare(recipe_for(data), pool)
+    (data / "kept").rename(data / "qrels.dev.txt")
     (tmp_path / "other.run").write_text("q9 Q0 d7 1 2.5 me\n")
     with pytest.raises(InputError, match=r"has no query of the split \(it has 'q9', the split 'train0'\)"):
         prepare(recipe_for(data, first_stage__train_run=str(tmp_path / "other.run")), pool)

@@ -22,7 +22,7 @@ from rankwell.training.experiments.experiment import planned_stages, read_suite,
 from rankwell.training.experiments.groups import split_word_groups
 from rankwell.training.experiments.tables import Outcome
 from rankwell.training.options import STAGE_OPTIONS
-from rankwell.training.recipe import Override
+from rankwell.training.recipe import Override, read_recipe
 from rankwell.training.stages.kinds import STAGES
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
@@ -251,8 +251,24 @@ def test_all_rank_the_candidates_of_one_variant(bench: Bench) -> None:
 
 
 def test_candidates_need_a_variant_that_learns_a_first_stage(bench: Bench) -> None:
-    with pytest.raises(RankwellError, match="the candidates of half, seed 1: it learns no first stage"):
+    with pytest.raises(RankwellError, match="the candidates of half: it learns no first stage"):
         bench.run(variants=VARIANTS, candidates="half")
+
+
+def test_a_check_finds_what_would_fail_at_its_turn(bench: Bench) -> None:
+    variants = {**VARIANTS, "refused": {"stages.fit.behaviour": "is refused"}}
+    experiment = read_suite(bench.write(variants=variants), bench.toys.options)
+    with pytest.raises(RankwellError, match="refused, seed 1: the toy cannot be fitted to this"):
+        planned_stages(experiment, bench.toys.kinds, bench.out)
+
+
+def test_a_recipe_is_no_suite_nor_a_suite_a_recipe(bench: Bench) -> None:
+    suite = bench.write(variants=VARIANTS)
+    with pytest.raises(InputError, match="this is a suite, whose variants `rankwell experiment` trains"):
+        read_recipe(suite, bench.toys.options)
+    recipe = Path(__file__).parents[3] / "recipes" / "drbert.yaml"
+    with pytest.raises(InputError, match="this is a recipe, which `rankwell train` carries out"):
+        read_suite(recipe, STAGE_OPTIONS)
 
 
 def test_several_at_once_give_what_one_after_the_other_gives(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +289,9 @@ def test_several_at_once_give_what_one_after_the_other_gives(bench: Bench, monke
 def test_table1_does_what_variants_share_once(bench: Bench) -> None:
     """The real recipes, planned on toy data."""
     suite = next(path for path in SUITES if path.stem == "table1")
-    given = {"data": str(bench.data), "seeds": [1], "model.start": str(bench.start), "model.adapt": True}
+    data = toys.write_data(bench.out.parent / "more", queries=30)
+    (bench.start / "rankwell.json").unlink()  # a bare encoder
+    given = {"data": str(data), "seeds": [1], "model.start": str(bench.start), "model.adapt": True}
     given["model.attention_layers"] = [-1]  # the toy has two layers
     settings = [Override(path, value) for path, value in given.items()]
     experiment = read_suite(suite, STAGE_OPTIONS, settings)

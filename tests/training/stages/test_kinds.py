@@ -240,7 +240,17 @@ def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start:
         ({"stages.pointwise": "off"}, "denoise needs a pointwise stage"),
         ({"stages.average": "{stages: [pointwise, pointwise]}"}, "a stage comes twice"),
         ({"stages.duo": "{depth: 20}"}, "`compare` says how many"),
+        ({"model.template": "duo"}, "model.template is duo, which is not for one query and document"),
+        ({"stages.blend": "{encoder: nowhere}"}, "nowhere: not a checkpoint"),
+        ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "finds candidates in its own index alone"),
+        ({"stages": "{classify: {train: nowhere.tsv}, pointwise: {}}"}, "nowhere.tsv: no such file"),
     ):
         with pytest.raises(RankwellError, match=problem):
             run(data, start, tmp_path / "never", **changes)
         assert not list((tmp_path / "never").glob("stages/*"))
+
+
+@pytest.mark.parametrize("kind", ["windows", "duo"])
+def test_what_goes_on_from_a_ranker_needs_one(data: Path, tiny_bi_encoder: Path, tmp_path: Path, kind: str) -> None:
+    with pytest.raises(RankwellError, match=f"stages.{kind} needs a ranker: a stage before it"):
+        run(data, tiny_bi_encoder, tmp_path / "never", stages=f"{{{kind}: {{}}}}")

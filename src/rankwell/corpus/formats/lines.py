@@ -125,7 +125,8 @@ def take_text(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequ
     """:func:`take` for a string."""
     value = take(path, number, record, keys)
     if not isinstance(value, str):
-        raise InputError(path, number, f"key {keys[0]!r}: expected a string, found {json_kind(value)}")
+        key = next(key for key in keys if key in record)
+        raise InputError(path, number, f"key {key!r}: expected a string, found {json_kind(value)}")
     return value
 
 

@@ -1,11 +1,14 @@
 """Texts: queries, query types and documents, as tsv or as jsonl in BEIR's and its neighbours' keys.
 
-Documents are streamed. A repeated document id is the index builder's to find: it keeps the ids anyway.
+Documents are streamed. A repeated document id is the index builder's to find: it keeps the ids anyway. Where the lines
+of an id are is asked only then, so reading need not keep them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.formats.lines import (
@@ -77,12 +80,50 @@ def _unique(path: FilePath, pairs: Iterable[tuple[int, str, str]]) -> dict[str, 
     return texts
 
 
-def read_documents(path: FilePath) -> Iterator[Document]:
+class DocumentFile(Iterator[Document]):
+    """The documents of one file, streamed once."""
+
+    def __init__(self, path: FilePath):
+        self.path = path
+        first, lines = open_lines(path, "a collection")
+        self._documents = _parser(first)(path, lines)
+
+    def __iter__(self) -> Iterator[Document]:
+        return self._documents  # itself, so that a loop costs nothing more
+
+    def __next__(self) -> Document:
+        return next(self._documents)
+
+    def lines_of(self, docid: str) -> Iterator[int]:
+        """The numbers of the lines that have this id, for which the file is read again; of a pipe none."""
+        if not Path(self.path).is_file():
+            return
+        first, lines = open_lines(self.path, "a collection")
+        parse = _parser(first)
+        for line in lines:
+            if any(document.docid == docid for document in parse(self.path, iter([line]))):
+                yield line[0]
+
+
+def blame_line(documents: Iterable[Document], docid: str, problem: str, *, time: int = 1) -> RankwellError:
+    """The error that says ``problem`` where an id comes for the first or second ``time``, if a file is being read."""
+    if not isinstance(documents, DocumentFile):
+        return RankwellError(problem)
+    lines = list(islice(documents.lines_of(docid), time))
+    before = f" (first on line {lines[0]})" if len(lines) == 2 else ""
+    return InputError(documents.path, lines[-1] if len(lines) == time else None, problem + before)
+
+
+def read_documents(path: FilePath) -> DocumentFile:
     """Stream ``docid<TAB>text``, MS MARCO's ``docid<TAB>url<TAB>title<TAB>body``, or jsonl objects."""
-    first, lines = open_lines(path, "a collection")
+    return DocumentFile(path)
+
+
+def _parser(first: str) -> Callable[[FilePath, Lines], Iterator[Document]]:
+    """What reads the lines of a file, by the first of them."""
     if is_jsonl(first):
-        return _document_objects(path, lines)
-    return _long_documents(path, lines) if first.count("\t") == 3 else _passages(path, lines)
+        return _document_objects
+    return _long_documents if first.count("\t") == 3 else _passages
 
 
 def _passages(path: FilePath, lines: Lines) -> Iterator[Document]:

@@ -97,9 +97,17 @@ def prepare(recipe: Recipe, pool: Path) -> Prepared:
         share=given.train_share,
     )
     dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=given.dev_queries)
-    if not any(grade >= given.relevance for grades in train.qrels.values() for grade in grades.values()):
-        problem = f"no judgment of the split {train.name!r} has a grade of {given.relevance} or more"
-        raise InputError(given.folder, None, f"{problem}, so there is nothing to learn from")
+    for split, purpose in ((train, "learn from"), (dev, "measure with")):
+        if not any(grade >= given.relevance for grades in split.qrels.values() for grade in grades.values()):
+            problem = f"no judgment of the split {split.name!r} has a grade of {given.relevance} or more"
+            raise InputError(given.folder, None, f"{problem}, so there is nothing to {purpose}")
+    missing = [query.qid for query in dev.queries if query.qid not in dev.run]
+    if missing:
+        warnings.warn(
+            f"{len(missing):,} of the {len(dev.queries):,} queries of {dev.name!r} have no candidates ({missing[0]!r} "
+            "is the first); they count 0 in all figures",
+            stacklevel=2,
+        )
     return Prepared(collection, train, dev)
 
 

@@ -21,7 +21,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.evaluation.breakdowns import Groups, draw_differences
 from rankwell.evaluation.evaluate import Evaluation
-from rankwell.training.data.prepare import folder_digest, prepare
+from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.experiments.groups import query_groups
 from rankwell.training.experiments.jobs import Job, run_jobs
 from rankwell.training.experiments.suite import Elsewhere, Suite
@@ -29,9 +29,9 @@ from rankwell.training.experiments.tables import DEV, Outcome, compare_variants,
 from rankwell.training.experiments.units import Result, Unit, carry_out, carry_out_apart, elsewhere, with_candidates
 from rankwell.training.recipe import Kinds, Override, Recipe, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
-from rankwell.training.run import Say, check_start
+from rankwell.training.run import Say, make_ready
 from rankwell.training.stage import StageKind
-from rankwell.training.stage_store import Planned, StageStore, parts_of, plan_stages, process_count, process_number
+from rankwell.training.stage_store import Planned, StageStore, process_count, process_number
 
 BASE = "base"
 SETTABLE = ("seeds", "baseline", "measures", "test", "candidates", "groups", "evaluate_on")
@@ -64,8 +64,11 @@ def read_suite(path: str | Path, kinds: Kinds, settings: Sequence[Override] = ()
     path = Path(path)
     of_suite = {one.path: one.value for one in settings if one.path in SETTABLE}
     settings = [one for one in settings if one.path not in SETTABLE]
+    tree = read_yaml(path)
+    if "stages" in tree:
+        raise InputError(path, None, "this is a recipe, which `rankwell train` carries out")
     try:
-        suite = Suite.model_validate({**read_yaml(path), **of_suite})
+        suite = Suite.model_validate({**tree, **of_suite})
     except ValidationError as error:
         raise InputError(path, None, ": ".join(problem_of(error, Suite))) from None
     baseline = suite.baseline or next(iter(suite.variants))
@@ -159,6 +162,7 @@ def run_experiment(
     """
     if jobs > 1 and process_count() > 1:
         raise RankwellError("several jobs at once are for one device each, not for torchrun's processes")
+    _check_candidates(experiment, kinds)
     board = _Board(experiment, out, say)
     work = _Work(experiment.suite, kinds, out, device, jobs)
     units = list(experiment.units())
@@ -166,7 +170,7 @@ def run_experiment(
         first = next(unit for unit in units if unit.name == chosen)
         (result,) = (result for _, result in work.results([first], say))
         if result.candidates is None:
-            raise RankwellError(f"the candidates of {first}: {result.failure or 'it learns no first stage'}")
+            raise RankwellError(f"the candidates of {first}: {result.failure or 'it left none'}")
         units = [unit if unit.name == chosen else with_candidates(unit, *result.candidates) for unit in units]
     for unit, result in work.results(units, say):
         board.take(unit, result)
@@ -174,9 +178,22 @@ def run_experiment(
 
 
 def planned_stages(experiment: Experiment, kinds: Mapping[str, StageKind], out: Path) -> dict[str, list[Planned]]:
-    """The stages of each variant and seed; equal keys are the same work, done once."""
-    data = _Data(out)
-    return {str(unit): data.plan(unit.recipe, kinds) for unit in experiment.units()}
+    """The stages of each variant and seed, checked; equal keys are the same work, done once."""
+    _check_candidates(experiment, kinds)
+    data, planned = _Data(out), {}
+    for unit in experiment.units():
+        try:
+            planned[str(unit)] = data.plan(unit.recipe, kinds)
+        except RankwellError as error:
+            raise RankwellError(f"{unit}: {error}") from None
+    return planned
+
+
+def _check_candidates(experiment: Experiment, kinds: Mapping[str, StageKind]) -> None:
+    """The variant whose candidates all others rank must learn to find some."""
+    chosen, seed = experiment.suite.candidates, experiment.suite.seeds[0]
+    if chosen is not None and not any(kinds[stage.kind].finds for stage in experiment.recipes[chosen][seed].stages):
+        raise RankwellError(f"the candidates of {chosen}: it learns no first stage")
 
 
 class _Data:
@@ -184,18 +201,13 @@ class _Data:
 
     def __init__(self, pool: Path):
         self._pool = pool
-        self._digests: dict[str, dict[str, str]] = {}
+        self._prepared: dict[str, Prepared | None] = {}
 
     def plan(self, recipe: Recipe, kinds: Mapping[str, StageKind]) -> list[Planned]:
         key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
-        if key not in self._digests:
-            found = prepare(recipe, self._pool)
-            self._digests[key] = {
-                "collection": found.collection.digest,
-                "train": found.train.digest,
-                "dev": found.dev.digest,
-            }
-        return plan_stages(recipe, kinds, parts_of(recipe, folder_digest(check_start(recipe)), self._digests[key]))
+        ready = make_ready(recipe, kinds, self._pool, prepared=self._prepared.get(key))
+        self._prepared[key] = ready.work.prepared
+        return ready.planned
 
 
 @dataclass(frozen=True, eq=False)

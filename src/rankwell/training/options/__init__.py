@@ -20,6 +20,7 @@ from rankwell.training.options.ranking import (
 from rankwell.training.options.teaching import AverageOptions, BlendOptions, DistilOptions, FilterOptions
 
 __all__ = [
+    "LABELLED",
     "MODELS",
     "STAGE_OPTIONS",
     "START",
@@ -49,6 +50,9 @@ START = "start"
 
 MODELS = frozenset({"encoder", "teachers", "judge", "vectors"})
 """Options that name models or word vectors: folders, which may be relative to the recipe's, or names."""
+
+LABELLED = frozenset({"train", "test"})
+"""Options that name labelled texts: files of the data's folder."""
 
 WITHOUT_EFFECT = frozenset({"budget", "max_pairs_in_memory", "save_every"})
 """Options that change what a stage needs, not what it makes: it goes on with others than it began with."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class Options(BaseModel):
     """A group of options; a key that is not among them is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_word_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML's yes and no are no numbers, though Python takes them for 1 and 0."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)} and bool not in {kind, *get_args(kind)}:
+            raise ValueError("expected a number")
+        return value
 
 
 class TrainingOptions(Options):

@@ -54,6 +54,7 @@ from rankwell.training.results import (
 )
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
+from rankwell.training.stages.ranking import check_ranker
 
 TUNING, HELD_OUT = "tuning.json", "held-out.run.gz"
 ALONE, TOGETHER = "windows alone", "interpolated"
@@ -63,7 +64,8 @@ ALONE, TOGETHER = "windows alone", "interpolated"
 
 
 def check_windows(work: Work, options: WindowsOptions) -> None:
-    """Windows and aggregate must be some."""
+    """Windows and aggregate must be some, and something must score them."""
+    check_ranker(work, "windows", "pointwise", "listwise", "distil", "average", "classify")
     _windows(options)
     _, weights = parse_aggregate(options.aggregate)
     if len(weights) > options.keep:

@@ -69,6 +69,9 @@ class TuningOptions(Protocol):
 
 def check_tuning(work: Work, options: TuningOptions) -> None:
     """The grid must be one, the measure too, and there must be queries to tune with."""
+    if work.recipe.first_stage.hybrid is not None:
+        problem = "a stage that learns a first stage finds candidates in its own index alone"
+        raise RankwellError(f"first_stage.hybrid: {problem}; leave it out")
     parse_measure(options.measure)
     for text in (options.k1, options.b):
         parse_values(text)

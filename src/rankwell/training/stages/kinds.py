@@ -37,7 +37,7 @@ from rankwell.training.options import (
     WindowsOptions,
 )
 from rankwell.training.results import rerank_dev
-from rankwell.training.stage import PARTS, StageKind
+from rankwell.training.stage import PARTS, TRAINING, StageKind
 from rankwell.training.stages import averaging, blending, distillation, documents, ranking, sdnet, weights, writing
 from rankwell.training.stages import text as texts
 from rankwell.training.stages.first import check_tuning
@@ -47,18 +47,20 @@ STAGES: dict[str, StageKind] = {
         PretrainOptions, texts.pretrain, reads=frozenset({"collection", "start", "attention", "seed"})
     ),
     "pointwise": StageKind(PointwiseOptions, ranking.pointwise, check=ranking.check_pointwise, measure=rerank_dev),
-    "denoise": StageKind(
-        DenoiseOptions, ranking.denoise_stage, check=ranking.check_denoise, reads=PARTS - {"dev", "depth"}
-    ),
+    "denoise": StageKind(DenoiseOptions, ranking.denoise_stage, check=ranking.check_denoise, reads=TRAINING - {"dev"}),
     "listwise": StageKind(ListwiseOptions, ranking.listwise, check=ranking.check_lists, measure=rerank_dev),
     "duo": StageKind(DuoOptions, ranking.duo, check=ranking.check_duo, measure=ranking.measure_duo),
     "distil": StageKind(DistilOptions, distillation.distil, check=distillation.check_distil, measure=rerank_dev),
     "filter": StageKind(
-        FilterOptions, distillation.filter_stage, check=distillation.check_filter, reads=PARTS - {"dev", "depth"}
+        FilterOptions, distillation.filter_stage, check=distillation.check_filter, reads=TRAINING - {"dev"}
     ),
     "average": StageKind(AverageOptions, averaging.average, check=averaging.check_average, measure=rerank_dev),
     "classify": StageKind(
-        ClassifyOptions, texts.classify, reads=frozenset({"collection", "start", "seed"}), ranks=False
+        ClassifyOptions,
+        texts.classify,
+        check=texts.check_classify,
+        reads=frozenset({"collection", "start", "seed"}),
+        ranks=False,
     ),
     "deepct": StageKind(
         DeepctOptions,
@@ -66,6 +68,7 @@ STAGES: dict[str, StageKind] = {
         check=check_tuning,
         measure=weights.measure_deepct,
         reads=frozenset({"collection", "train", "start", "seed"}),
+        finds=True,
     ),
     "doc2query": StageKind(
         Doc2queryOptions,
@@ -73,13 +76,14 @@ STAGES: dict[str, StageKind] = {
         check=writing.check_doc2query,
         measure=writing.measure_doc2query,
         reads=frozenset({"collection", "train", "start", "seed"}),
+        finds=True,
     ),
     "windows": StageKind(
         WindowsOptions,
         documents.windows_stage,
         check=documents.check_windows,
         measure=documents.measure_windows,
-        reads=PARTS - {"train", "seed", "depth"},
+        reads=TRAINING - {"train", "seed"},
     ),
     "interpolate": StageKind(
         InterpolateOptions,

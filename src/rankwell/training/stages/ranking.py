@@ -19,6 +19,7 @@ from rankwell.corpus.records import Qrels, Ranking, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.bi_encoder import is_cross_encoder
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.encoder import CrossEncoder
@@ -185,9 +186,17 @@ def check_duo(work: Work, options: DuoOptions) -> None:
     """The same, and that three texts are read as one."""
     if work.recipe.model.similarity or work.recipe.model.apart:
         raise RankwellError("stages.duo: documents are read together; leave similarity and apart out")
+    check_ranker(work, "duo", "pointwise")
     if options.skip or options.depth is not None:
         raise RankwellError("stages.duo compares the first documents of the ranker before it: `compare` says how many")
     check_lists(work, options)
+
+
+def check_ranker(work: Work, kind: str, *trained: str) -> None:
+    """A stage that goes on from a ranker needs one: of a stage before it, or to start from."""
+    kinds = [stage.kind for stage in work.recipe.stages]
+    if not set(trained) & set(kinds[: kinds.index(kind)]) and not is_cross_encoder(work.model):
+        raise RankwellError(f"stages.{kind} needs a ranker: a stage before it ({', '.join(trained)}), or model.start")
 
 
 def _fit(work: Work, options: ListOptions, folder: Path, ranker: _Ranker, description: str) -> Produced:

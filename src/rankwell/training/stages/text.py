@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.files import atomic_text
-from rankwell.corpus.labelled import read_labelled
+from rankwell.corpus.labelled import LabelledTexts, read_labelled
 from rankwell.models.heads import load_pretraining, save_pretraining
 from rankwell.training.data.domain_gap import count_words, measure_domain_gap
 from rankwell.training.loop import LoopOptions, Outcome, train
@@ -85,11 +85,20 @@ def pretrain(work: Work, options: PretrainOptions, folder: Path) -> Produced:
     return Produced(folder / "model", figures={**outcome_figures(outcome), "domain gap": gap.gap})
 
 
+def check_classify(work: Work, options: ClassifyOptions) -> None:
+    """The labelled texts must be there, and their labels be known."""
+    _read_labelled(work, options)
+
+
 def classify(work: Work, options: ClassifyOptions, folder: Path) -> Produced:
     """A classifier of labelled texts, measured on others."""
-    source = Path(work.recipe.data.folder)
-    data = read_labelled(source / options.train)
-    test = None if options.test is None else read_labelled(source / options.test, data.names)
+    data, test = _read_labelled(work, options)
     loop = loop_options(work, options)
     figures = train_classifier(work.model, data, loop, folder, test=test, max_length=options.max_length)
     return Produced(folder / "model", figures=figures)
+
+
+def _read_labelled(work: Work, options: ClassifyOptions) -> tuple[LabelledTexts, LabelledTexts | None]:
+    source = Path(work.recipe.data.folder)
+    data = read_labelled(source / options.train)
+    return data, None if options.test is None else read_labelled(source / options.test, data.names)

@@ -1,0 +1,6 @@
+"""``python -m rankwell``: the command line."""
+
+from rankwell.cli.main import main
+
+if __name__ == "__main__":
+    main()
