@@ -26,7 +26,7 @@ def experiment(
     ] = 1,
     device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check suite, data and model, and print each stage once.")
+        bool, typer.Option("--check", help="Only check suite, data, model and stages, and print the stages.")
     ] = False,
 ) -> None:
     """Train every variant of a suite with every seed, and compare them.

@@ -78,13 +78,13 @@ def index(
 
         rankwell index collection.tsv --out my-index --tokens model
 
-        rankwell index collection.tsv --out weighted --weights deepct/model
+        rankwell index collection.tsv --out weighted --weights deepct/stages/01-deepct-HASH/model
 
         rankwell index collection.tsv --out expanded --expansions expansions.jsonl.gz
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
 
-        rankwell index collection.tsv --out weighted --weights deepct/model --ray 10.0.0.1:6379
+        rankwell index collection.tsv --out weighted --weights deepct/stages/01-deepct-HASH/model --ray 10.0.0.1:6379
 
     Weighing goes on where it was killed; the same command given several times at once shares the work.
     """
