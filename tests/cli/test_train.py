@@ -88,6 +88,11 @@ def test_check_trains_nothing(user: User) -> None:
     [
         ([], "recipe.yaml: data.folder: is not set; name the folder"),
         (["--set", "data=nowhere"], "nowhere: no such folder"),
+        (
+            ["--set", "data=data", "--set", "evaluate.measures=RR@10"],
+            "measures: expected a list, such as [RR@10]",
+        ),
+        (["--set", "modle.template=typed", "--set", "data=data"], "--set modle: no such key; did you mean model?"),
         (["--set", "data=data", "--set", "stages.fit.shaer=1"], "--set stages.fit.shaer: no such key; did you mean"),
     ],
 )

@@ -71,5 +71,7 @@ def train(
     say(f"\n{as_text(trained.table)}")
     if trained.model is not None:
         say(f"\nmodel: {trained.model}")
+    if trained.work.done and (found := trained.work.done[-1].produced.first_stage):
+        say(f"\nindex: {found / 'index'}, tuned: {found / 'bm25.json'}")
     if trained.work.done and (told := trained.work.done[-1].produced.figures.get(RERANK)):
         say(f"re-rank with it as above: rankwell rerank RUN --queries Q --collection C --model {trained.model} {told}")

@@ -327,6 +327,8 @@ def problem_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, str
         return path, f"no such key{_nearest(keys[-1], _keys_at(model, keys[:-1]))}"
     if found["type"] == "missing":
         return path, "is not set"
+    if found["type"] in ("tuple_type", "list_type"):
+        return path, f"expected a list, such as [{excerpt(str(found['input'])).strip(chr(39))}]"
     message = found["msg"].removeprefix("Value error, ")
     return path, f"{message[0].lower()}{message[1:]}, found {excerpt(str(found['input']))}"
 

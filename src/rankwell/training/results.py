@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05
 FIRST_STAGE = "first stage"
+OWN_FIGURES = ("accuracy",)
+"""Of stages that rank nothing, what their row shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +112,11 @@ def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Tab
     measures = measures_of(recipe) if split else ()
     contrasts = step_contrasts(rows)
     best = {str(m): max(row.evaluation.mean[str(m)] for row in rows if row.evaluation is not None) for m in measures}
-    lines = [(name_cell(row.name), *_cells(row, measures, contrasts, best), _seconds(row.seconds)) for row in rows]
+    others = [] if split else [name for name in OWN_FIGURES if any(name in (row.figures or {}) for row in rows)]
+    lines = [
+        (name_cell(row.name), *_cells(row, measures, contrasts, best), *_own(row, others), _seconds(row.seconds))
+        for row in rows
+    ]
     data = {
         "recipe": recipe.name,
         "seed": recipe.seed,
@@ -125,7 +131,7 @@ def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Tab
             f"{len(contrasts)} comparisons; {len(split.qrels)} queries of {split.name}, seed {recipe.seed}",
             *_disappointment(rows, measures[0]),
         )
-    return Table(("stage", *map(str, measures), "seconds"), tuple(lines), notes=notes, data=data)
+    return Table(("stage", *map(str, measures), *others, "seconds"), tuple(lines), notes=notes, data=data)
 
 
 def _disappointment(rows: Sequence[Row], measure: Measure) -> Iterator[str]:
@@ -150,6 +156,13 @@ def _cells(
         mark = "*" if one is not None and one.corrected < LEVEL else ""
         cells.append(figure_cell(measure, value, mark, value == best[str(measure)]))
     return cells
+
+
+def _own(row: Row, names: Sequence[str]) -> Iterator[Cell]:
+    """Figures of a stage that ranks nothing."""
+    for name in names:
+        value = (row.figures or {}).get(name)
+        yield Cell(None, "") if value is None else Cell(value, f"{value:.4f}")
 
 
 def _seconds(seconds: float | None) -> Cell:
