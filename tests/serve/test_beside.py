@@ -144,6 +144,12 @@ def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, ti
     assert found == pytest.approx(dict(pipeline.run([Query("1", QUERY)])["1"]), abs=1e-4)
 
 
+def test_without_a_model_the_note_says_who_finds(served_index: Path, tiny_bi_encoder: Path) -> None:
+    with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
+        note = client.get("/ready").json()["note"]
+    assert note.startswith("there is no re-ranker here: results are BM25's and a bi-encoder's; serve one with --model")
+
+
 def test_hybrid_search_needs_an_index(tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
     with pytest.raises(RankwellError, match="hybrid search needs an index"):
         started(None, (tiny_checkpoint,), encoder=tiny_bi_encoder, hybrid=0.5)

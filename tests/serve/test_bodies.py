@@ -147,7 +147,7 @@ def test_a_path_of_the_api_says_which_methods_it_takes(sources: Sources) -> None
             ("GET", "/rerank", "POST"),
             ("DELETE", "/search", "POST"),
             ("OPTIONS", "/reload", "POST"),
-            ("POST", "/ready", "GET"),
+            ("POST", "/ready", "GET, HEAD"),
         ):
             answer = client.request(method, path)
             assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)

@@ -47,6 +47,16 @@ class FirstToken:
         return given.tokens[starts].astype(np.float32)[:, None]
 
 
+class SlowStarter(FirstToken):
+    """An engine to which a batch of a few tokens is as much work as a larger one."""
+
+    at_once = 2048
+
+    def logits(self, given: Sequences) -> Logits:
+        time.sleep(0.02)
+        return super().logits(given)
+
+
 @pytest.fixture
 def start() -> Iterator[Start]:
     made: list[RequestEngine] = []
@@ -183,6 +193,23 @@ def test_a_request_whose_turn_cannot_come_in_time_is_refused_at_once(start: Star
     with pytest.raises(OverloadedError):
         engine.admit(1, seconds=49)
     engine.admit(1, seconds=51)
+
+
+def test_tiny_batches_say_little_of_the_speed(start: Start) -> None:
+    engine, model = start(queue_tokens=10_000), SlowStarter()
+    for n in range(40):
+        send(engine, model, sequences([4], n)).result(10)
+    held = [engine.admit(1000, seconds=10) for _ in range(6)]
+    assert engine.refusal().retry_after < 5
+    for ticket in held:
+        engine.release(ticket)
+
+
+def test_the_speed_is_that_of_tokens_not_of_batches() -> None:
+    engine = RequestEngine()
+    engine.measure(1000, 1.0)
+    engine.measure(10, 1.0)
+    assert engine.seconds_per_token == pytest.approx(1.9 / 910)
 
 
 def test_a_queue_matches_what_its_model_computes_at_a_time() -> None:

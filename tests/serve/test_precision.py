@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.rank.engines.precision import engine_options
 from rankwell.serve import server
 from rankwell.serve.api import create_app
+from rankwell.serve.listening import bind
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -49,13 +51,14 @@ def test_health_models_and_log_say_which(
     with TestClient(create_app(service, page=None)) as client:
         assert client.get("/health").json() == {"status": "ok", "precision": {"tiny": chosen}}
         assert [model["precision"] for model in client.get("/models").json()["models"]] == [chosen]
-    monkeypatch.setattr(server.Server, "run", lambda self: None)
-    log = logging.getLogger(server.LOG.name)
-    monkeypatch.setattr(log, "handlers", [])
-    monkeypatch.setattr(log, "propagate", True)
-    server.run(service, server.Address())
+    monkeypatch.setattr(server.Server, "run", lambda self, sockets: self._announce())
+    for log in (server.LOG, logging.getLogger("uvicorn.error")):
+        monkeypatch.setattr(log, "handlers", [])
+        monkeypatch.setattr(log, "propagate", True)
+    with closing(bind("127.0.0.1", 0)) as place:
+        server.run(service, place, server.ServerOptions(), lambda: None)
     begun = next(json.loads(line) for line in capsys.readouterr().err.splitlines() if '"serving"' in line)
-    assert begun["precision"] == {"tiny": chosen}
+    assert (begun["precision"], begun["port"]) == ({"tiny": chosen}, place.port)
 
 
 def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -30,11 +30,16 @@ SLOW = "import time; from rankwell.rank.engines import torch_engine as t; f = t.
 SLOW += "t.TorchEngine.logits = lambda self, given: (time.sleep(0.2), f(self, given))[1]\n"
 
 
+RELOAD_SLOWLY = "import time; from rankwell.serve import state as s; opened = s.open_state\n"
+RELOAD_SLOWLY += "s.open_state = lambda own, n=1: (time.sleep(60 if n > 1 else 0), opened(own, n))[1]\n"
+START_SLOWLY = "import time; from rankwell.serve import state as s; s.open_state = lambda own, n=1: time.sleep(60)\n"
+
+
 class Process:
-    def __init__(self, code: str, *arguments: str):
+    def __init__(self, code: str, *arguments: str, port: int | None = None):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+            self.port = free.getsockname()[1] if port is None else port
         self.own = subprocess.Popen(
             [sys.executable, "-c", code, *arguments, "--port", str(self.port)],
             stdout=subprocess.PIPE,
@@ -71,8 +76,8 @@ class Process:
 def process() -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
-    def start(*arguments: str, code: str = START) -> Process:
-        started.append(Process(code, *arguments))
+    def start(*arguments: str, code: str = START, port: int | None = None) -> Process:
+        started.append(Process(code, *arguments, port=port))
         return started[-1]
 
     yield start
@@ -99,6 +104,73 @@ def test_sigterm_finishes_what_has_begun_and_then_ends(process: Callable[..., Pr
     assert own.own.returncode == 0, err
     assert '"event": "draining"' in err
     assert "honey" not in err
+
+
+def test_what_the_drain_cannot_wait_for_is_told_so(process: Callable[..., Process], tiny_checkpoint: Path) -> None:
+    options = ("--model", str(tiny_checkpoint), "--batch-tokens", "64", "--drain-seconds", "1")
+    own = process(*options, code=SLOW + START)
+    own.ready()
+    body = {"query": "bees", "texts": ["honey " * 60] * 60}
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(own.ask, "POST", "/rerank", body) for _ in range(2)]
+        time.sleep(0.5)
+        own.own.send_signal(signal.SIGTERM)
+        answers = [one.result(20) for one in asked]
+    assert [(status, found["error_type"]) for status, found in answers] == [(503, "draining")] * 2
+    _, err = own.own.communicate(timeout=20)
+    assert own.own.returncode == 0, err
+    assert "Traceback" not in err
+    lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    assert [line["status"] for line in lines if line["event"] == "request"] == [503, 503]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_sigterm_does_not_wait_for_a_reload(process: Callable[..., Process], served_index: Path, signals: int) -> None:
+    own = process("--index", str(served_index), code=RELOAD_SLOWLY + START)
+    own.ready()
+    own.own.send_signal(signal.SIGHUP)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    for _ in range(signals - 1):
+        own.own.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    assert own.end(signal.SIGTERM)[0] == 0
+    assert time.monotonic() - begin < 10
+
+
+def test_a_signal_during_the_start_leaves_nothing_behind(
+    process: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    own = process(code=f"{NAMES}; names.SHIPPED = Path('nowhere')\n{START_SLOWLY}{START}")
+    end = time.monotonic() + 40
+    while not list(tmp_path.glob("rankwell-sample-*/sample")):
+        assert time.monotonic() < end
+        assert own.own.poll() is None, own.own.communicate()
+        time.sleep(0.05)
+    assert own.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
+    assert list(tmp_path.glob("rankwell-sample-*")) == []
+
+
+def test_it_says_its_port_when_clients_can_connect(process: Callable[..., Process], served_index: Path) -> None:
+    own = process("--index", str(served_index), port=0)
+    assert own.own.stderr is not None
+    said = next(line for line in own.own.stderr if "serving at" in line)
+    own.port = int(said.split("http://127.0.0.1:")[1])
+    assert own.ask("GET", "/health")[0] == 200
+
+
+def test_every_line_of_the_log_is_json_whoever_wrote_it(process: Callable[..., Process], served_index: Path) -> None:
+    own = process("--index", str(served_index))
+    own.ready()
+    connection = HTTPConnection("127.0.0.1", own.port, timeout=30)
+    connection.request("GET", "/health", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
+    assert connection.getresponse().status == 200
+    connection.close()
+    own.own.send_signal(signal.SIGTERM)
+    _, err = own.own.communicate(timeout=30)
+    events = [json.loads(line)["event"] for line in err.splitlines() if not line.startswith("rankwell: ")]
+    assert "Unsupported upgrade request." in events
 
 
 def test_kill_9_under_load_and_restart(

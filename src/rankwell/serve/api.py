@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from rankwell.serve.answers import Answer
 from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
@@ -23,6 +25,7 @@ from rankwell.serve.requests import (
     ApiError,
     Bodies,
     Gate,
+    about_to_stop,
     http_error,
     json_response,
     parse,
@@ -53,7 +56,15 @@ def create_app(
         yield
         await asyncio.to_thread(service.stop)
 
-    app = FastAPI(title="rankwell", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None, responses=RESPONSES)
+    app = FastAPI(
+        title="rankwell",
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        responses=RESPONSES,
+        redirect_slashes=False,
+    )
     app.state.service = service
     bodies = Bodies(service.limits, service.metrics)
 
@@ -65,11 +76,10 @@ def create_app(
         """Read a body, check it, and do the work within its deadline."""
         arrived = time.monotonic()
         if service.draining:
-            raise ApiError(503, "draining", "the service is about to stop", {"Retry-After": "5", "Connection": "close"})
+            raise about_to_stop()
         raw = await bodies.read(request)
         about(request)["bytes"] = len(raw)
         if shape is None and service.engine.full:  # quicker than looking at what cannot be taken
-            service.metrics.refused.inc()
             raise service.overloaded(service.engine.refusal())
         found = parse(raw)
         chosen = shape or _rerank_shape(found)
@@ -140,7 +150,6 @@ def create_app(
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     description = describe_api(app)
-    methods = {path: ", ".join(map(str.upper, own)) for path, own in description["paths"].items()}
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
@@ -155,26 +164,52 @@ def create_app(
         # A file of its own: the service's policy allows no style within a page.
         return Response(STYLE, media_type="text/css")
 
+    methods: dict[str, str] = {}
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.methods is not None:
+            if "GET" in route.methods:  # only now, as it has no place in the description
+                route.methods.add("HEAD")
+            methods[route.path] = ", ".join(sorted(route.methods))
+
     @app.exception_handler(ApiError)
     async def refused(request: Request, error: ApiError) -> Response:
         return error.response(request.scope["state"]["request_id"])
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
-        # The page's files lie below every path, so what is refused there may be a path of the API asked wrongly.
+        # The page's files lie below every path, so what is refused there may be a path of the API asked wrongly, or no
+        # path at all.
         allowed = methods.get(request.url.path)
-        refusal = http_error(405 if allowed else error.status_code)
-        refusal.headers.update({"Allow": allowed} if allowed else error.headers or {})
+        status = 405 if allowed else 404 if error.status_code == 405 else error.status_code
+        refusal = http_error(status)
+        refusal.headers.update({"Allow": allowed} if allowed else {})
         return refusal.response(request.scope["state"]["request_id"])
 
     files: frozenset[str] = frozenset()
     if page is not None and (page / "index.html").is_file():
-        app.mount("/", StaticFiles(directory=page, html=True), name="page")
+        app.mount("/", PageFiles(directory=page, html=True), name="page")
         files = frozenset(f"/{file.relative_to(page).as_posix()}" for file in page.rglob("*") if file.is_file())
-    app.add_middleware(Gate, key=key, metrics=service.metrics, open_paths=files | {"/"})
+        methods |= dict.fromkeys(files | {"/"}, "GET, HEAD")
+    app.add_middleware(Gate, key=key, origins=origins, metrics=service.metrics, open_paths=files | {"/"})
     if origins:  # outermost: a browser asks before it sends a key, and must be able to read refusals
-        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Request-Id"],
+        )
     return app
+
+
+class PageFiles(StaticFiles):
+    """The page's files, which a browser asks for anew each time, so that it never mixes those of two versions."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """A file, or that it has not changed."""
+        response = await super().get_response(path, scope)
+        response.headers["Cache-Control"] = "no-cache"
+        return response
 
 
 async def _call(work: Work, asked: Asked, deadline: float, noted: Answer) -> Any:

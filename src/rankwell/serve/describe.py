@@ -21,7 +21,7 @@ _ERROR = {
 _REFUSALS = {
     400: "Not JSON, or not UTF-8.",
     401: "No key, or not the right one.",
-    403: "This service has no key.",
+    403: "This service has no key, or is not for pages of this host.",
     404: "No such path, model or document.",
     405: "This path does not take this method.",
     408: "The body took too long to come.",

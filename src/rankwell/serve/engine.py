@@ -30,7 +30,7 @@ from rankwell.serve.metrics import Metrics
 DEFAULT_BATCH = 2048
 # A batch is filled with chunks of this share of it: small enough to fill it well, large enough to be few.
 CHUNKS_A_BATCH = 8
-SPEED_MEMORY = 0.9  # of the running mean of the seconds a token takes
+SPEED_MEMORY = 0.9  # what a batch leaves of the seconds and tokens of those before it
 
 
 class OverloadedError(Exception):
@@ -87,7 +87,7 @@ class RequestEngine:
         self.limit = self.batching.queue_tokens or LEAST_QUEUE
         """How many tokens may wait."""
         self.metrics = metrics or Metrics()
-        self.seconds_per_token = 0.0
+        self._measured_seconds = self._measured_tokens = 0.0
         self._held = 0
         self._lanes: dict[Engine, _Lane] = {}
         self._numbers = count()
@@ -106,6 +106,11 @@ class RequestEngine:
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join()
+
+    @property
+    def running(self) -> bool:
+        """Whether its thread lives."""
+        return self._thread.is_alive()
 
     def budget(self, engine: Engine) -> int:
         """How many tokens a batch of this model has."""
@@ -127,8 +132,14 @@ class RequestEngine:
         """Whether not even the smallest request has room."""
         return self._held >= self.limit
 
+    @property
+    def seconds_per_token(self) -> float:
+        """The speed of the last batches; 0 before the first."""
+        return self._measured_seconds / self._measured_tokens if self._measured_tokens else 0.0
+
     def refusal(self) -> OverloadedError:
-        """What a request is told that has no room: when half of the queue will be done."""
+        """What a request is told that has no room, and counted as: when half of the queue will be done."""
+        self.metrics.refused.inc()
         return OverloadedError(max(1, math.ceil(self._held * self.seconds_per_token / 2)))
 
     def admit(self, tokens: int, seconds: float = math.inf) -> Ticket:
@@ -138,8 +149,7 @@ class RequestEngine:
         """
         with self._changed:
             too_many = self._held > 0 and self._held + tokens > self.limit
-            if too_many or self._held * self.seconds_per_token > seconds:
-                self.metrics.refused.inc()
+            if too_many or (self._held and self._held * self.seconds_per_token > seconds):
                 raise self.refusal()
             ticket = Ticket(0, time.monotonic())
             self._hold(ticket, tokens)
@@ -172,10 +182,9 @@ class RequestEngine:
         return job.result
 
     def measure(self, tokens: int, seconds: float) -> None:
-        """Take a batch's speed into account."""
-        own = seconds / max(1, tokens)
-        before = self.seconds_per_token
-        self.seconds_per_token = SPEED_MEMORY * before + (1 - SPEED_MEMORY) * own if before else own
+        """Take a batch's speed into account, as much as it has tokens: the queue's time is that of its tokens."""
+        self._measured_seconds = SPEED_MEMORY * self._measured_seconds + seconds
+        self._measured_tokens = SPEED_MEMORY * self._measured_tokens + tokens
 
     def _hold(self, ticket: Ticket, more: int) -> None:
         if not ticket.released or more < 0:
@@ -259,7 +268,9 @@ class RequestEngine:
             self._fail(chunks[0].job, error)
             return
         seconds, tokens = time.monotonic() - begin, sum(chunk.tokens for chunk in chunks)
-        self.measure(tokens, seconds)
+        # A batch of a few tokens takes as long as one chunk does. Its own speed is not that of a queue, whose batches
+        # are full, and would have normal requests refused.
+        self.measure(max(tokens, self.budget(engine) // CHUNKS_A_BATCH), seconds)
         self.metrics.batch_tokens.observe(tokens)
         self.metrics.batch_seconds.observe(seconds)
         self.metrics.batch_requests.observe(len({id(chunk.job) for chunk in chunks}))

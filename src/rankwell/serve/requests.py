@@ -59,10 +59,10 @@ class GoneError(Exception):
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """An answer."""
     try:
-        body = pydantic_core.to_json(content)
+        body = pydantic_core.to_json(content, inf_nan_mode="null")
     except pydantic_core.PydanticSerializationError:
         # A document may hold half a surrogate pair, which UTF-8 cannot write; JSON can, as an escape.
-        body = json.dumps(content).encode()
+        body = json.dumps(pydantic_core.to_jsonable_python(content, inf_nan_mode="null")).encode()
     return Response(body, status, headers, "application/json")
 
 
@@ -70,6 +70,17 @@ def http_error(status: int) -> ApiError:
     """What the framework refuses itself."""
     lines = {404: "there is nothing at this path", 405: "this path does not take this method"}
     return ApiError(status, _KINDS.get(status, "malformed"), lines.get(status, "this request cannot be understood"))
+
+
+def about_to_stop() -> ApiError:
+    """What a request is told that a stopping service does not begin, or cannot finish."""
+    return ApiError(503, "draining", "the service is about to stop", {"Retry-After": "5", "Connection": "close"})
+
+
+def too_late(metrics: Metrics) -> ApiError:
+    """What a request is told whose deadline has passed, and counted as."""
+    metrics.late.inc()
+    return ApiError(504, "deadline", "the deadline has passed")
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -108,12 +119,12 @@ class Bodies:
         size = 0
         stream = request.stream()
         try:
-            self._check(int(declared) if declared.isdigit() else 0)
+            self._check(int(declared) if declared.isdigit() else 0, self._held)
             async with asyncio.timeout(self._limits.default_timeout_ms / 1000):
                 async for part in stream:
                     size += len(part)
                     self._hold(len(part))
-                    self._check(size)
+                    self._check(size, self._held - size)
                     parts.append(part)
         except TimeoutError:
             raise ApiError(408, "deadline", "the body took too long to come", {"Connection": "close"}) from None
@@ -122,6 +133,7 @@ class Bodies:
             await self._discard(stream)
             raise
         except ClientDisconnect:
+            self._metrics.gone.inc()
             raise GoneError from None
         finally:
             self._hold(-size)
@@ -141,11 +153,11 @@ class Bodies:
         self._held += more
         self._metrics.bodies.set(self._held)
 
-    def _check(self, size: int) -> None:
+    def _check(self, size: int, others: int) -> None:
         if size > self._limits.body_bytes:
             most = self._limits.body_bytes
             raise ApiError(413, "too_large", f"a body of more than {most:,} bytes", {"Connection": "close"})
-        if self._held + size > self._limits.bodies_bytes:
+        if others + size > self._limits.bodies_bytes:
             raise ApiError(429, "overloaded", "too many large requests at once", {"Retry-After": "1"})
 
 
@@ -160,13 +172,13 @@ async def within(request: Request, work: Coroutine[Any, Any, Result], seconds: f
         if watcher.done():
             metrics.gone.inc()
             raise GoneError
-        metrics.late.inc()
-        raise ApiError(504, "deadline", "the deadline has passed")
+        raise too_late(metrics)
     finally:
-        for one in (task, watcher):
-            one.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await task
+        watcher.cancel()
+        if not task.done():  # an error that is awaited twice loses its place
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
 
 
 async def _disconnected(request: Request) -> None:
@@ -175,11 +187,14 @@ async def _disconnected(request: Request) -> None:
 
 
 class Gate:
-    """The outermost layer: ids, keys, headers, the log. It never looks at a body."""
+    """The outermost layer: ids, keys, origins, headers, the log. It never looks at a body."""
 
-    def __init__(self, app: ASGIApp, *, key: str | None, metrics: Metrics, open_paths: frozenset[str]):
+    def __init__(
+        self, app: ASGIApp, *, key: str | None, origins: tuple[str, ...], metrics: Metrics, open_paths: frozenset[str]
+    ):
         self.app = app
         self._key = key.encode() if key else None
+        self._origins = frozenset(origin.encode() for origin in origins)
         self._metrics = metrics
         self._open = _OPEN_PATHS | open_paths
 
@@ -205,32 +220,45 @@ class Gate:
             await send(message)
 
         try:
-            if self._refused(scope, headers):
-                challenge = {"WWW-Authenticate": "Bearer"}
-                error = ApiError(401, "unauthorized", "this service asks for its key", challenge)
-                await error.response(request_id)(scope, receive, send_on)
+            if (refusal := self._refusal(scope, headers)) is not None:
+                await refusal.response(request_id)(scope, receive, send_on)
             else:
                 await self.app(scope, receive, send_on)
         except GoneError:
             status = 499  # as nginx logs it; nobody reads it
+        except asyncio.CancelledError:
+            # The server cancels what it cannot wait for any longer when it stops.
+            if status:
+                raise
+            await about_to_stop().response(request_id)(scope, receive, send_on)
         except Exception as error:
             # Its message may hold a document's text, so only the kind of error and its place are logged.
-            trace = error.__traceback__
-            while trace is not None and trace.tb_next is not None:
-                trace = trace.tb_next
-            about["bug"] = (
-                f"{type(error).__name__} at {trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}" if trace else ""
-            )
+            about["bug"] = place_of(error)
             if not status:
                 await ApiError(500, "internal", "the service failed").response(request_id)(scope, receive, send_on)
         finally:
             self._note(scope, request_id, status, time.perf_counter() - begin, about)
 
-    def _refused(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
-        if self._key is None or (scope["path"] in self._open and scope["method"] in ("GET", "HEAD")):
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> ApiError | None:
+        if self._key is not None:
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key):
+                return None
+            if scope["path"] not in self._open or scope["method"] not in ("GET", "HEAD"):
+                challenge = {"WWW-Authenticate": "Bearer"}
+                return ApiError(401, "unauthorized", "this service asks for its key", challenge)
+        if self._foreign(headers):
+            return ApiError(403, "forbidden", "this service is not for pages of other hosts; --origin lets them in")
+        return None
+
+    def _foreign(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a page of another host sent it: browsers send plain text there without asking first."""
+        origin = headers.get(b"origin")
+        if origin is None or origin in self._origins or b"*" in self._origins:
             return False
-        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        return scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._key)
+        # The scheme is not compared: behind a proxy it is the proxy's.
+        _, _, host = origin.partition(b"://")
+        return not host or host.lower() != headers.get(b"host", b"").lower()
 
     def _note(self, scope: Scope, request_id: str, status: int, seconds: float, about: dict[str, Any]) -> None:
         # Only paths that exist name a figure: anything else a client can make up without end.
@@ -242,11 +270,23 @@ class Gate:
         LOG.log(level, "request", extra={"about": {**line, "ms": round(1000 * seconds, 2), **about}})
 
 
+def place_of(error: BaseException) -> str:
+    """The kind of an error and where it arose."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" at {trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}" if trace else ""
+    return f"{type(error).__name__}{place}"
+
+
 class JsonLines(logging.Formatter):
     """A log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        said = record.getMessage().strip().splitlines() or [""]
+        line = {"time": when, "level": record.levelname.lower(), "event": said[-1]}  # of a traceback, what it ends with
+        if record.exc_info and record.exc_info[1] is not None:
+            line["bug"] = place_of(record.exc_info[1])
         return json.dumps({**line, **getattr(record, "about", {})}, ensure_ascii=True)

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,15 @@ from types import FrameType
 import uvicorn
 
 from rankwell.serve.api import create_app
+from rankwell.serve.listening import Place
 from rankwell.serve.requests import LOG, ApiError, JsonLines
 from rankwell.serve.service import Service
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where a service listens, who may use it, what its page shows beside it, and how long it may take to end."""
+class ServerOptions:
+    """Who may use a service, what its page shows beside it, and how long it may take to end."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
     key: str | None = None
     origins: tuple[str, ...] = ()
     experiments: tuple[Path, ...] = ()
@@ -33,11 +33,12 @@ class Address:
 
 
 class Server(uvicorn.Server):
-    """A server that says it is draining from the moment it is told to stop."""
+    """A server that says when it listens, and from the moment it is told to stop that it is draining."""
 
-    def __init__(self, config: uvicorn.Config, service: Service):
+    def __init__(self, config: uvicorn.Config, service: Service, announce: Callable[[], None]):
         super().__init__(config)
         self._service = service
+        self._announce = announce
         self._reloading: asyncio.Future[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -52,6 +53,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        self._announce()
 
     def _reload(self) -> None:
         async def reload() -> None:
@@ -61,25 +63,32 @@ class Server(uvicorn.Server):
         self._reloading = asyncio.ensure_future(reload())
 
 
-def run(service: Service, address: Address) -> None:
-    """Serve until told to stop."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO)
-    LOG.propagate = False
-    app = create_app(service, key=address.key, origins=address.origins, experiments=address.experiments)
+def run(service: Service, place: Place, options: ServerOptions, announce: Callable[[], None]) -> None:
+    """Serve until told to stop; ``announce`` is called when clients can connect."""
+    _log_as_json()
     config = uvicorn.Config(
-        app,
-        host=address.host,
-        port=address.port,
+        create_app(service, key=options.key, origins=options.origins, experiments=options.experiments),
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=address.drain_seconds,
+        timeout_graceful_shutdown=options.drain_seconds,
         timeout_keep_alive=30,
+        ws="none",
     )
-    about = {"host": address.host, "port": address.port, **{n: service.ready()[n] for n in ("models", "note")}}
-    about |= {"precision": service.precision()}
-    LOG.info("serving", extra={"about": about})
-    Server(config, service).run()
+
+    def started() -> None:
+        about = {"host": place.host, "port": place.port, **{n: service.ready()[n] for n in ("models", "note")}}
+        LOG.info("serving", extra={"about": {**about, "precision": service.precision()}})
+        announce()
+
+    place.listen()
+    Server(config, service, started).run(list(place.sockets))
+
+
+def _log_as_json() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for log, level in ((LOG, logging.INFO), (logging.getLogger("uvicorn.error"), logging.WARNING)):
+        log.addHandler(handler)
+        log.setLevel(level)
+        log.propagate = False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ from rankwell.serve.beside import Wanted, find_all
 from rankwell.serve.engine import OverloadedError, RequestEngine, Ticket
 from rankwell.serve.limits import Batching, Limits
 from rankwell.serve.metrics import Metrics
-from rankwell.serve.requests import LOG, ApiError
+from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.shapes import Asked, CohereRerank, Explain, Search, TeiRerank
 from rankwell.serve.state import Holder, Laid, Model, Sources, State
 from rankwell.serve.together import Together
@@ -67,7 +68,7 @@ class Service:
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "rankwell-prepare")
         # Explanations are slow and hold large arrays: one at a time, and few that wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
-        self._reloading = ThreadPoolExecutor(1, "rankwell-reload")
+        self._reloads: set[threading.Thread] = set()
         self._searches = Together(find_all, self._preparing, SEARCHED_TOGETHER if sources.beside.hybrid else 1)
         self._waiting = self._explanations = 0
         self.metrics.generation.set(1)
@@ -82,11 +83,16 @@ class Service:
         self.engine.start()
 
     def stop(self) -> None:
-        """Finish what has begun, and end."""
+        """Finish what has begun, and end; a reload, which nobody waits for any more, is left alone."""
         self.draining = True
-        for pool in (self._preparing, self._explaining, self._reloading):
+        for pool in (self._preparing, self._explaining):
             pool.shutdown(wait=True, cancel_futures=True)
         self.engine.stop()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a thread still works: on a reload, or for requests that were not waited for."""
+        return self.engine.running or any(thread.is_alive() for thread in self._reloads)
 
     async def rerank(self, asked: CohereRerank | TeiRerank, deadline: float, about: Answer) -> Answer | list[Answer]:
         """Given texts, best first."""
@@ -176,7 +182,7 @@ class Service:
     async def reload(self) -> Answer:
         """Open index and models anew; while that lasts, and where it fails, the old ones serve."""
         try:
-            fresh = await self._in(self._reloading, self.holder.reload)
+            fresh = await asyncio.wrap_future(self._begin_reload())
         except Exception as error:
             # Whatever is wrong with new files must not stop a service that works.
             self.metrics.reloads.labels("failed").inc()
@@ -187,6 +193,24 @@ class Service:
         self.metrics.generation.set(fresh.generation)
         LOG.info("reload", extra={"about": {"outcome": "done", "generation": fresh.generation}})
         return self.ready()
+
+    def _begin_reload(self) -> Future[State]:
+        """Reload in a thread that the process does not wait for when it ends."""
+        result: Future[State] = Future()
+        result.set_running_or_notify_cancel()  # from here on nobody can cancel it, so it can always be set
+
+        def reload() -> None:
+            try:
+                result.set_result(self.holder.reload())
+            except BaseException as error:
+                result.set_exception(error)
+            finally:
+                self._reloads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=reload, name="rankwell-reload", daemon=True)
+        self._reloads.add(thread)
+        thread.start()
+        return result
 
     def ready(self) -> Answer:
         """What is served, and whether requests are taken."""
@@ -279,8 +303,11 @@ class Service:
         return Scored(laid, scores, probabilities, round(queue_ms, 3), round(engine_ms, 3))
 
     def _admit(self, tokens: int, deadline: float) -> Ticket:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise too_late(self.metrics)
         try:
-            return self.engine.admit(tokens, deadline - time.monotonic())
+            return self.engine.admit(tokens, left)
         except OverloadedError as error:
             raise self.overloaded(error) from None
 

@@ -10,6 +10,8 @@ from rankwell.models.shape import AttentionRule
 
 Query = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, StringConstraints(max_length=256)]
+# Far beyond what any service takes, and short enough to be written in a refusal.
+LARGEST = 2**31 - 1
 Label = Annotated[str, StringConstraints(max_length=64)]
 Milliseconds = Annotated[int, Field(ge=1, description="The deadline; a larger one than the service's is lowered.")]
 
@@ -44,7 +46,7 @@ class CohereRerank(Rerank):
     """A request in Cohere's shape."""
 
     documents: list[str | Text] = Field(min_length=1)
-    top_n: int | None = Field(None, ge=1)
+    top_n: int | None = Field(None, ge=1, le=LARGEST)
     return_documents: bool = False
 
     def texts_given(self) -> list[str]:
@@ -67,10 +69,10 @@ class TeiRerank(Rerank):
 class Search(Asked):
     """A search of the index."""
 
-    k: int = Field(10, ge=1)
-    offset: int = Field(0, ge=0)
+    k: int = Field(10, ge=1, le=LARGEST)
+    offset: int = Field(0, ge=0, le=LARGEST)
     stages: Literal["bm25", "rerank", "both"] | None = None
-    depth: int = Field(100, ge=1, description="How many of BM25's candidates are re-ranked.")
+    depth: int = Field(100, ge=1, le=LARGEST, description="How many of BM25's candidates are re-ranked.")
     highlight: bool = True
 
 
@@ -79,8 +81,8 @@ class Explain(Asked):
 
     document: str | None = None
     docid: Annotated[str, StringConstraints(max_length=4096)] | None = None
-    layer: int | None = Field(None, ge=1)
-    head: Annotated[int, Field(ge=1)] | Literal["mean"] = "mean"
+    layer: int | None = Field(None, ge=1, le=LARGEST)
+    head: Annotated[int, Field(ge=1, le=LARGEST)] | Literal["mean"] = "mean"
     attention: AttentionRule | None = None
     markers: bool | None = None
     links: int = Field(10, ge=0, le=100)

@@ -23,7 +23,7 @@ from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import TruncationReport, lay_out_pairs
 from rankwell.inputs.windows import aggregate_windows
-from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
+from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
 from rankwell.rank.engines.engine import Logits, load, probability, relevance
 from rankwell.rank.engines.precision import precision_of
@@ -32,7 +32,7 @@ from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.beside import Beside, Blending, Finding, open_beside
 
-NO_MODEL = "there is no re-ranker here: results are BM25's alone; serve one with --model"
+NO_MODEL = "there is no re-ranker here: results are {whose}; serve one with --model"
 WARM_UP = "how do bees keep warm in winter"
 
 
@@ -74,6 +74,8 @@ class Model:
     ranker: Ranker
     precision: str
     """What its scores are computed in: fp32 is exact."""
+    layers: int | None = None
+    heads: int | None = None
 
     @property
     def typed(self) -> bool:
@@ -110,7 +112,6 @@ class Model:
     def described(self) -> dict[str, Any]:
         """The model as ``/models`` shows it."""
         template = self.ranker.template
-        encoder = read_encoder_config(self.folder) if (self.folder / "config.json").is_file() else None
         return {
             "name": self.name,
             "backend": self.backend,
@@ -124,8 +125,8 @@ class Model:
             "typed": self.typed,
             "outputs": 2 if self.config.head == "two_logits" else 1,
             "explainable": self.explainable,
-            "layers": encoder.num_hidden_layers if encoder else None,
-            "heads": encoder.num_attention_heads if encoder else None,
+            "layers": self.layers,
+            "heads": self.heads,
             "figures": self.config.figures,
         }
 
@@ -150,8 +151,15 @@ class State:
         """What a user should know."""
         if self.models:
             return None
+        line = NO_MODEL.format(whose=self._finders())
         lacks = default_lacks()
-        return f"{NO_MODEL} ({lacks})" if lacks else f"{NO_MODEL}, say {DEFAULT}"
+        return f"{line} ({lacks})" if lacks else f"{line}, say {DEFAULT}"
+
+    def _finders(self) -> str:
+        share = self.finding.share if self.finding is not None else None
+        if share is None:
+            return "BM25's alone"
+        return "BM25's and a bi-encoder's" if share < 1 else "a bi-encoder's alone"
 
     @cached_property
     def has_texts(self) -> bool:
@@ -211,7 +219,12 @@ def open_model(source: str, sources: Sources) -> Model:
         raise RankwellError(f"{source}: its template, {template.name}, is not that of a re-ranker of single documents")
     ranker = Ranker(loaded.engine, loaded.tokenizer, template, windows=config.reading(), segments=loaded.segments)
     precision = precision_of(loaded.engine, folder, sources.backend)
-    model = Model(folder.resolve().name or source, folder, sources.backend, config, ranker, precision)
+    # Read now: the folder may be changed while its model is served.
+    has_encoder = (folder / "config.json").is_file() and read_model_type(folder) == "bert"
+    encoder = read_encoder_config(folder) if has_encoder else None
+    layers, heads = (encoder.num_hidden_layers, encoder.num_attention_heads) if encoder else (None, None)
+    name = folder.resolve().name or source
+    model = Model(name, folder, sources.backend, config, ranker, precision, layers, heads)
     logits = ranker.engine.logits(model.lay_out(WARM_UP, model.pieces([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
         raise RankwellError(f"{source}: its scores are not numbers")

@@ -1,0 +1,194 @@
+"""What is refused, with which status, and what is counted: nobody is refused for another's fault."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from rankwell.cli.serve import serve
+from rankwell.core.errors import RankwellError
+from rankwell.serve.api import create_app
+from rankwell.serve.limits import Batching, Limits
+from rankwell.serve.requests import ApiError
+from rankwell.serve.service import Service
+from rankwell.serve.shapes import Search
+from rankwell.serve.state import Sources
+
+QUERY = "how do bees keep warm in winter"
+BODY = {"query": QUERY, "texts": ["bees"]}
+FOREIGN = {"Origin": "https://evil.example", "Content-Type": "text/plain"}
+
+
+def started(sources: Sources, limits: Limits | None = None, **options: Any) -> Any:
+    return TestClient(create_app(Service(sources, limits), **options))
+
+
+@pytest.fixture(scope="module")
+def client(sources: Sources) -> Iterator[Any]:
+    with started(sources) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://testserver.evil.example", "testserver", ""])
+def test_pages_of_other_hosts_are_refused(client: Any, origin: str) -> None:
+    answer = client.post("/rerank", content=json.dumps(BODY), headers={**FOREIGN, "Origin": origin})
+    assert (answer.status_code, answer.json()["error_type"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("origin", ["http://testserver", "https://TestServer"])
+def test_the_services_own_page_is_let_in(client: Any, origin: str) -> None:
+    assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == 200
+
+
+def test_pages_of_other_hosts_are_let_in_by_name_or_with_the_key(sources: Sources) -> None:
+    for origins in (("https://evil.example",), ("*",)):
+        with started(sources, origins=origins) as client:
+            answer = client.post("/rerank", json=BODY, headers=FOREIGN)
+            assert answer.status_code == 200
+            exposed = answer.headers["access-control-expose-headers"].lower().split(", ")
+            assert set(exposed) == {"retry-after", "x-request-id"}
+    with started(sources, key="k") as client:
+        assert client.post("/rerank", json=BODY, headers={**FOREIGN, "Authorization": "Bearer k"}).status_code == 200
+        assert client.post("/rerank", json=BODY, headers=FOREIGN).status_code == 401
+        assert client.get("/ready", headers=FOREIGN).status_code == 403
+        assert client.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allowed"),
+    [
+        ("GET", "/v1/rerank", 405, "POST"),
+        ("GET", "/v2/rerank", 405, "POST"),
+        ("POST", "/openapi.json", 405, "GET, HEAD"),
+        ("POST", "/", 405, "GET, HEAD"),
+        ("DELETE", "/app.js", 405, "GET, HEAD"),
+        ("POST", "/nope", 404, None),
+        ("POST", "/search/", 404, None),
+        ("GET", "/ready/", 404, None),
+        ("HEAD", "/health", 200, None),
+        ("HEAD", "/ready", 200, None),
+        ("HEAD", "/", 200, None),
+    ],
+)
+def test_paths_and_methods(client: Any, method: str, path: str, status: int, allowed: str | None) -> None:
+    answer = client.request(method, path, follow_redirects=False)
+    assert (answer.status_code, answer.headers.get("Allow")) == (status, allowed)
+
+
+def test_without_the_page_a_slash_too_many_is_no_path_either(sources: Sources) -> None:
+    with started(sources, page=None) as client:
+        assert client.post("/search/", json={"query": QUERY}, follow_redirects=False).status_code == 404
+
+
+def test_the_pages_files_are_asked_for_anew(client: Any) -> None:
+    first = client.get("/app.js")
+    again = client.get("/app.js", headers={"If-None-Match": first.headers["ETag"]})
+    assert (first.status_code, again.status_code) == (200, 304)
+    assert first.headers["Cache-Control"] == again.headers["Cache-Control"] == "no-cache"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/search", ("k", "offset")),
+        ("/search", ("depth",)),
+        ("/explain", ("layer",)),
+        ("/explain", ("head",)),
+        ("/rerank", ("timeout_ms",)),
+    ],
+)
+def test_numbers_too_long_to_write_are_refused_in_a_short_line(client: Any, path: str, fields: tuple[str, ...]) -> None:
+    rest = {"/search": {}, "/explain": {"document": "bees"}, "/rerank": {"texts": ["bees"]}}[path]
+    known = json.dumps({"query": QUERY, **rest})[:-1]
+    answer = client.post(path, content=known + "".join(f', "{name}": {"9" * 4300}' for name in fields) + "}")
+    assert answer.status_code == (200 if fields == ("timeout_ms",) else 422)
+    assert len(answer.text) < 500
+
+
+def test_a_body_is_not_counted_against_itself(sources: Sources) -> None:
+    with started(sources, Limits(body_bytes=3000, bodies_bytes=3000)) as client:
+        for content in (json.dumps({**BODY, "else": "x" * 2500}).encode(), iter([json.dumps(BODY).encode()])):
+            assert client.post("/rerank", content=content).status_code == 200
+        assert client.post("/rerank", json={**BODY, "else": "x" * 3000}).status_code == 413
+
+
+def test_a_deadline_that_has_passed_is_no_full_queue(sources: Sources) -> None:
+    service = Service(sources)
+    with pytest.raises(ApiError) as refused:
+        asyncio.run(service.search(Search(query=QUERY), time.monotonic() - 1, {}))
+    assert (refused.value.status, refused.value.kind) == (504, "deadline")
+    assert b"rankwell_late_total 1.0" in service.metrics.text()
+    assert b"rankwell_refused_total 0.0" in service.metrics.text()
+
+
+@pytest.mark.parametrize(("path", "body"), [("/rerank", BODY), ("/search", {"query": QUERY})])
+def test_every_refusal_of_a_full_queue_is_counted_once(sources: Sources, path: str, body: Any) -> None:
+    service = Service(sources, batching=Batching(queue_tokens=100))
+    with TestClient(create_app(service, page=None)) as client:
+        ticket = service.engine.admit(100)
+        assert client.post(path, json=body).status_code == 429
+        service.engine.release(ticket)
+    assert b"rankwell_refused_total 1.0" in service.metrics.text()
+
+
+def test_a_client_that_goes_in_the_midst_of_its_body_is_counted(live: Callable[..., Any], wait_for: Any) -> None:
+    service = live()
+    with socket.create_connection(("127.0.0.1", service.port), timeout=5) as one:
+        one.sendall(b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
+        time.sleep(0.2)
+    wait_for(lambda: b"rankwell_gone_total 1.0" in service.service.metrics.text())
+
+
+def test_the_log_says_where_an_error_arose(
+    sources: Sources, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(sources)
+
+    async def defective(*given: Any) -> None:
+        raise ValueError("with a document's text")
+
+    monkeypatch.setattr(service, "rerank", defective)
+    with TestClient(create_app(service, page=None)) as client, caplog.at_level("INFO", logger="rankwell.serve"):
+        assert client.post("/rerank", json=BODY).status_code == 500
+    (bug,) = [record.about["bug"] for record in caplog.records if "bug" in getattr(record, "about", {})]
+    assert bug.startswith("ValueError at ")
+    assert "defective:" in bug
+
+
+def test_models_are_described_as_they_were_opened(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint, model)
+    with started(Sources(None, (str(model),))) as client:
+        before = client.get("/models").json()
+        (model / "config.json").write_text("{")
+        assert client.get("/models").json() == before
+    assert before["models"][0]["layers"] > 0
+    assert before["models"][0]["heads"] > 0
+
+
+def test_a_figure_that_is_no_number_is_null(sources: Sources, tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text('{"tables": {"dev": {"mean": {"a": {"RR@10": NaN}}, "note": "\\ud800"}}}')
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "results.json").write_text('{"tables": {"dev": NaN}}')
+    with started(sources, experiments=(tmp_path, plain), page=None) as client:
+        raw = client.get("/experiments").text
+    assert "NaN" not in raw
+    first, second = json.loads(raw)["experiments"]
+    assert first["results"]["tables"]["dev"]["mean"]["a"]["RR@10"] is None
+    assert second["results"]["tables"]["dev"] is None
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "a\tb", "ключ", " key", "key\n"])
+def test_a_key_is_printable_ascii(key: str) -> None:
+    with pytest.raises(RankwellError, match="printable ASCII"):
+        serve(key=key, index=Path("nowhere"))
