@@ -1,8 +1,9 @@
 """Hybrid search as the service does it, requests that wait searched together, beside one request after the other.
 
-    PYTHONPATH=src python bench/search_together.py INDEX QUERIES --hybrid 0.7
+    PYTHONPATH=src python bench/search_together.py
 
-As many clients as are said ask again as soon as they have their answer; both ways take turns.
+As many clients as are said ask again as soon as they have their answer; both ways take turns. The documents are the
+sample's, over and over, and their vectors random; the queries are the sample's and pass the bi-encoder.
 """
 
 from __future__ import annotations
@@ -10,57 +11,93 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rankwell.corpus.formats import read_queries
+from rankwell import sample
+from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.records import Document
+from rankwell.inputs.stored import TokenSource
+from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.rank.dense import DenseRanker
 from rankwell.retrieve.index import Index
-from rankwell.serve.beside import Beside, Finding, Wanted, find_all, open_beside
+from rankwell.serve.beside import Finding, Similarity, Wanted, find_all
 from rankwell.serve.service import SEARCHED_TOGETHER
 from rankwell.serve.together import Together
+
+DATA = open_dataset(sample.FOLDER)
+QUERIES = [query.text for query in DATA.queries("dev")]
+
+
+class RandomDocuments(BiEncoder):
+    """A bi-encoder that takes no time for documents."""
+
+    def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
+        """Random vectors."""
+        return np.random.default_rng(len(numbers)).standard_normal((len(numbers), self.width), np.float32)
 
 
 def main() -> None:
     """Measure and print."""
     options = read_options()
-    beside = Beside(encoder=options.encoder, hybrid=options.hybrid)
-    finding, _ = open_beside(beside, Index.open(options.index), has_model=False)
-    assert finding is not None
-    queries = [query.text for query in read_queries(options.queries)]
-    print(f"{len(finding.index):,} documents, {options.hybrid:g} of {options.encoder}, the best {options.k}")
-    print(f"{'clients':>8}{'together':>10}{'queries/s':>11}{'p50, ms':>9}{'p99, ms':>9}{'ratio':>7}")
-    for clients in options.clients:
-        taken: dict[int, list[float]] = {1: [], SEARCHED_TOGETHER: []}
-        begun: dict[int, float] = dict.fromkeys(taken, 0.0)
-        for _ in range(options.rounds):
-            for most in taken:
-                begin = time.perf_counter()
-                taken[most] += asyncio.run(ask(finding, queries, most, clients, options))
-                begun[most] += time.perf_counter() - begin
-        rates = {most: len(taken[most]) / begun[most] for most in taken}
-        for most, times in taken.items():
-            p50, p99 = 1000 * np.percentile(times, [50, 99])
-            ratio = rates[most] / rates[1]
-            print(f"{clients:>8}{most:>10}{rates[most]:>11.1f}{p50:>9.1f}{p99:>9.1f}{ratio:>7.2f}", flush=True)
+    print(f"{'documents':>10}{'clients':>9}{'together':>10}{'queries/s':>11}{'p50, ms':>9}{'p99, ms':>9}{'ratio':>7}")
+    for documents in options.documents:
+        with tempfile.TemporaryDirectory() as folder:
+            finding = make_finding(documents, Path(folder) / "index")
+            for clients in options.clients:
+                measure(finding, clients, options)
 
 
-async def ask(
-    finding: Finding, queries: list[str], most: int, clients: int, options: argparse.Namespace
-) -> list[float]:
-    """The seconds of each request that ``clients`` made in ``options.seconds``."""
-    endless = itertools.cycle(queries)
+def make_finding(documents: int, folder: Path) -> Finding:
+    """What searches an index of so many documents."""
+    index = Index.build(resampled(documents), folder)
+    dense = DenseRanker(RandomDocuments.from_pretrained(DEFAULT))
+    for segment in index.segments:
+        dense.vectors(segment.store)
+    return Finding(index, Similarity(index, dense), 0.7)
+
+
+def resampled(count: int) -> Iterator[Document]:
+    """The sample's documents, over and over."""
+    for number, document in zip(range(count), itertools.cycle(list(DATA.documents())), strict=False):
+        yield Document(f"d{number}", document.contents)
+
+
+def measure(finding: Finding, clients: int, options: argparse.Namespace) -> None:
+    """Both ways in turns, and a line for each."""
+    taken: dict[int, list[float]] = {1: [], SEARCHED_TOGETHER: []}
+    lasted = dict.fromkeys(taken, 0.0)
+    for _ in range(options.rounds):
+        for most in taken:
+            begin = time.perf_counter()
+            taken[most] += asyncio.run(ask(finding, most, clients, options.seconds))
+            lasted[most] += time.perf_counter() - begin
+    for most, times in taken.items():
+        rate = len(times) / lasted[most]
+        ratio = rate / (len(taken[1]) / lasted[1])
+        p50, p99 = 1000 * np.percentile(times, [50, 99])
+        shown = f"{len(finding.index):>10,}{clients:>9}{most:>10}{rate:>11.1f}{p50:>9.0f}{p99:>9.0f}{ratio:>7.2f}"
+        print(shown, flush=True)
+
+
+async def ask(finding: Finding, most: int, clients: int, lasting: float) -> list[float]:
+    """The seconds of each request that ``clients`` made."""
+    queries = itertools.cycle(QUERIES)
     seconds: list[float] = []
     with ThreadPoolExecutor(2) as pool:
         together = Together(find_all, pool, most)
-        end = time.perf_counter() + options.seconds
+        end = time.perf_counter() + lasting
 
         async def client() -> None:
             while (begin := time.perf_counter()) < end:
-                await together.ask(Wanted(finding, next(endless), options.k))
+                await together.ask(Wanted(finding, next(queries), 100))
                 seconds.append(time.perf_counter() - begin)
 
         await asyncio.gather(*(client() for _ in range(clients)))
@@ -70,12 +107,8 @@ async def ask(
 def read_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("index", type=Path)
-    parser.add_argument("queries", type=Path)
-    parser.add_argument("--hybrid", type=float, default=0.7)
-    parser.add_argument("--encoder", default=DEFAULT)
+    parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument("--k", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()
