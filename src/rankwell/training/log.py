@@ -130,11 +130,13 @@ def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> No
         raise InputError(Path(folder) / METRICS, None, "nothing to draw: no loss and no validation figure")
     try:
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
     except ImportError:
         raise MissingExtraError("matplotlib", "plots", "drawing a training curve") from None
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
     axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("loss")
     _draw(axes, losses, "-", colour=7)
     if figures:
@@ -153,7 +155,8 @@ def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> No
 
 def _draw(axes: Axes, curves: Mapping[str, tuple[list[int], list[float]]], style: str, colour: int) -> None:
     for number, (name, (steps, values)) in enumerate(curves.items()):
-        axes.plot(steps, values, style, color=f"C{colour + number}", markersize=3, linewidth=1.2, label=name)
+        marked = style if len(steps) > 1 else "o"
+        axes.plot(steps, values, marked, color=f"C{colour + number}", markersize=3, linewidth=1.2, label=name)
 
 
 def _curves(rows: list[Row], only: str | None = None) -> dict[str, tuple[list[int], list[float]]]:
