@@ -118,8 +118,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise InputError(path, None, "not JSON") from None
-    except FileNotFoundError:
-        raise  # which some readers expect
+    except (FileNotFoundError, NotADirectoryError):
+        raise  # whoever reads knows what is missing then
     except OSError as error:
         raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
 
