@@ -6,6 +6,7 @@ made them. They are made in shards (:mod:`rankwell.core.shards`): work that was 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -39,6 +40,7 @@ SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
 DEEP, TIES = 1000, 100
 """Search looks so deep at least, and so far beneath what is wanted: documents with equal scores are put in order by
 their ids, so that the first of few are the first of many."""
+_ON_ARM = platform.machine() in ("aarch64", "arm64")
 Half = NDArray[np.float16]
 Rows = NDArray[np.int64]
 
@@ -140,8 +142,11 @@ def _on_cpu(block: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
         wide = asked.new_empty(narrow.shape)
         for begin in range(0, len(block), PIECE):
             some = block[begin : begin + PIECE]
-            narrow[: len(some)] = some  # torch takes no array that is mapped to be read only
-            wide.copy_(torch.from_numpy(narrow))
+            if _ON_ARM:  # where numpy widens four times as fast as torch
+                np.copyto(wide.numpy()[: len(some)], some)
+            else:
+                narrow[: len(some)] = some  # torch takes no array that is mapped to be read only
+                wide.copy_(torch.from_numpy(narrow))
             scores[:, begin : begin + len(some)] = asked @ wide[: len(some)].T
         return scores
 
