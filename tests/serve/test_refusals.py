@@ -145,7 +145,8 @@ def test_a_client_that_goes_in_the_midst_of_its_body_is_counted(live: Callable[.
     with socket.create_connection(("127.0.0.1", service.port), timeout=5) as one:
         one.sendall(b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
         time.sleep(0.2)
-    wait_for(lambda: b"rankwell_gone_total 1.0" in service.service.metrics.text())
+    wait_for(lambda: b"rankwell_gone_total 0.0" not in service.service.metrics.text())
+    assert b"rankwell_gone_total 1.0" in service.service.metrics.text()
 
 
 def test_the_log_says_where_an_error_arose(

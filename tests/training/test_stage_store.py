@@ -21,7 +21,7 @@ from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.training.recipe import Override, Recipe, build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import PARTS, Produced, StageKind
-from rankwell.training.stage_store import StageStore, plan_stages, read_finished, wait_for, working_in
+from rankwell.training.stage_store import StageStore, read_finished, wait_for, working_in
 from rankwell.training.stages.kinds import STAGES
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("toys.py"))))
@@ -84,22 +84,6 @@ def test_what_is_tuned_on_what_is_measured_is_tuned_for_each_depth(bench: Bench)
     bench.run(bench.recipe(**THREE))
     assert bench.run(bench.recipe({"evaluate.depth": 5}, **THREE))[1] == ["03-fit"]
     assert {name for name, kind in STAGES.items() if "depth" in kind.reads} == {"blend", "interpolate", "sdnet"}
-
-
-def test_models_and_labelled_texts_are_known_by_their_contents(tmp_path: Path) -> None:
-    teacher, labelled = tmp_path / "teacher", tmp_path / "data" / "train.tsv"
-    teacher.mkdir()
-    labelled.parent.mkdir()
-    tree = {"data": str(labelled.parent), "stages": {"distil": {"teachers": [str(teacher)]}, "classify": {}}}
-    recipe = build_recipe(tree, {name: kind.options for name, kind in STAGES.items()}, tmp_path / "r.yaml")
-    keys = []
-    for weights, label in ((b"one", "a"), (b"two", "a"), (b"two", "b")):
-        (teacher / "model.safetensors").write_bytes(weights)
-        labelled.write_text(f"{label}\ttext\n")
-        keys.append([one.key for one in plan_stages(recipe, STAGES, {})])
-    (one, _), (two, three), (again, four) = keys
-    assert one != two == again
-    assert three != four
 
 
 def test_each_stage_starts_from_what_the_one_before_left(bench: Bench) -> None:

@@ -1,0 +1,25 @@
+"""What names a stage's result: the contents of all that made it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rankwell.training.recipe import build_recipe
+from rankwell.training.stage_store import plan_stages
+from rankwell.training.stages.kinds import STAGES
+
+
+def test_models_and_labelled_texts_are_known_by_their_contents(tmp_path: Path) -> None:
+    teacher, labelled = tmp_path / "teacher", tmp_path / "data" / "train.tsv"
+    teacher.mkdir()
+    labelled.parent.mkdir()
+    tree = {"data": str(labelled.parent), "stages": {"distil": {"teachers": [str(teacher)]}, "classify": {}}}
+    recipe = build_recipe(tree, {name: kind.options for name, kind in STAGES.items()}, tmp_path / "r.yaml")
+    keys = []
+    for weights, label in ((b"one", "a"), (b"two", "a"), (b"two", "b")):
+        (teacher / "model.safetensors").write_bytes(weights)
+        labelled.write_text(f"{label}\ttext\n")
+        keys.append([one.key for one in plan_stages(recipe, STAGES, {})])
+    (one, _), (two, three), (again, four) = keys
+    assert one != two == again
+    assert three != four
