@@ -149,7 +149,8 @@ def test_a_broken_one_says_so(tmp_path: Path) -> None:
         Tokenizer.open(tmp_path)
 
 
-ROWS = st.lists(st.lists(st.tuples(st.integers(0, 30_000), st.booleans()), max_size=6), max_size=6)
+ROW = st.lists(st.tuples(st.integers(0, 30_000), st.booleans()), max_size=6)
+ROWS = st.lists(ROW, max_size=6)
 
 
 def pieces(rows: list[list[tuple[int, bool]]]) -> Pieces:
@@ -169,6 +170,16 @@ def test_rows_can_be_taken_in_any_order_and_twice(rows: list[list[tuple[int, boo
     assert np.array_equal(found.ids, expected.ids)
     assert np.array_equal(found.continues, expected.continues)
     assert np.array_equal(found.ends, expected.ends)
+
+
+@given(rows=ROWS, front=ROW)
+def test_rows_may_all_begin_alike(rows: list[list[tuple[int, bool]]], front: list[tuple[int, bool]]) -> None:
+    found = pieces(rows).after(pieces([front]))
+    expected = pieces([front + row for row in rows])
+    assert np.array_equal(found.ids, expected.ids)
+    assert np.array_equal(found.continues, expected.continues)
+    assert np.array_equal(found.ends, expected.ends)
+    assert (found.ids.dtype, found.continues.dtype, found.ends.dtype) == (np.int32, np.bool_, np.int64)
 
 
 @given(rows=ROWS, vocabulary=st.sampled_from([30_522, 1 << 15, 100_000]))

@@ -68,6 +68,16 @@ class Pieces:
         stems, opens = (self.stems[index], self.opens[index]) if len(self.stems) else (self.stems, self.opens)
         return Pieces(self.ids[index], self.continues[index], ends, stems, opens)
 
+    def after(self, front: Pieces) -> Pieces:
+        """These rows, each behind the one row of ``front``; without stems."""
+        size, rows = len(front.ids), len(self)
+        places = np.repeat(self.begins, size)
+        return Pieces.plain(
+            np.insert(self.ids, places, np.tile(front.ids, rows)),
+            np.insert(self.continues, places, np.tile(front.continues, rows)),
+            self.ends + size * np.arange(1, rows + 1),
+        )
+
 
 STEMS = (1 << 31) - 1
 """Stems are numbered below this, which stands for none, so that a stem and a flag take 32 bits."""
