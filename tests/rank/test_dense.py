@@ -34,12 +34,13 @@ def store(tmp_path: Path) -> DocumentStore:
 
 def cosines(encoder: BiEncoder) -> np.ndarray:
     """(queries, documents)"""
-    return encoder.encode([q.text for q in QUERIES]) @ encoder.encode([d.contents for d in DOCUMENTS]).T
+    queries, documents = [q.text for q in QUERIES], [d.contents for d in DOCUMENTS]
+    return encoder.encode_queries(queries) @ encoder.encode_documents(documents).T
 
 
 def test_vectors_are_made_once_and_kept_in_shards(store: DocumentStore, encoder: BiEncoder) -> None:
     vectors = PassageVectors.open(store, encoder, shard_size=5)
-    expected = encoder.encode([d.contents for d in DOCUMENTS])
+    expected = encoder.encode_documents([d.contents for d in DOCUMENTS])
     np.testing.assert_allclose(vectors.at(np.array([11, 0, 5, 11])), expected[[11, 0, 5, 11]], atol=1e-3)
     assert [len(block) for block in vectors.blocks()] == [5, 5, 2]
     shards = sorted((store.folder / f"vectors-{encoder.name}").glob("*.f16"))
@@ -87,6 +88,23 @@ def test_candidates_are_ranked_by_their_cosine(source: str, tmp_path: Path, enco
         assert list(tmp_path.rglob("vectors-*"))
         again = DenseRanker(encoder).rerank(run, QUERIES, texts, depth=2)
         assert dict(again["q2"]) == pytest.approx(dict(found["q2"]), abs=1e-3)
+
+
+def test_queries_and_documents_have_each_their_prompt(store: DocumentStore, tiny_bi_encoder: Path) -> None:
+    options = {"device": "cpu", "max_length": 32, "query_prompt": "how much ", "document_prompt": "a word: "}
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, **options)
+    plain = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
+    queries, documents = [f"how much {q.text}" for q in QUERIES], [f"a word: {d.contents}" for d in DOCUMENTS]
+    expected = plain.encode_queries(queries) @ plain.encode_documents(documents).T
+    run = Run.from_scores({"q1": {"d1": 2.0, "d9": 1.0}})
+    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    in_memory = DenseRanker(encoder).rerank(run, QUERIES, texts)
+    found = DenseRanker(encoder).search(QUERIES, store, 12)
+    kept = DenseRanker(encoder).rerank(run, QUERIES, store)
+    for row, query in enumerate(QUERIES):
+        assert dict(found[query.qid]) == pytest.approx({f"d{i}": expected[row, i] for i in range(12)}, abs=1e-3)
+    for one in (in_memory, kept):
+        assert dict(one["q1"]) == pytest.approx({"d1": expected[0, 1], "d9": expected[0, 9]}, abs=1e-3)
 
 
 def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) -> None:

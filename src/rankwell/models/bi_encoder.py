@@ -1,13 +1,15 @@
 """Bi-encoders: texts as vectors, whose product says how alike two texts are.
 
 A folder of sentence-transformers is read as it is: an encoder, the mean of its tokens' states (or the state of the
-first), the length cut to 1. The texts of a collection pass the encoder once and are compared with any query.
+first), the length cut to 1. The texts of a collection pass the encoder once and are compared with any query. Some were
+trained with a prompt before each query ("query: "), each document or both, and rank worse without: it is the folder's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +42,8 @@ TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
 MODULES = ("Transformer", "Pooling", "Normalize")
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+"""What the prompt of documents may be called; the first that a folder records is theirs."""
 
 Pooling = Literal["mean", "first"]
 Vectors = NDArray[np.float32]
@@ -49,16 +53,19 @@ class BiEncoder:
     """Gives texts their vectors.
 
     >>> encoder = BiEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")    # doctest: +SKIP
-    >>> encoder.encode(["how do bees keep warm", "The cluster shivers."])                # doctest: +SKIP
+    >>> queries = encoder.encode_queries(["how do bees keep warm"])                      # doctest: +SKIP
+    >>> queries @ encoder.encode_documents(["The cluster shivers.", "Tea."]).T           # doctest: +SKIP
 
-    ===============  ===================================================================================================
-    ``pooling``      ``mean`` over all tokens, ``[CLS]`` and ``[SEP]`` among them, or the ``first``
-    ``max_length``   most tokens of a text; what is longer is cut, and counted in ``truncation``
-    ``device``       a GPU where there is one
-    ``dtype``        fp16 on a GPU, which tells more vectors apart than bf16, else fp32; vectors themselves are fp32
-    ``budget``       how many tokens (on the grid, with padding) are computed at a time
-    ``name``         a name for the weights, by which vectors are kept
-    ===============  ===================================================================================================
+    ===================  ===============================================================================================
+    ``pooling``          ``mean`` over all tokens, ``[CLS]`` and ``[SEP]`` among them, or the ``first``
+    ``max_length``       most tokens of a text; what is longer is cut, and counted in ``truncation``
+    ``query_prompt``     what stands before each query
+    ``document_prompt``  what stands before each document
+    ``device``           a GPU where there is one
+    ``dtype``            fp16 on a GPU, which tells more vectors apart than bf16, else fp32; vectors themselves are fp32
+    ``budget``           how many tokens (on the grid, with padding) are computed at a time
+    ``name``             a name for what makes a document's vector, by which vectors are kept
+    ===================  ===============================================================================================
     """
 
     def __init__(
@@ -68,6 +75,8 @@ class BiEncoder:
         *,
         pooling: Pooling = "mean",
         max_length: int = DEFAULT_LENGTH,
+        query_prompt: str = "",
+        document_prompt: str = "",
         device: str | None = None,
         dtype: torch.dtype | Precision | None = None,
         budget: int | None = None,
@@ -81,6 +90,9 @@ class BiEncoder:
         self.tokenizer = tokenizer
         self.pooling = pooling
         self.template = Template("single", max_length)
+        self.query_prompt, self.document_prompt = query_prompt, document_prompt
+        for prompt in filter(None, (query_prompt, document_prompt)):
+            self._check_room(prompt)
         self.truncation = TruncationReport()
         self.budget = budget or (GPU_BUDGET if on_gpu else CPU_BUDGET)
         self.name = name
@@ -93,19 +105,25 @@ class BiEncoder:
         folder: str | Path,
         *,
         max_length: int | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
         device: str | None = None,
         dtype: torch.dtype | Precision | None = None,
         budget: int | None = None,
     ) -> BiEncoder:
         """The bi-encoder of a folder, of a package or on the hub (``checkpoints/names.py``).
 
-        Pooling and length are the folder's own, where it says so; a bare encoder's vectors are means.
+        Pooling, length and prompts are the folder's own, where it says so; a bare encoder's vectors are means. Prompts
+        are given for a folder that records none, or as ``""`` to have none.
         """
         folder = find_model(folder)
         if not has_vectors(folder):
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
         encoder, _, tokenizer = load_encoder(folder)
-        pooling = _read_pooling(folder)
+        of_queries, of_documents = _read_prompts(folder)
+        query_prompt = of_queries if query_prompt is None else query_prompt
+        document_prompt = of_documents if document_prompt is None else document_prompt
+        pooling = _read_pooling(folder, prompted=bool(query_prompt or document_prompt))
         known = encoder.config.max_position_embeddings
         length = min(max_length or _read_length(folder) or tokenizer.max_length or DEFAULT_LENGTH, known)
         return cls(
@@ -113,10 +131,13 @@ class BiEncoder:
             tokenizer,
             pooling=pooling,
             max_length=length,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
             device=device,
             dtype=dtype,
             budget=budget,
-            name=digest([encoder_digest(folder), pooling, length]),
+            # The name of a model without a prompt is what it was before there were prompts.
+            name=digest([encoder_digest(folder), pooling, length, *filter(None, [document_prompt])]),
         )
 
     @property
@@ -124,23 +145,54 @@ class BiEncoder:
         """H, the length of a vector's list of numbers."""
         return self.encoder.config.hidden_size
 
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        """The vectors (N, H) of texts, each of length 1."""
-        parts = [np.zeros((0, self.width), np.float32)]
-        for begin in range(0, len(texts), TEXTS_AT_A_TIME):
-            parts.append(self.encode_pieces(self.tokenizer.encode(texts[begin : begin + TEXTS_AT_A_TIME])))
-        return np.concatenate(parts)
+    def encode_queries(self, texts: Sequence[str]) -> Vectors:
+        """The vectors (N, H) of queries, each of length 1."""
+        return self._encode(self.query_prompt, texts)
+
+    def encode_documents(self, texts: Sequence[str]) -> Vectors:
+        """The vectors (N, H) of documents, each of length 1."""
+        return self._encode(self.document_prompt, texts)
 
     def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
         """The vectors of documents that are tokenised already, by number."""
+        front = self._front
+        if front is None:
+            raise RankwellError(f"after the prompt {self.document_prompt!r} texts have other tokens than alone")
         found = np.empty((len(numbers), self.width), np.float32)
         for begin, end in row_blocks(source.lengths(numbers), PIECES_AT_A_TIME, TEXTS_AT_A_TIME):
-            found[begin:end] = self.encode_pieces(source.at(numbers[begin:end]))
+            pieces = source.at(numbers[begin:end])
+            found[begin:end] = self._encode_pieces(pieces.after(front) if self.document_prompt else pieces)
         return found
 
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether documents may be tokenised before their prompt is known. RoBERTa's may not: its first word differs
+        from those after a space.
+        """
+        return self._front is not None
+
+    @cached_property
+    def _front(self) -> Pieces | None:
+        """The pieces of the documents' prompt, None where what follows has others than alone."""
+        prompt = self.document_prompt
+        # A space at the end belongs to the word after it, where it belongs to any.
+        whole, front, word = (self.tokenizer.encode([text]) for text in (f"{prompt}a", prompt.rstrip(), "a"))
+        return front if np.array_equal(whole.ids, word.after(front).ids) else None
+
+    def _check_room(self, prompt: str) -> None:
+        pieces, most = len(self.tokenizer.encode([prompt]).ids), self.template.max_length
+        if pieces + 2 >= most:  # with [CLS] and [SEP]
+            raise RankwellError(f"the prompt {prompt!r} has {pieces} pieces: no room is left in a length of {most}")
+
+    def _encode(self, prompt: str, texts: Sequence[str]) -> Vectors:
+        parts = [np.zeros((0, self.width), np.float32)]
+        for begin in range(0, len(texts), TEXTS_AT_A_TIME):
+            some = [prompt + text for text in texts[begin : begin + TEXTS_AT_A_TIME]]
+            parts.append(self._encode_pieces(self.tokenizer.encode(some)))
+        return np.concatenate(parts)
+
     @torch.inference_mode()
-    def encode_pieces(self, pieces: Pieces) -> Vectors:
-        """The vectors of tokenised texts."""
+    def _encode_pieces(self, pieces: Pieces) -> Vectors:
         segments = self.encoder.config.type_vocab_size
         fields = {"query": pieces}
         sequences = lay_out_pairs(self.template, self.tokenizer.special, fields, self.truncation, segments=segments)
@@ -189,7 +241,21 @@ def has_vectors(folder: Path) -> bool:
     return not is_cross_encoder(folder) or (own.is_file() and bool(read_object(own).get("similarity")))
 
 
-def _read_pooling(folder: Path) -> Pooling:
+def _read_prompts(folder: Path) -> tuple[str, str]:
+    """What stands before queries and before documents, as sentence-transformers records it.
+
+    Its ``default_prompt_name`` is for texts that are said to be neither.
+    """
+    path = folder / "config_sentence_transformers.json"
+    found = read_object(path).get("prompts") if path.is_file() else None
+    prompts = {} if found is None else found
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise InputError(path, None, 'prompts: expected an object of texts, such as {"query": "query: "}')
+    known = {name: text for name, text in prompts.items() if text is not None}
+    return known.get("query", ""), next((known[name] for name in DOCUMENT_PROMPTS if name in known), "")
+
+
+def _read_pooling(folder: Path, *, prompted: bool) -> Pooling:
     """How the folder's vectors are made of its tokens' states."""
     path = folder / "1_Pooling" / "config.json"
     modules = _read_modules(folder)
@@ -199,7 +265,12 @@ def _read_pooling(folder: Path) -> Pooling:
         return "mean"
     if not path.is_file():
         raise InputError(path, None, "missing, and it says how vectors are made")
-    ways = {name: value for name, value in read_object(path).items() if name.startswith("pooling_mode")}
+    settings = read_object(path)
+    if prompted and settings.get("include_prompt") is False:
+        raise InputError(
+            path, None, "include_prompt is false: vectors leave the prompt out; expected all tokens in them"
+        )
+    ways = {name: value for name, value in settings.items() if name.startswith("pooling_mode")}
     if ways.get("pooling_mode") in ("mean", "cls"):  # as the newest versions write it
         return "mean" if ways["pooling_mode"] == "mean" else "first"
     chosen = [name for name, value in ways.items() if value is True]

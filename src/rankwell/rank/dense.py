@@ -60,10 +60,15 @@ class PassageVectors:
         """Those that are kept beside the store's texts, or else made now and kept there."""
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
-            tokens = StoredTokens.open(store, encoder.tokenizer)
+            tokens = StoredTokens.open(store, encoder.tokenizer) if encoder.takes_tokens else None
 
             def work(items: range, file: IO[bytes]) -> None:
-                file.write(encoder.encode_tokens(tokens, np.arange(items.start, items.stop)).astype(np.float16).data)
+                numbers = np.arange(items.start, items.stop)
+                if tokens is not None:
+                    vectors = encoder.encode_tokens(tokens, numbers)
+                else:
+                    vectors = encoder.encode_documents(store.texts_at(numbers))
+                file.write(vectors.astype(np.float16).data)
 
             map_shards(shards, work, description="computing vectors")
         return cls(store, shards, encoder.width)
@@ -186,7 +191,7 @@ class DenseRanker:
         docids = list(dict.fromkeys(chain.from_iterable(ranking.docids for ranking in head.values())))
         documents = self._documents(docids, texts)
         row_of = {docid: row for row, docid in enumerate(docids)}
-        asked = self.encoder.encode([by_qid[qid] for qid in head])
+        asked = self.encoder.encode_queries([by_qid[qid] for qid in head])
         rankings = {}
         for query, (qid, ranking) in zip(asked, head.items(), strict=True):
             own = documents[[row_of[docid] for docid in ranking.docids]]
@@ -197,7 +202,7 @@ class DenseRanker:
         """The ``k`` nearest documents of each query among all; their vectors are made where they are not kept."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
-        asked = self.encoder.encode([query.text for query in queries])
+        asked = self.encoder.encode_queries([query.text for query in queries])
         rankings: dict[str, Ranking] = {}
         deep = max(k, DEEP) + TIES
         found = [
@@ -224,7 +229,7 @@ class DenseRanker:
         stores = stores_of(texts) if self.encoder.name else []
         pays = len(docids) >= WORTH_KEEPING * sum(map(len, stores)) and all(map(is_writable, stores))
         if not stores or not (pays or all(map(self._has_vectors, stores))):
-            return self.encoder.encode(texts.texts(docids))
+            return self.encoder.encode_documents(texts.texts(docids))
         found = np.empty((len(docids), self.encoder.width), np.float16)
         missing = np.ones(len(docids), np.bool_)
         for store in stores:

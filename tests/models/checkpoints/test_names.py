@@ -76,10 +76,12 @@ class TestTheHub:
         assert asked["name"] == "owner/some-model_1.5"
         names = ["model.safetensors", "config.json", "vocab.txt", "pytorch_model.bin", "onnx/model.json", "train.py"]
         names += ["1_Pooling/config.json", "2_Dense/model.safetensors", "checkpoint-100/model.safetensors"]
+        names += ["config_sentence_transformers.json"]
         kept = hub.utils.filter_repo_objects(
             names, allow_patterns=asked["allow_patterns"], ignore_patterns=asked["ignore_patterns"]
         )
-        assert list(kept) == ["model.safetensors", "config.json", "vocab.txt", "1_Pooling/config.json"]
+        bi_encoder = ["1_Pooling/config.json", "config_sentence_transformers.json"]
+        assert list(kept) == ["model.safetensors", "config.json", "vocab.txt", *bi_encoder]
 
     def test_offline(self, hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)

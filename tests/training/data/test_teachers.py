@@ -66,10 +66,10 @@ def test_a_list_of_equal_scores_says_nothing() -> None:
 def test_a_bi_encoder_teaches_its_cosines(store: DocumentStore, tiny_bi_encoder: Path) -> None:
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
     vectors = PassageVectors.open(store, encoder)
-    teacher = BiEncoderTeacher(encoder.encode(QUERIES), vectors, torch.device("cpu"))
+    teacher = BiEncoderTeacher(encoder.encode_queries(QUERIES), vectors, torch.device("cpu"))
     documents = np.array([[4, 0], [1, 1], [2, 3]])
     rows = np.array([1, 0, 1])
-    cosines = encoder.encode(QUERIES) @ encoder.encode(TEXTS).T
+    cosines = encoder.encode_queries(QUERIES) @ encoder.encode_documents(TEXTS).T
     np.testing.assert_allclose(teacher.scores(rows, documents), cosines[rows[:, None], documents], atol=1e-3)
     np.testing.assert_array_equal(teacher.nearest(2), np.argsort(-cosines, axis=1)[:, :2])
 

@@ -16,6 +16,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
@@ -26,9 +27,17 @@ from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoi
 from rankwell.models.encoder import Encoder
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Candidates, Names
+from rankwell.training.data.teachers import BiEncoderTeacher
 from rankwell.training.recipe import Recipe, build_recipe
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stages.distillation import Asked, Lessons, keep_below_relevant, merge, standard_scores
+from rankwell.training.stages.distillation import (
+    Asked,
+    Lessons,
+    keep_below_relevant,
+    load_teachers,
+    merge,
+    standard_scores,
+)
 from rankwell.training.stages.kinds import STAGES
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
@@ -106,7 +115,7 @@ def agreement(model: Path, teacher: Path, work: Any) -> float:
     store, dev = work.data.collection.store, work.data.dev
     texts = [document.contents for document in store]
     encoder = BiEncoder.from_pretrained(teacher, device="cpu")
-    cosines = encoder.encode([query.text for query in dev.queries]) @ encoder.encode(texts).T
+    cosines = encoder.encode_queries([query.text for query in dev.queries]) @ encoder.encode_documents(texts).T
     ranker = Ranker.from_pretrained(model, engine={"device": "cpu"})
     scores = ranker.predict([(query.text, text) for query in dev.queries for text in texts])
     rows = zip(scores.reshape(cosines.shape), cosines, strict=True)
@@ -154,6 +163,26 @@ def test_a_killed_distillation_goes_on_to_the_same_weights(
     assert all(np.array_equal(one[name], two[name]) for name in one)
 
 
+def test_a_teacher_is_asked_with_its_prompt_and_what_is_kept_knows_it(tmp_path: Path, teacher: Path) -> None:
+    folder = shutil.copytree(teacher, tmp_path / "teacher")
+    store = DocumentStore.build([Document("d1", "the bees keep warm"), Document("d2", "honey")], tmp_path / "store")
+    work: Any = SimpleNamespace(device="cpu", data=SimpleNamespace(collection=SimpleNamespace(store=store)))
+    texts, names = ["how do bees keep warm", "honey"], set()
+    plain = BiEncoder.from_pretrained(teacher, device="cpu")
+    for prompt in ("", "query: ", "what is "):
+        (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": prompt}}))
+        for _ in range(2):  # computed, and kept
+            (found,) = load_teachers(work, [str(folder)], texts, None)
+            assert isinstance(found, BiEncoderTeacher)
+            expected = plain.encode_queries([prompt + text for text in texts])
+            np.testing.assert_allclose(found.queries, expected, atol=1e-6)
+        names.add(found.name)
+    assert len(names) == len(list(store.folder.glob("asked-*"))) == 3
+    assert [path.name for path in store.folder.glob("vectors-*")] == [f"vectors-{plain.name}"]
+    assert (store.folder / f"asked-{digest([plain.name, texts])}").is_dir()
+    assert f"vectors-{plain.name}" in names
+
+
 def test_an_average_is_the_mean_of_the_weights(done: Trained, place: Path) -> None:
     first, second, mean = (
         load_file(stage_folder(place / "out", name) / "model" / "model.safetensors")
@@ -194,7 +223,8 @@ def test_a_filter_drops_what_its_teacher_prefers_to_the_relevant(data: Path, pla
     for query in whole.queries[:12]:
         docids = list(whole.run[query.qid].docids)
         (gold,) = whole.qrels[query.qid]
-        scores = dict(zip(docids, encoder.encode(store.texts(docids)) @ encoder.encode([query.text])[0], strict=True))
+        cosines = encoder.encode_documents(store.texts(docids)) @ encoder.encode_queries([query.text])[0]
+        scores = dict(zip(docids, cosines, strict=True))
         expected = {docid for docid, score in scores.items() if score <= scores[gold]}
         if expected == {gold}:
             expected.add(min(scores, key=lambda docid: scores[docid]))

@@ -41,10 +41,12 @@ class Teacher(Protocol):
 class BiEncoderTeacher:
     """The cosine of query and document; all vectors are there already, and on a GPU they are held there."""
 
-    def __init__(self, queries: Vectors, vectors: PassageVectors, device: torch.device):
+    def __init__(self, queries: Vectors, vectors: PassageVectors, device: torch.device, prompt: str = ""):
         self.queries = queries
         self.vectors = vectors
         self.device = device
+        self.name = vectors.folder.name + prompt
+        """Of what says which documents are near: the documents' vectors, and the ``prompt`` of the queries."""
         self._on_device: tuple[Tensor, Tensor] | None = None
 
     def scores(self, queries: Rows, documents: Rows) -> Scores:

@@ -114,13 +114,14 @@ def load_teachers(work: Work, names: Sequence[str], texts: Sequence[str], max_le
             teachers.append(CrossEncoderTeacher(one.load_ranker(work.device), texts, store))
             continue
         encoder = one.load_encoder(work.device, max_length)
-        place = store.folder / f"asked-{digest([encoder.name, list(texts)])}"
+        place = store.folder / f"asked-{digest([encoder.name, [encoder.query_prompt + text for text in texts]])}"
         if not place.is_dir():
-            vectors = encoder.encode(texts)
+            vectors = encoder.encode_queries(texts)
             _keep(place, {"vectors": vectors.reshape(-1)})
         else:
             vectors = map_array(place / "vectors.npy", np.float32).reshape(-1, encoder.width)
-        teachers.append(BiEncoderTeacher(np.array(vectors), PassageVectors.open(store, encoder), encoder.device))
+        documents = PassageVectors.open(store, encoder)
+        teachers.append(BiEncoderTeacher(np.array(vectors), documents, encoder.device, encoder.query_prompt))
     return teachers
 
 
@@ -192,7 +193,7 @@ def _kept_candidates(work: Work, options: DistilOptions, asked: Asked, teachers:
     """
     settings = {name: getattr(options, name) for name in ("depth", "dense", "search", "teachers", "teacher_length")}
     first = [work.recipe.first_stage.model_dump(mode="json"), work.data.train.digest]
-    encoders = [one.vectors.folder.name for one in teachers if isinstance(one, BiEncoderTeacher)]
+    encoders = [one.name for one in teachers if isinstance(one, BiEncoderTeacher)]
     name = digest([asked.digest, settings, first, encoders])
     place = work.data.collection.store.folder / f"candidates-{name}"
     if not place.is_dir():
