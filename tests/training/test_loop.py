@@ -17,7 +17,7 @@ from torch import nn
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.templates import Template
 from rankwell.training.data.lists import Lists, TrainingSet
-from rankwell.training.loop import LoopOptions, train
+from rankwell.training.loop import LoopOptions, start_processes, train
 from rankwell.training.losses import make_loss
 from rankwell.training.optimiser import OptimiserOptions
 from rankwell.training.tasks.ranking import RankingTask
@@ -218,7 +218,9 @@ def test_killed_again_and_again_it_ends_with_the_same_weights_bit_for_bit(tmp_pa
 def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path, template: Template) -> None:
     script = write_script(tmp_path, RUN + 'run({folder!r} + "/two", 0.0, 3)\n')
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", script]
-    subprocess.run(launch, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     model = make_model()
     changes = {"epochs": 3, "save_every": 3, "log_every": 4, "running_mean": 0.9}
     train(model, make_task(template, max_pairs=20), options(**changes), tmp_path / "one", save=saver(model))
@@ -226,3 +228,10 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path, template: Temp
     assert len(curves[0]) > 3
     np.testing.assert_allclose(curves[0], curves[1], rtol=1e-4)
     assert_alike(*(load_file(tmp_path / name / "model" / "weights.safetensors") for name in ("one", "two")))
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(RankwellError, match="2 processes were started on this machine, where torch sees 1 GPUs: start"):
+        start_processes("cuda")

@@ -8,6 +8,7 @@ weights it would have had (bit for bit on a CPU), and several processes see the 
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import time
 import warnings
@@ -367,6 +368,11 @@ def start_processes(device: str | None) -> Any:
     except ImportError:
         raise MissingExtraError("accelerate", "train", "training") from None
     chosen = chosen_device(device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if chosen.type == "cuda" and here > (gpus := torch.cuda.device_count()):
+        # Else NCCL, which wants a GPU for each, ends it some steps later with a page of its own.
+        start = f"start {gpus}, or train on the CPU (--device cpu)"
+        raise RankwellError(f"{here} processes were started on this machine, where torch sees {gpus} GPUs: {start}")
     state = PartialState(cpu=chosen.type == "cpu")
     if state.num_processes == 1:
         state.device = chosen
