@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ import pytest
 from rankwell.evaluation import MEASURES
 
 ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+MODULES = [path for path in sorted(SOURCE.rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -25,6 +29,12 @@ def test_the_examples_print_what_the_page_says(page: Path, tmp_path: Path) -> No
     done = subprocess.run([sys.executable, "-m", "doctest", str(examples)], capture_output=True, text=True, check=False)
     assert done.stdout == ""
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_the_examples_of_the_code_print_what_it_says(path: Path) -> None:
+    name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    assert doctest.testmod(import_module(name)).failed == 0
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -51,7 +51,8 @@ def test_training_prints_stages_table_and_model(user: User) -> None:
     assert "stage 1 of 2, warm: running\nstage 2 of 2, fit: running\n" in done.output
     assert "first stage" in done.output
     assert "0.7500" in done.output
-    assert done.output.endswith("model: out/model\n")
+    told = "model: out/model\ncandidates as above: rankwell search INDEX QUERIES --k1 0.9 --b 0.4 --k 12 --out RUN\n"
+    assert done.output.endswith(told)
     again = user.train("--set", "data=data", "--resume")
     assert "stage 2 of 2, fit: done before" in again.output
     assert user.toys.calls == ["01-warm", "02-fit"]

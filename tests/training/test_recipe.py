@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,6 +15,7 @@ from rankwell.training.option_tables import option_rows, option_tables
 from rankwell.training.options import STAGE_OPTIONS
 from rankwell.training.recipe import (
     DataOptions,
+    FirstStageOptions,
     ModelOptions,
     Recipe,
     build_recipe,
@@ -240,3 +242,13 @@ def test_value_at_names_a_path_that_is_not_there(recipe_file: Path) -> None:
 def test_a_recipe_is_plain_data_too() -> None:
     recipe = build_recipe(yaml.safe_load(MINIMAL), STAGE_OPTIONS, "/x/r.yaml", [parse_setting("seed=3")])
     assert (recipe.seed, recipe.data.folder) == (3, "/x/here")
+
+
+def test_candidates_are_told_as_options_of_search() -> None:
+    def told(**options: Any) -> str | None:
+        return FirstStageOptions(**options).search_options()
+
+    assert told(b=0.9) == "--k1 0.9 --b 0.9 --k 100"
+    assert told(k2=8.0, hybrid=0.7, depth=50) == "--k1 0.9 --b 0.4 --k2 8.0 --hybrid 0.7 --k 50"
+    assert told(hybrid=1.0, encoder="owner/name") == "--k1 0.9 --b 0.4 --hybrid 1.0 --encoder owner/name --k 100"
+    assert told(train_run="mine.run") is None

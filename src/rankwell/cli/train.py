@@ -71,7 +71,10 @@ def train(
     say(f"\n{as_text(trained.table)}")
     if trained.model is not None:
         say(f"\nmodel: {trained.model}")
-    if trained.work.done and (found := trained.work.done[-1].produced.first_stage):
-        say(f"\nindex: {found / 'index'}, tuned: {found / 'bm25.json'}")
+    learned = [done.produced.first_stage for done in trained.work.done if done.produced.first_stage]
+    if learned:
+        say(f"\nindex: {learned[-1] / 'index'}, tuned: {learned[-1] / 'bm25.json'}")
+    elif trained.last is not None and (found := chosen.first_stage.search_options()):
+        say(f"candidates as above: rankwell search INDEX QUERIES {found} --out RUN")
     if trained.work.done and (told := trained.work.done[-1].produced.figures.get(RERANK)):
         say(f"re-rank with it as above: rankwell rerank RUN --queries Q --collection C --model {trained.model} {told}")

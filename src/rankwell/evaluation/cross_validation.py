@@ -39,7 +39,7 @@ def check_folds(queries: int, folds: int) -> None:
 def cross_validate(values: NDArray[np.float64], *, folds: int = 5, seed: int = 0) -> CrossValidation:
     """Choose among settings given ``values (settings, queries)``; equal means go to the earlier setting.
 
-    >>> found = cross_validate(np.array([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 1.0, 1.0]]), folds=2)
+    >>> found = cross_validate(np.array([[0, 1, 0, 0, 0, 0], [1, 0, 1, 1, 1, 0.5]]), folds=2)
     >>> found.best, found.mean
     (1, 0.75)
     """

@@ -70,6 +70,19 @@ class FirstStageOptions(Options):
     train_run: str | None = Field(default=None, description="A run of the training queries, used instead of BM25.")
     dev_run: str | None = Field(default=None, description="A run of the dev queries, used instead of BM25.")
 
+    def search_options(self) -> str | None:
+        """What ``rankwell search`` is told to find such candidates; None where they were given.
+
+        >>> FirstStageOptions(b=0.9, hybrid=0.7).search_options()
+        '--k1 0.9 --b 0.9 --hybrid 0.7 --k 100'
+        """
+        if self.train_run is not None or self.dev_run is not None:
+            return None
+        told: dict[str, float | str | None] = {"k1": self.k1, "b": self.b, "k2": self.k2, "hybrid": self.hybrid}
+        if self.hybrid is not None and self.encoder != DEFAULT:
+            told["encoder"] = self.encoder
+        return " ".join(f"--{name} {value}" for name, value in (told | {"k": self.depth}).items() if value is not None)
+
 
 class ModelOptions(Options):
     """What is trained, and what it reads."""

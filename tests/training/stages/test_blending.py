@@ -22,7 +22,7 @@ from rankwell.training.recipe import Recipe, build_recipe, parse_setting
 from rankwell.training.results import rerank_dev
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import Produced
-from rankwell.training.stages.blending import RERANK, measure_blend
+from rankwell.training.stages.blending import RERANK, measure_blend, rerank_options
 from rankwell.training.stages.kinds import STAGES
 
 RECIPE = {
@@ -127,6 +127,20 @@ def test_the_blend_is_told_as_options_of_rerank(
     found = read_run(tmp_path / "out.run")
     for qid, ranking in fuse([ranked, similar, first], best).items():
         assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ((0.5, 0.3, 0.2), "--depth 6 --blend 0.3 --fuse 0.2 --encoder mine --normalise z-score"),
+        ((0.5, 0.5, 0.0), "--depth 6 --blend 0.5 --encoder mine --normalise z-score"),
+        ((0.7, 0.0, 0.3), "--depth 6 --fuse 0.3 --normalise z-score"),
+        ((0.6, 0.4), "--depth 6 --blend 0.4 --encoder mine --normalise z-score"),
+        ((1.0, 0.0, 0.0), "--depth 6"),
+    ],
+)
+def test_what_has_no_share_is_not_told(shares: tuple[float, ...], told: str) -> None:
+    assert rerank_options(6, Fusion("linear", shares, "z-score"), "mine") == told
 
 
 def test_other_queries_have_the_best_shares_of_dev(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:

@@ -74,11 +74,13 @@ def blend(work: Work, options: BlendOptions, folder: Path) -> Produced:
     if not (folder / "model").is_dir():
         own = read_ranker_config(work.model)
         if own is not None:
-            told = {"blend": f"{tuning.best} of {', '.join(runs)} ({options.encoder})"}
-            own = own.model_copy(update={"history": work.history, "figures": told})
+            blended = {"blend": f"{tuning.best} of {', '.join(runs)} ({options.encoder})"}
+            own = own.model_copy(update={"history": work.history, "figures": blended})
         link_model(work.model, folder / "model", own)
     figures = {**shares, f"{measure}, cross-validated": tuning.found.mean}
-    return Produced(folder / "model", figures={**figures, RERANK: _rerank_options(work, options, tuning.best)})
+    encoder = work.recipe.model.start if options.encoder == START else options.encoder
+    told = rerank_options(work.recipe.evaluate.depth, tuning.best, encoder)
+    return Produced(folder / "model", figures={**figures, RERANK: told})
 
 
 def measure_blend(work: Work, produced: Produced) -> Run:
@@ -115,13 +117,17 @@ def _encoder_folder(work: Work, options: BlendOptions) -> Path:
     return find_model(work.recipe.model.start if options.encoder == START else options.encoder)
 
 
-def _rerank_options(work: Work, options: BlendOptions, best: Fusion) -> str:
-    """What ``rankwell rerank`` is told to blend alike."""
-    name = work.recipe.model.start if options.encoder == START else options.encoder
-    told = [f"--depth {work.recipe.evaluate.depth}", f"--blend {best.weights[1]:g}"]
-    told += [f"--fuse {best.weights[2]:g}"] if options.first_stage else []
-    told += [f"--encoder {name}"] if name != BACKBONE else []
-    return " ".join([*told, f"--normalise {options.normalise}"])
+def rerank_options(depth: int, best: Fusion, encoder: str) -> str:
+    """What ``rankwell rerank`` is told to blend alike; a bi-encoder without a share is not even opened.
+
+    >>> rerank_options(100, Fusion("linear", (0.7, 0.0, 0.3), "z-score"), BACKBONE)
+    '--depth 100 --fuse 0.3 --normalise z-score'
+    """
+    _, similarity, *first = best.weights
+    told = [f"--blend {similarity:g}"] if similarity else []
+    told += [f"--fuse {first[0]:g}"] if any(first) else []
+    told += [f"--encoder {encoder}"] if similarity and encoder != BACKBONE else []
+    return " ".join([f"--depth {depth}", *told, *([f"--normalise {best.normalise}"] if told else [])])
 
 
 def _record(tuning: FusionTuning, shares: dict[str, float], options: BlendOptions, tuned_on: str) -> dict[str, object]:
