@@ -28,7 +28,9 @@ from rankwell.models.largest import largest
 from rankwell.rank.fusion import Fusion, fuse, interpolation
 from rankwell.rank.pipeline import Stage, State, check_texts
 from rankwell.rank.texts import Texts, is_writable, stores_of
+from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.numbering import NumberedRun, Numbering
 
 SHARD_SIZE = 1 << 14
 WORTH_KEEPING = 0.5
@@ -200,20 +202,24 @@ class DenseRanker:
 
     def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
         """The ``k`` nearest documents of each query among all; their vectors are made where they are not kept."""
+        return Run(self.find(queries, texts, k), name="dense")
+
+    def find(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> NumberedRun:
+        """The same run for those who do not want the ids of all that is found."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
         asked = self.encoder.encode_queries([query.text for query in queries])
-        rankings: dict[str, Ranking] = {}
+        documents = texts.documents if isinstance(texts, Index) else Numbering([texts])
         deep = max(k, DEEP) + TIES
-        found = [
-            (store, *search_vectors(asked, self.vectors(store).blocks(), deep, device=self.encoder.device))
-            for store in stores_of(texts)
-        ]
-        for row, query in enumerate(queries):
-            docids = [store.docids.strings(numbers[row].tolist()) for store, numbers, _ in found]
-            scores = np.concatenate([own[row] for _, _, own in found])
-            rankings[query.qid] = Ranking.of(chain.from_iterable(docids), scores).head(k)
-        return Run(rankings, name="dense")
+        parts = []
+        for store in documents.stores:
+            numbers, scores = search_vectors(asked, self.vectors(store).blocks(), deep, device=self.encoder.device)
+            if (wrong := np.isnan(scores)).any():
+                raise RankwellError(f"document {store.docids.strings(numbers[wrong][:1])[0]} has the score NaN")
+            # Adding 0 turns -0.0 into 0.0, so that equal scores are also equal bits.
+            parts.append(Hits(numbers, scores + np.float32(0)))
+        hits = documents.join(parts, k, ordered=False)
+        return NumberedRun([(queries, hits)], documents, name="dense")
 
     def vectors(self, store: DocumentStore) -> PassageVectors:
         """The vectors of a store's documents."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import count, product
 from typing import Literal
 
 import numpy as np
@@ -21,12 +21,16 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.registry import Registry
-from rankwell.corpus.records import Qrels, Ranking, Run
+from rankwell.corpus.records import Qrels, Ranking, Run, Scores
 from rankwell.evaluation.cross_validation import CrossValidation, cross_validate
 from rankwell.evaluation.judged import judge
 from rankwell.evaluation.notation import parse_measure
+from rankwell.retrieve.numbering import NumberedRun, Numbering
 
 Table = NDArray[np.float64]
+Places = NDArray[np.int64]
+Names = Callable[[Places], list[str]]
+"""The ids of the documents in some columns of a table."""
 
 NORMALISATIONS: Registry[Callable[[Table], Table]] = Registry("normalisation")
 FUSIONS: Registry[Callable[[Candidates, Fusion], Table]] = Registry("fusion")
@@ -36,7 +40,7 @@ FUSIONS: Registry[Callable[[Candidates, Fusion], Table]] = Registry("fusion")
 class Candidates:
     """One query's documents: ``scores`` and ``ranks`` (from 1) are (runs, documents), NaN where a run lacks one."""
 
-    docids: tuple[str, ...]
+    docids: Names
     scores: Table
     ranks: Table
     _parts: dict[tuple[str, str, float], Table] = field(default_factory=dict)
@@ -138,11 +142,13 @@ def _min_max(scores: Table) -> Table:
 @NORMALISATIONS.register("z-score")
 def _z_score(scores: Table) -> Table:
     """Mean 0 and standard deviation 1 within each run; where all scores are equal, 0."""
+    found = ~np.isnan(scores)
+    count = np.count_nonzero(found, axis=1, keepdims=True)
     # Measured from the highest, equal scores are exactly 0; their mean could miss them by a rounding.
-    moved = scores - np.nanmax(scores, axis=1, keepdims=True)
-    deviation = np.nanstd(moved, axis=1, keepdims=True)
-    normal: Table = (moved - np.nanmean(moved, axis=1, keepdims=True)) / np.where(deviation > 0, deviation, 1.0)
-    return normal
+    moved = np.where(found, scores - np.nanmax(scores, axis=1, keepdims=True), 0.0)
+    apart = np.where(found, moved - moved.sum(axis=1, keepdims=True) / count, 0.0)
+    deviation = np.sqrt((apart * apart).sum(axis=1, keepdims=True) / count)
+    return np.where(found, apart / np.where(deviation > 0, deviation, 1.0), np.nan)
 
 
 @FUSIONS.register("linear")
@@ -178,7 +184,8 @@ def fuse(runs: Sequence[Run], fusion: Fusion | None = None, *, depth: int | None
     [('b', 0.8999999761581421), ('a', 0.5), ('c', 0.0)]
     """
     chosen = fusion or Fusion()
-    found = ((qid, _fuse_query(_align(runs, qid), chosen, depth)) for qid in _all_queries(runs))
+    align = _Alignment(runs)
+    found = ((qid, _fuse_query(align(qid), chosen, depth)) for qid in _all_queries(runs))
     return Run({qid: ranking for qid, ranking in found if len(ranking)}, name=name)
 
 
@@ -186,19 +193,74 @@ def _all_queries(runs: Sequence[Run]) -> list[str]:
     return list(dict.fromkeys(qid for run in runs for qid in run))
 
 
-def _align(runs: Sequence[Run], qid: str) -> Candidates:
-    """The documents of a query, those of the first run first. A run without the query has a row of zeros."""
-    found = [run.get(qid, _NOTHING) for run in runs]
-    places = {docid: i for i, docid in enumerate(dict.fromkeys(d for ranking in found for d in ranking.docids))}
-    scores = np.full((len(runs), len(places)), np.nan)
-    ranks = scores.copy()
-    for row, ranking in enumerate(found):
-        columns = [places[docid] for docid in ranking.docids]
-        scores[row, columns] = ranking.scores
-        ranks[row, columns] = np.arange(1, len(columns) + 1)
-        if not columns:
-            scores[row] = 0.0
-    return Candidates(tuple(places), scores, ranks)
+class _Alignment:
+    """Brings a query's documents of several runs together, those of the first run first.
+
+    Runs have a row each, documents a column. Where all runs are over one index, documents are known by their numbers
+    there, and only those that are kept get an id.
+    """
+
+    def __init__(self, runs: Sequence[Run]):
+        numbered = [run for run in runs if isinstance(run, NumberedRun)]
+        alike = len(numbered) == len(runs) and len({id(run.documents) for run in numbered}) == 1
+        self._runs = runs
+        self._numbered = numbered if alike else []
+        self._column = np.full(len(numbered[0].documents) if alike else 0, -1, np.int64)
+
+    def __call__(self, qid: str) -> Candidates:
+        """The candidates of a query. A run without the query has a row of zeros."""
+        docids, found = self._by_number(qid) if self._numbered else self._by_id(qid)
+        scores = np.full((len(found), max(int(columns.max(initial=-1)) for columns, _ in found) + 1), np.nan)
+        ranks = scores.copy()
+        for row, (columns, own) in enumerate(found):
+            scores[row, columns] = own
+            ranks[row, columns] = np.arange(1, len(columns) + 1)
+            if not len(columns):
+                scores[row] = 0.0
+        return Candidates(docids, scores, ranks)
+
+    def _by_id(self, qid: str) -> tuple[Names, list[tuple[Places, Scores]]]:
+        """What names a query's documents, and each run's columns and scores."""
+        rankings = [run.get(qid, _NOTHING) for run in self._runs]
+        begins = np.cumsum([0, *map(len, rankings)]).tolist()
+        # A document is known by its first place in the rankings put end to end, and then by its turn among those.
+        first: dict[str, int] = {}
+        places = [
+            np.fromiter(map(first.setdefault, ranking.docids, count(begin)), np.int64, len(ranking))
+            for ranking, begin in zip(rankings, begins, strict=False)
+        ]
+        is_first = np.zeros(begins[-1], np.int64)
+        is_first[np.concatenate(places)] = 1
+        turns, names = np.cumsum(is_first) - 1, list(first)
+        found = [(turns[own], ranking.scores) for own, ranking in zip(places, rankings, strict=True)]
+        return lambda chosen: [names[column] for column in chosen.tolist()], found
+
+    def _by_number(self, qid: str) -> tuple[Names, list[tuple[Places, Scores]]]:
+        """The same by the documents' numbers."""
+        found: list[tuple[Places, Scores]] = []
+        numbers = np.zeros(0, np.int64)
+        for run in self._numbered:
+            own, scores = run.numbered(qid) if qid in run else (numbers[:0], _NOTHING.scores)
+            new = own[self._column[own] < 0]
+            self._column[new] = np.arange(len(numbers), len(numbers) + len(new))
+            numbers = np.concatenate([numbers, new])
+            found.append((self._column[own], scores))
+        self._column[numbers] = -1
+        return _OnceNamed(self._numbered[0].documents, numbers), found
+
+
+class _OnceNamed:
+    """The ids of documents, each made when it is first wanted: settings that are compared want mostly the same ones."""
+
+    def __init__(self, documents: Numbering, numbers: Places):
+        self._documents, self._numbers = documents, numbers
+        self._names = np.zeros(len(numbers), object)
+
+    def __call__(self, chosen: Places) -> list[str]:
+        new = chosen[self._names[chosen] == 0]
+        self._names[new] = self._documents.docids(self._numbers[new])
+        names: list[str] = self._names[chosen].tolist()
+        return names
 
 
 def _fuse_query(candidates: Candidates, fusion: Fusion, depth: int | None) -> Ranking:
@@ -212,7 +274,8 @@ def _fuse_query(candidates: Candidates, fusion: Fusion, depth: int | None) -> Ra
         # Only what can be among the best is sorted; equal scores at the border stay in, the sort decides.
         keep &= scores >= np.partition(scores[keep], -depth)[-depth]
     chosen = np.flatnonzero(keep)
-    ranking = Ranking.of([candidates.docids[i] for i in chosen], scores[chosen])
+    chosen = chosen[np.argsort(-scores[chosen])]  # what is in order but for ties is soon sorted
+    ranking = Ranking.of(candidates.docids(chosen), scores[chosen])
     return ranking.head(depth) if depth is not None else ranking
 
 
@@ -260,9 +323,10 @@ class FusionTuning:
         # A query that is not judged belongs to no fold.
         setting_of = dict(zip(self.qids, self.found.settings.tolist(), strict=True))
         rankings: dict[str, Ranking] = {}
+        align = _Alignment(self.runs)
         for qid in _all_queries(self.runs):
             fusion = self.settings[setting_of.get(qid, self.found.best)]
-            rankings[qid] = _fuse_query(_align(self.runs, qid), fusion, None)
+            rankings[qid] = _fuse_query(align(qid), fusion, None)
         return Run({qid: ranking for qid, ranking in rankings.items() if len(ranking)}, name="held-out")
 
     @property
@@ -303,11 +367,12 @@ def tune_fusion(
     depth = parsed.cutoff if isinstance(parsed.cutoff, int) else None
     figure = parsed.function()
     values = np.zeros((len(chosen), len(judged)))
+    align = _Alignment(runs)
     # Query by query: its documents are brought together and normalised once, for all settings.
     for column, qid in enumerate(track(judged, "tuning", unit="queries")):
         if qid not in found:
             continue
-        candidates, grades = _align(runs, qid), qrels[qid]
+        candidates, grades = align(qid), qrels[qid]
         values[:, column] = [figure(judge(_fuse_query(candidates, own, depth).docids, grades)) for own in chosen]
     validated = cross_validate(values, folds=folds, seed=seed)
     return FusionTuning(str(parsed), chosen, values, validated, tuple(runs), tuple(judged))

@@ -41,7 +41,7 @@ def found_by_both(
 ) -> tuple[Run, Run]:
     """BM25's run and the bi-encoder's, deep enough to be fused."""
     deep = max(k, FOUND)
-    return index.search(queries, k=deep, **bm25), dense.search(queries, index, deep)
+    return index.find(queries, k=deep, **bm25), dense.find(queries, index, deep)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,7 @@ from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.store import RepeatedIdError, document_batches
 from rankwell.retrieve.bm25 import BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder
+from rankwell.retrieve.numbering import NumberedRun, Numbering
 from rankwell.retrieve.segment import Segment
 
 INDEX_VERSION = 1
@@ -50,7 +51,7 @@ class Index:
         self.analyzer = analyzer
         self.segments = tuple(segments)
         self.manifest = manifest
-        self._bases = np.cumsum([0, *map(len, segments)])
+        self.documents = Numbering([segment.store for segment in segments])
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Index:
@@ -123,7 +124,7 @@ class Index:
         return cls.open(folder)
 
     def __len__(self) -> int:
-        return int(self._bases[-1])
+        return len(self.documents)
 
     @property
     def terms(self) -> int:
@@ -155,24 +156,25 @@ class Index:
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """:meth:`search_batch` for queries that are analysed already."""
         parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
-        return parts[0] if len(parts) == 1 else self.join(parts, k)
+        return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
 
     def search(self, queries: Iterable[Query], *, k: int = 1000, name: str = "BM25", **options: Any) -> Run:
         """A run over ``queries``; ``options`` as for :meth:`search_batch`. A query that matches nothing has no row."""
-        queries = list(queries)
         rankings: dict[str, Ranking] = {}
-        starts = range(0, len(queries), 256)
-        for start in track(starts, "searching", unit="batches"):
-            batch = queries[start : start + 256]
-            hits = self.search_batch([query.text for query in batch], k=k, **options)
-            counts = hits.counts.tolist()
-            docids = self.docids(hits.numbers[hits.numbers >= 0])
-            begin = 0
-            for row, (query, count) in enumerate(zip(batch, counts, strict=True)):
-                if count:
-                    rankings[query.qid] = Ranking(tuple(docids[begin : begin + count]), hits.scores[row, :count].copy())
-                begin += count
+        for batch in self._search_all(list(queries), k, options):
+            rankings.update(NumberedRun([batch], self.documents, name=name))
         return Run(rankings, name=name)
+
+    def find(self, queries: Sequence[Query], *, k: int = 1000, name: str = "BM25", **options: Any) -> NumberedRun:
+        """The same run for those who do not want the ids of all that is found."""
+        return NumberedRun(self._search_all(queries, k, options), self.documents, name=name)
+
+    def _search_all(
+        self, queries: Sequence[Query], k: int, options: Mapping[str, Any]
+    ) -> Iterator[tuple[Sequence[Query], Hits]]:
+        for start in track(range(0, len(queries), 256), "searching", unit="batches"):
+            batch = queries[start : start + 256]
+            yield batch, self.search_batch([query.text for query in batch], k=k, **options)
 
     def rank(self, text: str, *, k: int = 10, **options: Any) -> Ranking:
         """The best ``k`` documents for one query."""
@@ -180,14 +182,7 @@ class Index:
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""
-        if len(self.segments) == 1:
-            return self.segments[0].store.docids.strings(numbers)
-        owners = np.searchsorted(self._bases, numbers, side="right") - 1
-        names = np.empty(len(numbers), object)
-        for s, segment in enumerate(self.segments):
-            own = np.flatnonzero(owners == s)
-            names[own] = segment.store.docids.strings(np.asarray(numbers)[own] - self._bases[s])
-        return list(names)
+        return self.documents.docids(numbers)
 
     @property
     def has_texts(self) -> bool:
@@ -209,40 +204,6 @@ class Index:
 
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)
-
-    def join(self, parts: Sequence[Hits], k: int) -> Hits:
-        """One list from the segments' lists; only scores that several segments have need the ids themselves."""
-        width = min(k, len(self))
-        bases = self._bases[: len(parts)]
-        numbers = np.concatenate(
-            [np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in zip(parts, bases, strict=True)],
-            axis=1,
-        )
-        scores = np.concatenate([part.scores for part in parts], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")
-        numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
-        self._order_ties(numbers, scores, width)
-        return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
-
-    def _order_ties(self, numbers: NDArray[np.int64], scores: NDArray[np.float32], width: int) -> None:
-        """Put equal scores in THE order, in place; each row has them by segment, and a segment's own in THE order."""
-        tied = np.zeros(scores.shape, bool)
-        tied[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)
-        owners = np.searchsorted(self._bases, numbers, side="right")
-        mixed = tied[:, 1:] & (owners[:, 1:] != owners[:, :-1])
-        if not mixed.any():
-            return
-        ties = np.cumsum(~tied.ravel()).reshape(tied.shape)  # the number of each score's run of equal ones
-        wanted = np.zeros(int(ties[-1, -1]) + 1, bool)
-        wanted[ties[:, 1:][mixed]] = True
-        if width < scores.shape[1]:
-            wanted[ties[:, width:][~tied[:, width:]]] = False  # runs that begin past the end
-        chosen = wanted[ties]
-        found, place = np.unique(numbers[chosen], return_inverse=True)
-        docids = self.docids(found)
-        rank = np.empty(len(found), np.int64)
-        rank[sorted(range(len(found)), key=docids.__getitem__, reverse=True)] = np.arange(len(found))
-        numbers[chosen] = numbers[chosen][np.lexsort([rank[place], ties[chosen]])]
 
 
 def _fill(

@@ -161,7 +161,7 @@ class ShardedIndex(Index):
         ]
         found = self._ask("search", [(queries, bm25, k, threads, terms, other) for other in others])
         parts = [hits for shard in found for hits in shard]
-        return parts[0] if len(parts) == 1 else self.join(parts, k)
+        return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
 
     def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """An answer of every shard, from whichever replica gives one."""

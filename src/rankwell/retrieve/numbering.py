@@ -1,0 +1,113 @@
+"""Documents by their numbers: what a search finds stays numbers until somebody asks for ids.
+
+Strings are what a search over many queries spends most of its time on, and most of what is found is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.corpus.records import Query, Ranking, Run, Scores
+from rankwell.corpus.store import DocumentStore
+from rankwell.retrieve.bm25 import Hits
+
+Numbers = NDArray[np.int64]
+
+
+class Numbering:
+    """The documents of several stores, numbered one store after the other."""
+
+    def __init__(self, stores: Sequence[DocumentStore]):
+        self.stores = tuple(stores)
+        self._bases = np.cumsum([0, *map(len, stores)])
+
+    def __len__(self) -> int:
+        return int(self._bases[-1])
+
+    def docids(self, numbers: NDArray[np.integer]) -> list[str]:
+        """The ids of documents given by number."""
+        if len(self.stores) == 1:
+            return self.stores[0].docids.strings(numbers)
+        owners = np.searchsorted(self._bases, numbers, side="right") - 1
+        names = np.empty(len(numbers), object)
+        for s, store in enumerate(self.stores):
+            own = np.flatnonzero(owners == s)
+            names[own] = store.docids.strings(np.asarray(numbers)[own] - self._bases[s])
+        return list(names)
+
+    def join(self, parts: Sequence[Hits], k: int, *, ordered: bool = True) -> Hits:
+        """One list from the stores' lists, each by descending score.
+
+        Only equal scores need the ids themselves: those that several stores have or, unless a store's own are
+        ``ordered``, all.
+        """
+        width = min(k, len(self))
+        bases = self._bases[: len(parts)]
+        numbers = np.concatenate(
+            [np.where(part.numbers >= 0, part.numbers + base, -1) for part, base in zip(parts, bases, strict=True)],
+            axis=1,
+        )
+        scores = np.concatenate([part.scores for part in parts], axis=1)
+        if len(parts) > 1:
+            order = np.argsort(-scores, axis=1, kind="stable")
+            numbers, scores = np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
+        self._order_ties(numbers, scores, width, ordered)
+        return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
+
+    def _order_ties(self, numbers: Numbers, scores: Scores, width: int, ordered: bool) -> None:
+        """Put equal scores in THE order, in place; each row has them by store, a store's own in THE order or not."""
+        tied = np.zeros(scores.shape, bool)
+        tied[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)
+        unsure = tied[:, 1:]
+        if ordered:
+            owners = np.searchsorted(self._bases, numbers, side="right")
+            unsure = unsure & (owners[:, 1:] != owners[:, :-1])
+        if not unsure.any():
+            return
+        ties = np.cumsum(~tied.ravel()).reshape(tied.shape)  # the number of each score's run of equal ones
+        wanted = np.zeros(int(ties[-1, -1]) + 1, bool)
+        wanted[ties[:, 1:][unsure]] = True
+        if width < scores.shape[1]:
+            wanted[ties[:, width:][~tied[:, width:]]] = False  # runs that begin past the end
+        chosen = wanted[ties]
+        found, place = np.unique(numbers[chosen], return_inverse=True)
+        docids = self.docids(found)
+        rank = np.empty(len(found), np.int64)
+        rank[sorted(range(len(found)), key=docids.__getitem__, reverse=True)] = np.arange(len(found))
+        numbers[chosen] = numbers[chosen][np.lexsort([rank[place], ties[chosen]])]
+
+
+class NumberedRun(Run):
+    """A run that has its documents by number; a ranking gets its ids when it is asked for, anew each time.
+
+    ``found`` are batches of queries with what they found; one that found nothing is not in the run.
+    """
+
+    def __init__(self, found: Iterable[tuple[Sequence[Query], Hits]], documents: Numbering, *, name: str):
+        super().__init__(name=name)
+        self.documents = documents
+        self._found: dict[str, tuple[Numbers, Scores]] = {}
+        for queries, hits in found:
+            for row, (query, count) in enumerate(zip(queries, hits.counts.tolist(), strict=True)):
+                if count:
+                    self._found[query.qid] = hits.numbers[row, :count], hits.scores[row, :count]
+
+    def numbered(self, qid: str) -> tuple[Numbers, Scores]:
+        """A query's documents in THE order, and their scores."""
+        return self._found[qid]
+
+    def __getitem__(self, qid: str) -> Ranking:
+        numbers, scores = self._found[qid]
+        return Ranking(tuple(self.documents.docids(numbers)), scores.copy())
+
+    def __contains__(self, qid: object) -> bool:
+        return qid in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)

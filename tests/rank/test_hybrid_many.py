@@ -1,0 +1,222 @@
+"""Hybrid search and fusion beside slow references that know documents by their ids alone: equal to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import TokenSource
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.rank.dense import DEEP, TIES, DenseRanker, search_vectors
+from rankwell.rank.fusion import Fusion, fuse, tune_fusion
+from rankwell.rank.hybrid import found_by_both, search_hybrid, tune_hybrid
+from rankwell.rank.texts import stores_of
+from rankwell.retrieve.index import Index
+
+WORDS = "bank money interest bee honey hive winter river fish whale city country king queen year music book".split()
+QUERIES = [Query(f"q{i}", " ".join(np.random.default_rng(i).choice(WORDS, 1 + i % 4))) for i in range(20)]
+QUERIES += [Query("unknown", "zzzz"), Query("rare", "xylophone zzzz")]
+
+Rankings = Mapping[str, Mapping[str, float]]
+
+
+def the_order(scores: Mapping[str, float], depth: int | None = None) -> list[tuple[str, float]]:
+    return sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)[:depth]
+
+
+def slowly_fused(runs: Sequence[Run], fusion: Fusion, depth: int | None = None) -> Rankings:
+    """The definition, with numpy's own functions for what is missing."""
+    fused = {}
+    for qid in dict.fromkeys(qid for run in runs for qid in run):
+        found = [dict(run[qid]) if qid in run else {} for run in runs]
+        docids = list(dict.fromkeys(docid for own in found for docid in own))
+        scores = np.array([[own.get(docid, np.nan) if own else 0.0 for docid in docids] for own in found])
+        places = [{docid: 1.0 + place for place, docid in enumerate(own)} for own in found]
+        if fusion.method == "rrf":
+            ranks = np.array([[own.get(docid, np.inf) for docid in docids] for own in places])
+            parts = 1.0 / (fusion.k + ranks)
+        else:
+            parts = standardised(scores, fusion.normalise)
+            parts = np.where(np.isnan(parts), np.nanmin(parts, axis=1, keepdims=True), parts)
+        total = sum(weight * part for weight, part in zip(fusion.weights, parts, strict=True))
+        joint = dict(zip(docids, (total.astype(np.float32) + np.float32(0)).tolist(), strict=True))
+        if fusion.missing == "drop":
+            joint = {docid: score for docid, score in joint.items() if all(docid in own for own in found)}
+        if joint:
+            fused[qid] = dict(the_order(joint, depth))
+    return fused
+
+
+def standardised(scores: NDArray[np.float64], how: str) -> NDArray[np.float64]:
+    low, high = (of(scores, axis=1, keepdims=True) for of in (np.nanmin, np.nanmax))
+    if how == "min-max":
+        return (scores - low) / np.where(high > low, high - low, 1.0)
+    if how == "z-score":
+        moved = scores - high
+        deviation = np.nanstd(moved, axis=1, keepdims=True)
+        return (moved - np.nanmean(moved, axis=1, keepdims=True)) / np.where(deviation > 0, deviation, 1.0)
+    return scores
+
+
+def slowly_near(dense: DenseRanker, index: Index | DocumentStore, k: int) -> Run:
+    """The nearest documents, all of them named and sorted."""
+    asked = dense.encoder.encode([query.text for query in QUERIES])
+    near: dict[str, dict[str, float]] = {query.qid: {} for query in QUERIES}
+    for store in stores_of(index):
+        numbers, scores = search_vectors(asked, dense.vectors(store).blocks(), max(k, DEEP) + TIES)
+        for qid, own, values in zip(near, numbers, scores, strict=True):
+            near[qid] |= dict(zip(store.docids.strings(own), values.tolist(), strict=True))
+    return Run.from_scores({qid: dict(the_order(own, k)) for qid, own in near.items()})
+
+
+def slow_words(index: Index, k: int) -> Run:
+    """BM25's run, named one document at a time."""
+    hits = index.search_batch([query.text for query in QUERIES], k=k)
+    rows = zip(QUERIES, hits.numbers, hits.scores, strict=True)
+    named = {
+        query.qid: Ranking(tuple(index.docids(np.array([n]))[0] for n in numbers if n >= 0), scores[numbers >= 0])
+        for query, numbers, scores in rows
+    }
+    return Run({qid: ranking for qid, ranking in named.items() if len(ranking)})
+
+
+def assert_equal(run: Run, expected: Rankings | Run) -> None:
+    """The same queries, documents and bits, each in the same order."""
+    assert list(run) == list(expected)
+    for qid, ranking in run.items():
+        other = dict(expected[qid])
+        assert ranking.docids == tuple(other), qid
+        assert ranking.scores.tobytes() == np.array(list(other.values()), np.float32).tobytes(), qid
+
+
+class Coarse(BiEncoder):
+    """A bi-encoder whose vectors are small whole numbers: many similarities are equal."""
+
+    def encode(self, texts: Sequence[str], *_: Any, **__: Any) -> Vectors:
+        return np.stack([self.vector(sum(map(ord, text))) for text in texts])
+
+    def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
+        return np.stack([self.vector(int(number) % 301) for number in numbers])
+
+    def vector(self, seed: int) -> Vectors:
+        return np.random.default_rng(seed).integers(-2, 3, self.width).astype(np.float32)
+
+
+def documents(count: int) -> list[Document]:
+    random = np.random.default_rng(count)
+    made = [Document(f"d{random.integers(10**9)}", " ".join(random.choice(WORDS, 3))) for _ in range(count)]
+    return [*made, Document(f"rare{count}", "xylophone")]
+
+
+@pytest.fixture(scope="module", params=[(1700,), (1300, 40, 1250)], ids=["one segment", "three segments"])
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    folder = tmp_path_factory.mktemp("many") / "index"
+    for count in request.param:
+        Index.build(documents(count), folder, append=True)
+    return Index.open(folder)
+
+
+@pytest.fixture(scope="module")
+def dense(tiny_bi_encoder: Path) -> DenseRanker:
+    return DenseRanker(Coarse.from_pretrained(str(tiny_bi_encoder)))
+
+
+@pytest.mark.parametrize("k", [1, 100, 1000, 1200, 5000])
+@pytest.mark.parametrize("share", [0.3, 1])
+def test_hybrid_search_is_the_fusion_of_both_runs(k: int, share: float, index: Index, dense: DenseRanker) -> None:
+    deep = max(k, 1000)
+    words, near = slow_words(index, deep), slowly_near(dense, index, deep)
+    fusion = Fusion("linear", (round(1 - share, 12), share), "z-score")
+    expected = near.head(k) if share == 1 else slowly_fused([words, near], fusion, k)
+    if share < 1:  # in the order of BM25's run, and what it has not at the end
+        assert list(expected)[-1] == "unknown"
+    assert_equal(search_hybrid(index, dense, QUERIES, share, k=k), expected)
+
+
+def test_what_both_find_are_runs_like_others(index: Index, dense: DenseRanker) -> None:
+    words, near = found_by_both(index, dense, QUERIES)
+    assert_equal(words, slow_words(index, 1000))
+    assert_equal(near, slowly_near(dense, index, 1000))
+    assert_equal(index.search(QUERIES, k=1000), words)
+    assert_equal(dense.search(QUERIES, index, 1000), near)
+    assert "unknown" in near
+    assert "unknown" not in words
+    assert words.get("unknown") is None
+    assert len(words) == len(QUERIES) - 1
+    assert_equal(words.head(3), index.search(QUERIES, k=3))
+
+
+@pytest.mark.parametrize("missing", ["minimum", "drop"])
+@pytest.mark.parametrize("method", ["linear", "rrf"])
+def test_runs_over_one_index_are_fused_as_those_from_files(
+    missing: Any, method: str, index: Index, dense: DenseRanker
+) -> None:
+    numbered = found_by_both(index, dense, QUERIES)
+    named = [Run(run) for run in numbered]
+    for depth, normalise in product((None, 7, 100), ("none", "min-max", "z-score")):
+        fusion = Fusion(method, (0.4, 0.6), normalise, missing)
+        expected = slowly_fused(named, fusion, depth)
+        for runs in (numbered, named, (numbered[0], named[1])):
+            assert_equal(fuse(runs, fusion, depth=depth), expected)
+
+
+def test_runs_over_two_indexes_are_fused_by_ids(index: Index, dense: DenseRanker, tmp_path: Path) -> None:
+    other = Index.build(documents(1300)[::-1][:500], tmp_path / "other")
+    runs = index.find(QUERIES), other.find(QUERIES)
+    assert_equal(fuse(runs, Fusion()), slowly_fused(runs, Fusion()))
+
+
+@pytest.mark.parametrize("measure", ["RR@10", "AP"])
+def test_shares_are_tuned_as_on_runs_from_files(measure: str, index: Index, dense: DenseRanker) -> None:
+    wanted = [query.qid for query in QUERIES]
+    qrels = Qrels(
+        {qid: {docid: 1 for docid, _ in list(index.search(QUERIES, k=9).get(qid, ()))[::4]} for qid in wanted}
+    )
+    tuned = tune_hybrid(index, dense, QUERIES, qrels, measure=measure).tuning
+    named = [Run(run) for run in found_by_both(index, dense, QUERIES)]
+    expected = tune_fusion(named, qrels, measure=measure, settings=tuned.settings)
+    np.testing.assert_array_equal(tuned.values, expected.values)
+    assert_equal(tuned.held_out, expected.held_out)
+
+
+def random_run(random: np.random.Generator, queries: int, levels: int) -> Run:
+    """Some of the queries and some of 60 documents, with scores of so many levels and both signs."""
+    rankings = {}
+    for query in random.permutation(queries)[: queries - 2]:
+        docids = random.permutation(60)[: random.integers(1, 45)]
+        scores = (random.integers(-levels, levels + 1, len(docids)) / 7).astype(np.float32)
+        rankings[f"q{query}"] = Ranking.of([f"d{number}" for number in docids], scores)
+    return Run(rankings)
+
+
+@pytest.mark.parametrize("missing", ["minimum", "drop"])
+@pytest.mark.parametrize("method", ["linear", "rrf"])
+@pytest.mark.parametrize("levels", [0, 3, 10_000])
+def test_fusion_is_that_of_the_definition(missing: Any, method: str, levels: int) -> None:
+    random = np.random.default_rng(levels)
+    for count in (2, 3):
+        runs = [random_run(random, 12, levels) for _ in range(count)]
+        weights = tuple(random.random(count).tolist())
+        for depth, normalise in product((None, 1, 7, 100), ("none", "min-max", "z-score")):
+            fusion = Fusion(method, weights, normalise, missing)
+            assert_equal(fuse(runs, fusion, depth=depth), slowly_fused(runs, fusion, depth))
+
+
+def test_a_similarity_that_is_no_number_is_an_error(dense: DenseRanker, tmp_path: Path) -> None:
+    class Broken(Coarse):
+        def encode(self, texts: Sequence[str], *_: Any, **__: Any) -> Vectors:
+            return np.full((len(texts), self.width), np.nan, np.float32)
+
+    encoder = Broken(dense.encoder.encoder, dense.encoder.tokenizer, name="broken")
+    store = DocumentStore.build([Document("only", "honey")], tmp_path / "store")
+    with pytest.raises(RankwellError, match="document only has the score NaN"):
+        DenseRanker(encoder).search(QUERIES[:1], store, 3)
