@@ -39,7 +39,7 @@ def search_hybrid(
 def found_by_both(
     index: Index, dense: DenseRanker, queries: Sequence[Query], *, k: int = FOUND, **bm25: Any
 ) -> tuple[Run, Run]:
-    """BM25's run and the bi-encoder's, deep enough to be fused."""
+    """BM25's run and the bi-encoder's, deep enough to be fused; a ranking's ids are made when it is asked for."""
     deep = max(k, FOUND)
     return index.find(queries, k=deep, **bm25), dense.find(queries, index, deep)
 
