@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,7 @@ SHARE = 0.7
 class RandomVectors(BiEncoder):
     """A bi-encoder that takes no time."""
 
-    def encode(self, texts: Sequence[str], *_: Any, **__: Any) -> Vectors:
+    def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """Random vectors."""
         return np.random.default_rng(len(texts)).standard_normal((len(texts), self.width), np.float32)
 

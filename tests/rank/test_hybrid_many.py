@@ -69,7 +69,7 @@ def standardised(scores: NDArray[np.float64], how: str) -> NDArray[np.float64]:
 
 def slowly_near(dense: DenseRanker, index: Index | DocumentStore, k: int) -> Run:
     """The nearest documents, all of them named and sorted."""
-    asked = dense.encoder.encode([query.text for query in QUERIES])
+    asked = dense.encoder.encode_queries([query.text for query in QUERIES])
     near: dict[str, dict[str, float]] = {query.qid: {} for query in QUERIES}
     for store in stores_of(index):
         numbers, scores = search_vectors(asked, dense.vectors(store).blocks(), max(k, DEEP) + TIES)
@@ -101,7 +101,7 @@ def assert_equal(run: Run, expected: Rankings | Run) -> None:
 class Coarse(BiEncoder):
     """A bi-encoder whose vectors are small whole numbers: many similarities are equal."""
 
-    def encode(self, texts: Sequence[str], *_: Any, **__: Any) -> Vectors:
+    def encode_queries(self, texts: Sequence[str]) -> Vectors:
         return np.stack([self.vector(sum(map(ord, text))) for text in texts])
 
     def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
@@ -213,7 +213,7 @@ def test_fusion_is_that_of_the_definition(missing: Any, method: str, levels: int
 
 def test_a_similarity_that_is_no_number_is_an_error(dense: DenseRanker, tmp_path: Path) -> None:
     class Broken(Coarse):
-        def encode(self, texts: Sequence[str], *_: Any, **__: Any) -> Vectors:
+        def encode_queries(self, texts: Sequence[str]) -> Vectors:
             return np.full((len(texts), self.width), np.nan, np.float32)
 
     encoder = Broken(dense.encoder.encoder, dense.encoder.tokenizer, name="broken")
