@@ -24,8 +24,9 @@ from rankwell.evaluation.evaluate import Evaluation
 from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.experiments.groups import query_groups
 from rankwell.training.experiments.jobs import Job, run_jobs
+from rankwell.training.experiments.plots import draw_axis, draw_table
 from rankwell.training.experiments.suite import Elsewhere, Suite
-from rankwell.training.experiments.tables import DEV, Outcome, compare_variants, draw_axis, file_name, write_tables
+from rankwell.training.experiments.tables import DEV, Outcome, compare_variants, file_name, write_tables
 from rankwell.training.experiments.units import Result, Unit, carry_out, carry_out_apart, elsewhere, with_candidates
 from rankwell.training.recipe import Kinds, Override, Recipe, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
@@ -309,6 +310,9 @@ class _Board:
             draw_axis(_axis_values(recipes, axis, self.out), self.measured[DEV], axis, self.out / "axis.png")
         comparison = outcome.compared[DEV].comparison
         with suppress(MissingExtraError):  # nobody asked for them
+            for place, compared in outcome.compared.items():
+                name = "table.png" if place == DEV else f"table.{file_name(place)}.png"
+                draw_table(compared, self.measured[place], self.out / name)
             for name in recipes:
                 if name in comparison.evaluations and name != comparison.baseline:
                     path = self.out / "differences" / f"{file_name(name)}.png"

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwell.core.errors import MissingExtraError
-from rankwell.core.files import atomic_binary, atomic_text
+from rankwell.core.files import atomic_text
 from rankwell.evaluation.breakdowns import Breakdown, Groups, break_down, breakdown_table
 from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
@@ -170,30 +169,3 @@ def _placed(place: str, table: Table) -> Table:
 def file_name(name: str) -> str:
     """A name with what a shell would trip over replaced."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", name).strip("-.") or "variant"
-
-
-def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: Path) -> None:
-    """The first measure against the option ``axis``, of which ``values`` has each variant's, with the deviation."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots", "drawing an experiment's axis") from None
-    points = []
-    for name, value in values.items():
-        if name in measured:
-            measure = str(measured[name][0].measures[0])
-            figures = [one.mean[measure] for one in measured[name]]
-            points.append((value, np.mean(figures), deviations(measured[name])[measure] or 0.0))
-    x, y, deviation = np.array(sorted(points)).T
-    figure = Figure(figsize=(5, 3.2), layout="constrained")
-    axes = figure.add_subplot()
-    axes.errorbar(x, y, yerr=deviation, marker="o", capsize=3, linewidth=1.2)
-    axes.set_xlabel(axis)
-    axes.set_ylabel(measure)
-    if min(x) > 0 and max(x) / min(x) >= 20:  # 1 to 31 negatives, 1 to 100 % of the queries
-        axes.set_xscale("log")
-        axes.minorticks_off()
-    axes.set_xticks(x, [f"{value:g}" for value in x])
-    axes.spines[["top", "right"]].set_visible(False)
-    with atomic_binary(path) as file:
-        figure.savefig(file, format="png", dpi=200)
