@@ -184,6 +184,31 @@ def test_a_mistake_in_the_file_is_named_with_file_and_path(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["pretrain", "deepct"])
+@pytest.mark.parametrize("option", ["evaluate_every: 0.5", "patience: 2", "dev_queries: 10", "best: last"])
+def test_a_stage_that_is_not_measured_while_it_trains_has_no_option_for_it(
+    recipe_file: Path, kind: str, option: str
+) -> None:
+    recipe_file.write_text(MINIMAL.replace("  listwise:", f"  {kind}: {{{option}}}"), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read(recipe_file)
+    name = option.partition(":")[0]
+    said = f"small.yaml: stages.{kind}.{name}: no such key; the stage kinds that have it: pointwise, listwise, duo"
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["classify", "doc2query"])
+def test_a_stage_that_is_not_measured_on_dev_has_no_dev_queries(recipe_file: Path, kind: str) -> None:
+    with pytest.raises(RankwellError, match=rf"--set stages\.{kind}\.dev_queries: no such key"):
+        read(recipe_file, f"stages.{kind}={{patience: 2, evaluate_every: 0.5, dev_queries: 5}}")
+    assert read(recipe_file, f"stages.{kind}={{patience: 2, evaluate_every: 0.5, best: last}}").stages
+
+
+def test_a_classifier_is_best_by_its_accuracy(recipe_file: Path) -> None:
+    with pytest.raises(RankwellError, match=r"stages\.classify\.best: input should be 'accuracy' or 'last'"):
+        read(recipe_file, "stages.classify={best: RR@10}")
+
+
 def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read(tmp_path / "none.yaml")

@@ -8,7 +8,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from rankwell.training.experiments.suite import Elsewhere, Suite
-from rankwell.training.options import STAGE_OPTIONS, ListOptions, TrainingOptions
+from rankwell.training.options import STAGE_OPTIONS, DevOptions, ListOptions, TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
 
 _SECTIONS: dict[str, type[BaseModel]] = {
@@ -18,7 +18,9 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "`model`": ModelOptions,
     "`evaluate`": EvaluateOptions,
     "Stages that train": TrainingOptions,
-    "Stages that train on lists (pointwise, listwise, duo)": ListOptions,
+    "Stages that are measured while they train (all that train but pretrain and deepct)": ValidatedOptions,
+    "Stages that are measured on dev (pointwise, listwise, duo, distil, sdnet)": DevOptions,
+    "Stages that train on lists (pointwise, listwise, duo, sdnet)": ListOptions,
     **{f"Stage `{name}`": options for name, options in STAGE_OPTIONS.items()},
     "A suite": Suite,
     "`evaluate_on` of a suite": Elsewhere,

@@ -324,6 +324,9 @@ def _stages(tree: Any, kinds: Kinds, complain: Complain) -> tuple[Stage, ...]:
             checked = kinds[kind].model_validate({key: value for key, value in options.items() if key != "kind"})
         except ValidationError as error:
             below, problem = problem_of(error, kinds[kind])
+            others = [other for other, own in kinds.items() if below in own.model_fields]
+            if others and below not in kinds[kind].model_fields:
+                problem = f"no such key; the stage kinds that have it: {', '.join(others)}"
             raise complain(f"{path}.{below}", problem) from None
         stages.append(Stage(name=name, kind=kind, options=checked))
     if not stages:

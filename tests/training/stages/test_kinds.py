@@ -240,6 +240,7 @@ def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start:
         ({"stages.pointwise": "off"}, "denoise needs a pointwise stage"),
         ({"stages.average": "{stages: [pointwise, pointwise]}"}, "a stage comes twice"),
         ({"stages.duo": "{depth: 20}"}, "`compare` says how many"),
+        ({"stages.duo": "{labels: grade}"}, r"stages\.duo\.labels is grade"),
         ({"model.template": "duo"}, "model.template is duo, which is not for one query and document"),
         ({"stages.blend": "{encoder: nowhere}"}, "nowhere: not a checkpoint"),
         ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "finds candidates in its own index alone"),

@@ -6,7 +6,7 @@ nothing in a few thousand steps at 1e-6. The papers' values stand in comments be
 
 from __future__ import annotations
 
-from rankwell.training.options.common import ListOptions, Options, TrainingOptions
+from rankwell.training.options.common import DevOptions, ListOptions, Options, TrainingOptions, ValidatedOptions
 from rankwell.training.options.documents import InterpolateOptions, SdnetOptions, WindowsOptions
 from rankwell.training.options.first import DeepctOptions, Doc2queryOptions
 from rankwell.training.options.ranking import (
@@ -30,6 +30,7 @@ __all__ = [
     "ClassifyOptions",
     "DeepctOptions",
     "DenoiseOptions",
+    "DevOptions",
     "DistilOptions",
     "Doc2queryOptions",
     "DuoOptions",
@@ -42,6 +43,7 @@ __all__ = [
     "PretrainOptions",
     "SdnetOptions",
     "TrainingOptions",
+    "ValidatedOptions",
     "WindowsOptions",
 ]
 

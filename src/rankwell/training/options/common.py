@@ -51,13 +51,9 @@ class TrainingOptions(Options):
     budget: int | None = Field(
         default=None, ge=1, description="Tokens whose activations are held at once; none: by the device's memory."
     )
-    evaluate_every: float = Field(
-        default=1.0, gt=0, description="Evaluate on dev after this share of an epoch; above 1: after so many steps."
-    )
     save_every: int = Field(
         default=500, ge=1, description="Steps between two states to resume from; five minutes save one as well."
     )
-    patience: int | None = Field(default=None, ge=1, description="Stop after so many evaluations without a new best.")
     running_mean: float = Field(
         default=0,
         ge=0,
@@ -65,15 +61,29 @@ class TrainingOptions(Options):
         description="Keep a running mean of the weights in place of the newest, with this share of it kept at each "
         "step: 0.999 is a mean over some 1,000 steps; 0: the newest.",
     )
-    dev_queries: int | None = Field(
-        default=None, ge=1, description="Dev queries of an evaluation during training; none: all."
+
+
+class ValidatedOptions(TrainingOptions):
+    """What stages that are measured while they train have besides."""
+
+    evaluate_every: float = Field(
+        default=1.0, gt=0, description="Evaluate after this share of an epoch; above 1: after so many steps."
     )
+    patience: int | None = Field(default=None, ge=1, description="Stop after so many evaluations without a new best.")
     best: str = Field(
         default="RR@10", description="Keep the checkpoint that is best in this measure on dev, or `last`."
     )
 
 
-class ListOptions(TrainingOptions):
+class DevOptions(ValidatedOptions):
+    """What stages that are measured on the dev queries while they train have besides."""
+
+    dev_queries: int | None = Field(
+        default=None, ge=1, description="Dev queries of an evaluation during training; none: all."
+    )
+
+
+class ListOptions(DevOptions):
     """What stages that train on lists of candidates have besides."""
 
     positives: int = Field(default=1, ge=1, description="Relevant documents of a list.")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rankwell.training.options.common import TrainingOptions
+from rankwell.training.options.common import TrainingOptions, ValidatedOptions
 
 
 class DeepctOptions(TrainingOptions):
@@ -16,7 +16,6 @@ class DeepctOptions(TrainingOptions):
     epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
     batch: int = Field(default=16, ge=1, description="Passages of one optimiser step, over all devices.")
     learning_rate: float = Field(default=1e-4, gt=0, description="The highest learning rate. In the paper: 2e-5.")
-    best: Literal["last"] = Field(default="last", description="The last checkpoint is kept.")
     max_length: int = Field(default=128, ge=8, description="Most tokens of a window; longer passages have several.")
     scaling: Literal["linear", "root"] = Field(
         default="linear", description="A term's frequency is `scale` times its weight, or times the weight's root."
@@ -33,7 +32,7 @@ class DeepctOptions(TrainingOptions):
     shard: int = Field(default=4096, ge=1, description="Passages that are weighed, and written, at a time.")
 
 
-class Doc2queryOptions(TrainingOptions):
+class Doc2queryOptions(ValidatedOptions):
     """`doc2query`: learns to write queries from passages, writes some for every passage and indexes them with it."""
 
     epochs: float = Field(default=10, gt=0, description="Passes over the training data; may be a fraction.")

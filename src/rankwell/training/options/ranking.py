@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rankwell.training.options.common import ListOptions, Options, TrainingOptions
+from rankwell.training.options.common import ListOptions, Options, TrainingOptions, ValidatedOptions
 
 
 class PointwiseOptions(ListOptions):
@@ -45,9 +45,6 @@ class PretrainOptions(TrainingOptions):
     # The paper: 5 epochs, 128 a step, 1e-6 for BERT-large.
     batch: int = Field(default=128, ge=1, description="Span pairs of one optimiser step, over all devices.")
     learning_rate: float = Field(default=1e-4, gt=0, description="The highest learning rate. In the paper: 1e-6.")
-    best: Literal["last"] = Field(
-        default="last", description="The last checkpoint is kept; there is no ranking to measure."
-    )
     masked: float = Field(default=0.15, gt=0, lt=1, description="Share of the pieces (or words) that are masked.")
     whole_word: bool = Field(default=False, description="Mask all pieces of a word together.")
     other: float = Field(
@@ -85,7 +82,7 @@ class DenoiseOptions(Options):
     )
 
 
-class ClassifyOptions(TrainingOptions):
+class ClassifyOptions(ValidatedOptions):
     """`classify`: trains a classifier of questions by their kind of answer, from labelled texts."""
 
     epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
@@ -93,7 +90,9 @@ class ClassifyOptions(TrainingOptions):
     learning_rate: float = Field(
         default=1e-4, gt=0, description="The highest learning rate, reached at the end of `warm_up`."
     )
-    best: str = Field(default="last", description="Keep the checkpoint that is best on dev (`accuracy`), or `last`.")
+    best: Literal["accuracy", "last"] = Field(
+        default="last", description="Keep the checkpoint that is best on `test`, or `last`."
+    )
     train: str = Field(default="train.tsv", description="The labelled texts to train on, a file of `data.folder`.")
     test: str | None = Field(
         default="test.tsv", description="The labelled texts to measure on, a file of `data.folder`."

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rankwell.models.checkpoints.names import BACKBONE
-from rankwell.training.options.common import Options, TrainingOptions
+from rankwell.training.options.common import DevOptions, Options
 
 
-class DistilOptions(TrainingOptions):
+class DistilOptions(DevOptions):
     """`distil`: learns to score as its teachers do, whatever is asked; judgments are not needed for that."""
 
     teachers: tuple[str, ...] = Field(

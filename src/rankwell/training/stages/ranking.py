@@ -36,11 +36,11 @@ from rankwell.training.loop import Outcome, train
 from rankwell.training.losses import Loss, make_loss
 from rankwell.training.options import (
     DenoiseOptions,
+    DevOptions,
     DuoOptions,
     ListOptions,
     ListwiseOptions,
     PointwiseOptions,
-    TrainingOptions,
 )
 from rankwell.training.results import measure_of, rerank_dev
 from rankwell.training.stage import Done, Produced, Work
@@ -148,7 +148,7 @@ def _train_ranker(
 
 
 def ranking_validation(
-    work: Work, options: TrainingOptions, ranker: _Ranker, *, run: Run | None = None, duo: DuoRanking | None = None
+    work: Work, options: DevOptions, ranker: _Ranker, *, run: Run | None = None, duo: DuoRanking | None = None
 ) -> Validation | None:
     """What measures a stage while it trains; None where its last checkpoint is kept."""
     if options.best == "last":
@@ -189,6 +189,8 @@ def check_duo(work: Work, options: DuoOptions) -> None:
     check_ranker(work, "duo", "pointwise")
     if options.skip or options.depth is not None:
         raise RankwellError("stages.duo compares the first documents of the ranker before it: `compare` says how many")
+    if options.labels != "relevance":
+        raise RankwellError(f"stages.duo.labels is {options.labels}, but pairs are labelled by relevance; leave it out")
     check_lists(work, options)
 
 

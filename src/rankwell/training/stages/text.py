@@ -14,14 +14,21 @@ from rankwell.models.heads import load_pretraining, save_pretraining
 from rankwell.training.data.domain_gap import count_words, measure_domain_gap
 from rankwell.training.loop import LoopOptions, Outcome, train
 from rankwell.training.optimiser import OptimiserOptions
-from rankwell.training.options import ClassifyOptions, PretrainOptions, TrainingOptions
+from rankwell.training.options import ClassifyOptions, PretrainOptions, TrainingOptions, ValidatedOptions
 from rankwell.training.stage import Produced, Work
 from rankwell.training.tasks.classification import train_classifier
 from rankwell.training.tasks.pretraining import MaskingVocabulary, PretrainingOptions, PretrainingTask
 
 
 def loop_options(work: Work, options: TrainingOptions) -> LoopOptions:
-    """The loop's options of a stage's."""
+    """The loop's options of a stage's; one that is not measured while it trains keeps the last checkpoint."""
+    measured: dict[str, Any] = {"keep": "last"}
+    if isinstance(options, ValidatedOptions):
+        measured = {
+            "evaluate_every": options.evaluate_every,
+            "patience": options.patience,
+            "keep": "last" if options.best == "last" else "best",
+        }
     return LoopOptions(
         epochs=options.epochs,
         max_steps=options.max_steps,
@@ -37,12 +44,10 @@ def loop_options(work: Work, options: TrainingOptions) -> LoopOptions:
         seed=work.seed,
         precision=options.precision,
         budget=options.budget,
-        save_every=options.save_every or 500,
-        evaluate_every=options.evaluate_every,
-        patience=options.patience,
-        keep="last" if options.best == "last" else "best",
+        save_every=options.save_every,
         running_mean=options.running_mean,
         device=work.device,
+        **measured,
     )
 
 
