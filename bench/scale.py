@@ -40,9 +40,9 @@ from rankwell.scale.index import IndexJob, build_index
 from rankwell.scale.rerank import RerankJob, join_scores
 from rankwell.scale.search import ShardedIndex
 from rankwell.scale.workers import Cluster, do
+from scale_cost import PARTS
 
 T = TypeVar("T")
-PARTS = 4
 MEASURED = ("seconds", "cpu", "load")
 
 

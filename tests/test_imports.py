@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,6 +55,18 @@ def imports_of(path: Path) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 # `from rankwell import sample` imports a layer, `from rankwell.core.errors import X` a name.
                 yield node.lineno, f"{module}.{alias.name}" if module == "rankwell" else module
+
+
+def test_what_nothing_here_calls_is_written_of_for_its_users() -> None:
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    made = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    # A decorator is a use: it registers what it stands on.
+    left = {node.name for node in made if not node.decorator_list and not node.name.startswith("__")} - used
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT.parents[1] / "docs").glob("*.md"))
+    assert sorted(name for name in left if not re.search(rf"\b{name}\b", pages)) == []
 
 
 def test_every_folder_has_its_place_among_the_layers() -> None:

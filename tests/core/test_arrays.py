@@ -109,7 +109,7 @@ def test_rows_of_different_lengths_come_back_one_by_one(tmp_path: Path) -> None:
         writer.append(np.array([4]), np.array([1]))
     rows = Ragged.open(tmp_path, "rows", np.int32)
     assert [row.tolist() for row in rows] == [[1, 2], [], [3], [4]]
-    assert (len(rows), rows.lengths().tolist()) == (4, [2, 0, 1, 1])
+    assert [len(rows[number]) for number in range(len(rows))] == [2, 0, 1, 1]
 
 
 @pytest.mark.parametrize("ends", [[1], [1, 3], []])

@@ -23,7 +23,7 @@ def test_coarse_and_fine_labels_become_query_types(tmp_path: Path) -> None:
     )
     data = read_labelled(path)
     assert data.names == QUERY_TYPES
-    assert data.labels == ["numeric", "description", "person", "location"]
+    assert [data.names[number] for number in data.classes] == ["numeric", "description", "person", "location"]
     assert data.texts[0] == "How far is it ?"
     assert data.others is None
 

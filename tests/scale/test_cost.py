@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +13,12 @@ from typing import IO, Any
 import pytest
 
 from rankwell.core.shards import Shards, map_shards
-from rankwell.scale.cost import (
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "bench"))
+from scale_cost import (  # noqa: E402
+    MEASURED,
+    PAIR,
     PARTS,
     Machine,
     Rates,
@@ -20,13 +26,13 @@ from rankwell.scale.cost import (
     fit_rates,
     index_cost,
     makespan,
+    projections,
     query_seconds,
     query_work,
     rerank_cost,
     search_cost,
 )
 
-MEASURED = Path(__file__).parents[2] / "bench" / "scale.json"
 RATES = Rates(
     read=1e-5, index=1e-4, part=0.5, query=1e-4, scan=1e-6, join=1e-5, pair=1e-3, index_bytes=100, text_bytes=400
 )
@@ -133,6 +139,11 @@ def test_rates_of_small_collections_predict_the_larger_ones() -> None:
         (size,) = points(job="size", documents=documents)
         assert documents * rates.text_bytes == pytest.approx(size["text_bytes"], rel=0.2)
         assert documents * rates.index_bytes == pytest.approx(size["index_bytes"], rel=0.2)
+
+
+def test_the_page_has_the_projections() -> None:
+    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    assert projections(fit_rates(points(), PAIR)) in page, "docs/scale.md: put in what bench/scale_cost.py prints"
 
 
 def test_every_measured_search_and_run_was_equal() -> None:

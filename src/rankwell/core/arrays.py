@@ -135,10 +135,6 @@ class Ragged:
             raise IndexError(row)
         return self.values[self.ends[row - 1] if row else 0 : self.ends[row]]
 
-    def lengths(self) -> NDArray[np.int64]:
-        """The length of each row."""
-        return np.diff(self.ends, prepend=0)
-
 
 def pack_strings(strings: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The strings as UTF-8, end to end, and where each one ends."""

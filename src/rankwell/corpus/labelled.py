@@ -32,11 +32,6 @@ class LabelledTexts:
     def __len__(self) -> int:
         return len(self.texts)
 
-    @property
-    def labels(self) -> list[str]:
-        """The label of each text."""
-        return [self.names[number] for number in self.classes]
-
 
 def read_labelled(path: FilePath, names: Sequence[str] | None = None) -> LabelledTexts:
     """Read labelled texts; ``names`` are the classes a model has, where it is there already.

@@ -292,10 +292,3 @@ def add_similarity(alike: Tensor, times: float) -> Tensor:
 def cosine(one: Tensor, other: Tensor) -> Tensor:
     """(B, H) and (B, H) → (B,)."""
     return (functional.normalize(one, dim=1) * functional.normalize(other, dim=1)).sum(dim=1)
-
-
-def relevance(logits: Tensor) -> Tensor:
-    """One score a pair: log p(relevant) of two logits (monoBERT's), or the one score itself; (B, 1 or 2) → (B,)."""
-    if logits.shape[1] == 1:
-        return logits[:, 0].float()
-    return torch.log_softmax(logits.float(), dim=1)[:, 1]

@@ -222,10 +222,9 @@ def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) 
         return tokenizer.token_names(data.types.take([row]).ids)
 
     data = TrainingSet.of(queries, candidates.take(np.array([0, 1, 2])), documents, tokenizer, types={"p": "Person"})
-    assert data.qids == ("p", "q", "r")
+    assert data.candidates.qids == ("p", "q", "r")
     assert words(1) == ["who", "was", "the", "king"]
     assert [type_of(row) for row in range(3)] == [["person"], [], ["nu", "##meric"]]
-    assert data.summary().endswith("; 2 queries with a type")
     only_q = candidates.take(np.array([1]))
     data = TrainingSet.of(queries, only_q, documents, tokenizer)
     assert data.types is None

@@ -134,23 +134,6 @@ class Audit:
             "p quantiles": quantiles,
         }
 
-    def summary(self) -> str:
-        """One line for the log."""
-        figures = self.figures()
-        line = (
-            f"noise: {figures['noise']:,} of {figures['unjudged']:,} unjudged candidates ({self.rate:.2%}), in "
-            f"{figures['queries with noise']:,} of {figures['queries']:,} queries"
-        )
-        for text, count in (
-            ("above the threshold kept, as so many cannot be relevant", figures["reasons"][REASONS[DOUBTED]]),
-            ("not among the hardest", figures["reasons"][REASONS[EASY]]),
-            ("queries keep one negative only because it is their last", figures["queries that keep one negative"]),
-            ("queries left out, without a negative", figures["queries left out"]),
-        ):
-            if count:
-                line += f"; {count:,} {text}"
-        return line
-
     def write(self, folder: Path, queries: Sequence[Query], texts: Texts, *, most: int | None = 3) -> None:
         """Write ``audit.tsv.gz``, a line for each candidate, and ``audit.json``, the figures.
 

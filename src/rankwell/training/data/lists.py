@@ -78,15 +78,3 @@ class TrainingSet:
             documents,
             candidates,
         )
-
-    @property
-    def qids(self) -> tuple[str, ...]:
-        """The queries, in the order of their rows."""
-        return self.candidates.qids
-
-    def summary(self) -> str:
-        """One line for the log."""
-        if self.types is None:
-            return self.candidates.summary()
-        typed = int(np.count_nonzero(self.types.lengths()))
-        return f"{self.candidates.summary()}; {typed:,} queries with a type"

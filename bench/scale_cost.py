@@ -1,5 +1,7 @@
 """What a job costs: from a few measured rates to machines, memory, traffic, hours and money.
 
+    python bench/scale_cost.py        the projections of docs/scale.md, from the points that bench/scale.py measured
+
     seconds of work   index: documents · (read + index) + parts · part
                       search: queries · (query + shards · √(documents / shards) · scan + (shards − 1) · join)
                       re-rank: pairs · pair
@@ -13,10 +15,13 @@ The rates are one core's (or one GPU's). Everything a projection assumes is an a
 from __future__ import annotations
 
 import heapq
+import json
 import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -212,3 +217,47 @@ def fit_line(seconds: Mapping[float, float]) -> tuple[float, float]:
     if slope < 0:
         constant, slope = float(rows[:, 0].sum() / (rows[:, 0] ** 2).sum()), 0.0
     return round(constant, 12), round(slope, 15)
+
+
+MEASURED = Path(__file__).parent / "scale.json"
+PAIR = 1 / 22_489
+"""Of BERT-base on one H200, 140 tokens (docs/performance.md)."""
+PROCESSORS = Machine(cores=16, memory=64e9, hour=0.70, start=30.0)
+GPU = Machine(cores=1, memory=0.0, hour=3.50, start=60.0)
+LOSS = 1 / (7 * 24 * 3600)
+"""A worker is lost once a week."""
+
+
+def projections(rates: Rates) -> str:
+    """The table of docs/scale.md."""
+    search = partial(search_cost, queries=6_980, rates=rates, machine=PROCESSORS, k=100, replicas=2)
+    rows = {
+        "index 8.8M, one reader": index_cost(8_800_000, rates, PROCESSORS, 1, loss=LOSS),
+        "index 100M, one reader": index_cost(10**8, rates, PROCESSORS, 4, loss=LOSS),
+        "index 100M, 64 files read at once": index_cost(10**8, rates, PROCESSORS, 4, readers=64, loss=LOSS),
+        "index 10B, 1,600 files read at once": index_cost(10**10, rates, PROCESSORS, 100, readers=1_600, loss=LOSS),
+        "search 6,980 queries in 100M, 2 replicas": search(10**8, machines=2),
+        "search 6,980 queries in 10B, 2 replicas": search(10**10, machines=100),
+        "re-rank 7M pairs (MS MARCO dev)": rerank_cost(7_000_000, rates, GPU, 1, loss=LOSS),
+        "re-rank 7M pairs": rerank_cost(7_000_000, rates, GPU, 8, loss=LOSS),
+        "re-rank 1B pairs": rerank_cost(10**9, rates, GPU, 32, loss=LOSS),
+    }
+    lines = ["| job | machines | time | memory a machine | traffic | money |", "|---|---:|---:|---:|---:|---:|"]
+    for job, cost in rows.items():
+        memory = f"{cost.memory / 1e9:.1f} GB" if cost.memory else "–"
+        traffic = f"{cost.traffic / 1e12:.2f} TB" if cost.traffic > 1e12 else f"{cost.traffic / 1e9:.1f} GB"
+        numbers = (f"{cost.hours * 60:.1f} min", memory, traffic, f"{cost.money:.2f}")
+        lines.append(f"| {job} | {cost.machines} | {' | '.join(numbers)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the rates and the table."""
+    rates = fit_rates(json.loads(MEASURED.read_text(encoding="utf-8"))["points"], PAIR)
+    print(f"{rates}\n\n{projections(rates)}")
+    for documents, shards in ((10**8, 16), (10**10, 800)):
+        print(f"a query in {documents:,}: {1000 * query_seconds(documents, shards, rates):.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
