@@ -119,9 +119,40 @@ def test_candidates_are_those_of_hybrid_search(
         ready = client.get("/ready").json()
     stage = Hybrid(Index.open(served_index), encoder=BiEncoder.from_pretrained(str(tiny_bi_encoder)), share=share)
     expected = (Pipeline((stage,)) % 20).run([Query("1", QUERY)])["1"]
-    assert [row["docid"] for row in answer["bm25"]] == list(expected.docids)
+    assert [row["docid"] for row in answer["hybrid"]] == list(expected.docids)
     assert {row["docid"] for row in answer["rerank"][:5]} == set(expected.docids[:5])
+    assert (answer["bm25"], answer["ms"]["bm25"]) == (None, None)
+    assert answer["ms"]["hybrid"] > 0
     assert (ready["hybrid"], ready["blend"]) == (share, None)
+
+
+def test_what_finds_is_called_what_it_is(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
+    with started(served_index, (tiny_checkpoint,), interpolation(0.4), tiny_bi_encoder, hybrid=0.5) as client:
+        ready = client.get("/ready").json()
+        found = client.post("/search", json={"query": QUERY, "stages": "hybrid"}).json()
+        plain = client.post("/search", json={"query": QUERY, "stages": "bm25"}).json()
+        only = client.post("/search", json={"query": QUERY, "stages": "rerank"}).json()
+    assert ready["stages"] == ["hybrid", "bm25", "rerank", "both"]
+    assert ready["blend"]["shares"] == {"hybrid": 0.4, "model": 0.6}
+    assert (found["stages"], found["bm25"], found["rerank"], len(found["hybrid"])) == ("hybrid", None, None, 10)
+    # Whoever asks for BM25 is given BM25.
+    expected = Index.open(served_index).rank(QUERY, k=10)
+    assert [(row["docid"], row["score"]) for row in plain["bm25"]] == [*expected]
+    assert (plain["hybrid"], plain["rerank"], plain["ms"]["hybrid"]) == (None, None, None)
+    assert (only["hybrid"], only["bm25"], len(only["rerank"])) == (None, None, 10)
+    with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
+        assert client.get("/ready").json()["stages"] == ["hybrid", "bm25"]
+        assert client.post("/search", json={"query": QUERY}).json()["stages"] == "hybrid"
+
+
+def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Path, tiny_checkpoint: Path) -> None:
+    with started(served_index, (tiny_checkpoint,)) as client:
+        answer = client.post("/search", json={"query": QUERY}).json()
+        refused = client.post("/search", json={"query": QUERY, "stages": "hybrid"})
+    assert "hybrid" not in answer
+    assert "hybrid" not in answer["ms"]
+    assert (refused.status_code, refused.json()["error_type"]) == (409, "unavailable")
+    assert "--hybrid" in refused.json()["message"]
 
 
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:

@@ -56,15 +56,18 @@ class Reranked:
         return cls(ranking, probabilities[order].tolist())
 
 
-def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, with_bm25: bool) -> Answer:
-    """A page of each ranking; each row says where its document stands in both."""
+def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, first: str | None) -> Answer:
+    """A page of each ranking; each row says where its document stands in both.
+
+    ``first`` is what the first stage's page is called; None leaves it out.
+    """
     before = {docid: rank for rank, docid in enumerate(found.docids, 1)}
     after = {docid: rank for rank, docid in enumerate(reranked.ranking.docids, 1)} if reranked else {}
     page = slice(asked.offset, asked.offset + asked.k)
 
     def row(rank: int, docid: str, score: float) -> Answer:
         old, new = before[docid], after.get(docid)
-        moved = None if new is None or not with_bm25 else old - new
+        moved = None if new is None or first is None else old - new
         return {"rank": rank, "docid": docid, "score": score, "before": old, "after": new, "moved": moved}
 
     def rows(ranking: Ranking) -> list[Answer]:
@@ -74,7 +77,7 @@ def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, w
     new_rows = rows(reranked.ranking) if reranked else None
     for entry, probability in zip(new_rows or (), reranked.probabilities[page] if reranked else (), strict=True):
         entry["probability"] = probability
-    return {"bm25": rows(found) if with_bm25 else None, "rerank": new_rows, "candidates": len(found)}
+    return {**({first: rows(found)} if first else {}), "rerank": new_rows, "candidates": len(found)}
 
 
 def documents_answer(state: State, model: Model | None, asked: Search, docids: Sequence[str]) -> Answer:

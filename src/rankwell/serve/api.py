@@ -105,7 +105,7 @@ def create_app(
 
     @app.post("/search", tags=["ranking"])
     async def search(request: Request) -> Response:
-        """Search the index: BM25, the re-ranker, or both side by side."""
+        """Search the index: the first stage (BM25, or hybrid search), the re-ranker, or both side by side."""
         return await answer(request, Search, service.search)
 
     @app.post("/explain", tags=["ranking"])

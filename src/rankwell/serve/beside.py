@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,9 +84,9 @@ class Blending:
         joint = dict(fuse(runs, self.shares)[ONE])
         return np.array([joint[docid] for docid in candidates.docids], np.float32)
 
-    def described(self) -> dict[str, Any]:
-        """The shares as ``/ready`` shows them."""
-        names = ("bm25", "model") if self.similar is None else ("model", "similarity", "bm25")
+    def described(self, first: str) -> dict[str, Any]:
+        """The shares as ``/ready`` shows them; ``first`` is what the first stage is called."""
+        names = (first, "model") if self.similar is None else ("model", "similarity", first)
         return {"shares": dict(zip(names, self.shares.weights, strict=True)), "normalise": self.shares.normalise}
 
 
@@ -98,6 +99,16 @@ class Finding:
     share: float | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the index's analyser, whose stemmer two threads must not use at once."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What can find here, as requests and answers call it; the first is what does unless something else is said."""
+        return ("bm25",) if self.share is None else ("hybrid", "bm25")
+
+    @cached_property
+    def words(self) -> Finding:
+        """The same without the bi-encoder: plain BM25."""
+        return replace(self, similar=None, share=None)
 
     def find(self, queries: Sequence[str], k: int) -> list[Ranking]:
         """The best ``k`` documents for each query; vectors are read once for all of them."""

@@ -129,21 +129,27 @@ class Service:
         ):
             if value > most:
                 raise _beyond(f"{name}{' + offset' if name == 'k' else ''}: {value:,}; at most {most:,} are taken")
-        stages = asked.stages or ("both" if state.models else "bm25")
-        model = self._model(state, asked.model) if stages != "bm25" or asked.model else state.default
-        label = self._type(asked, model if stages != "bm25" else None)
-        if self.engine.full and stages != "bm25":
+        stages = asked.stages or ("both" if state.models else finding.names[0])
+        if stages == "hybrid" and stages not in finding.names:
+            raise ApiError(409, "unavailable", "this service searches by BM25 alone; start it with --hybrid")
+        reranks = stages not in finding.names
+        model = self._model(state, asked.model) if reranks or asked.model else state.default
+        label = self._type(asked, model if reranks else None)
+        if self.engine.full and reranks:
             raise self.overloaded(self.engine.refusal())
 
-        wanted = Wanted(finding, asked.query, max(asked.depth, asked.offset + asked.k))
-        found, bm25_ms = await self._admitted(self._searches.ask(wanted))
-        ms: dict[str, float | None] = {"bm25": round(bm25_ms, 3), "rerank": None, "queue": None}
+        first = finding.names[0] if reranks else stages
+        finder = finding if first == finding.names[0] else finding.words
+        wanted = Wanted(finder, asked.query, max(asked.depth, asked.offset + asked.k))
+        found, found_ms = await self._admitted(self._searches.ask(wanted))
+        nothing = dict.fromkeys(finding.names)
+        ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
         reranked = None
-        if stages != "bm25" and model is not None:
+        if reranks and model is not None:
             candidates = found.head(asked.depth)
             reranked = await self._rerank_candidates(state, model, asked.query, candidates, label, deadline, about, ms)
-        answer = search_answer(asked, found, reranked, with_bm25=stages != "rerank")
-        shown = dict.fromkeys(row["docid"] for name in ("bm25", "rerank") for row in answer[name] or ())
+        answer = {**nothing, **search_answer(asked, found, reranked, first=None if stages == "rerank" else first)}
+        shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
         more = await self._prepare(lambda: documents_answer(state, model, asked, list(shown)))
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
         about |= {"candidates": len(found), "generation": state.generation}
@@ -216,7 +222,8 @@ class Service:
         """What is served, and whether requests are taken."""
         state = self.state
         index = state.index
-        stages = ["bm25", "rerank", "both"] if state.models else ["bm25"]
+        first = state.finding.names if state.finding else ("bm25",)
+        stages = [*first, "rerank", "both"] if state.models else list(first)
         about_index = index and {
             "name": index.folder.resolve().name,
             "documents": len(index),
@@ -232,7 +239,7 @@ class Service:
             "index": about_index,
             "models": list(state.models),
             "hybrid": state.finding.share if state.finding else None,
-            "blend": state.blending.described() if state.blending else None,
+            "blend": state.blending.described(first[0]) if state.blending else None,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
             "limits": self.limits.shown(),

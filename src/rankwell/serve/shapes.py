@@ -71,8 +71,8 @@ class Search(Asked):
 
     k: int = Field(10, ge=1, le=LARGEST)
     offset: int = Field(0, ge=0, le=LARGEST)
-    stages: Literal["bm25", "rerank", "both"] | None = None
-    depth: int = Field(100, ge=1, le=LARGEST, description="How many of BM25's candidates are re-ranked.")
+    stages: Literal["bm25", "hybrid", "rerank", "both"] | None = None
+    depth: int = Field(100, ge=1, le=LARGEST, description="How many of the first stage's candidates are re-ranked.")
     highlight: bool = True
 
 

@@ -293,6 +293,7 @@ def test_hybrid_search_is_called_so_and_says_its_shares(
     page = searched(hybrid)
     assert page.run("document.querySelector('.unit').title") == "40 % BM25, 60 % similarity"
     assert page.run("document.querySelector('select.which').selectedOptions[0].text") == "Hybrid"
+    assert page.run("document.querySelector('select.which').value") == "hybrid"
 
 
 def test_hybrid_search_without_a_model_is_not_called_bm25(

@@ -5,8 +5,8 @@ import { byId, count, plural } from "./dom.js";
 import { showExperiments } from "./experiments.js";
 import { notice, nothing, refusal, skeleton, start, withoutModel } from "./notices.js";
 import { closePanel, showPanel } from "./panel.js";
-import { about, move, nameFirst, show, title } from "./results.js";
-import { search } from "./search.js";
+import { about, move, show, title } from "./results.js";
+import { nameFirst, search } from "./search.js";
 import { PANEL, address, read } from "./state.js";
 
 const page = { ready: null, models: [], found: null, searched: null, abort: null };

@@ -6,7 +6,7 @@ import { byId, el, labelled, number, plural } from "./dom.js";
 import { whole } from "./highlight.js";
 import { refusal } from "./notices.js";
 import { title } from "./results.js";
-import { BM25 } from "./search.js";
+import { FIRST } from "./search.js";
 
 const RULES = [["full", "every token"], ["strm", "STRM"], ["strict", "strict"], ["exact_match", "exact match"]];
 const panel = byId("panel");
@@ -51,7 +51,7 @@ function frame(state, page) {
 
 function modelOf(state, page) {
   const explainable = page.models.filter((model) => model.explainable);
-  const shown = page.found.lists.map((list) => list.name).filter((name) => name !== BM25);
+  const shown = page.found.lists.map((list) => list.name).filter((name) => name !== FIRST);
   for (const name of [state.by, ...shown.reverse()]) {
     const found = explainable.find((model) => model.name === name);
     if (found) return { model: found, explainable };

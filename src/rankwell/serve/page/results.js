@@ -2,13 +2,10 @@
 
 import { count, el, milliseconds, number, plural, select, svg } from "./dom.js";
 import { snippet } from "./highlight.js";
-import { BM25 } from "./search.js";
+import { FIRST } from "./search.js";
 import { PANEL, address } from "./state.js";
 
-// What finds the candidates has a name once the page knows what is served.
-let first = "BM25";
-export const nameFirst = (ready) => { first = ready.hybrid ? "Hybrid" : "BM25"; };
-export const title = (name) => (name === BM25 ? first : name);
+export const title = (name) => (name === "bm25" ? "BM25" : name === "hybrid" ? "Hybrid" : name);
 
 // What moved, and by how much. A document that the other list does not show on this page is new to this one.
 function movement(row, side, shown, otherName) {
@@ -63,15 +60,15 @@ function card(row, side, list, found, state, open) {
 
 // What the numbers of a ranking are: BM25's scores, a model's logits, or both joined with others in some shares.
 function unit(list, ready) {
-  const blended = list.name !== BM25 && ready.blend;
-  const hybrid = list.name === BM25 && ready.hybrid ? { BM25: 1 - ready.hybrid, similarity: ready.hybrid } : {};
+  const blended = list.name !== FIRST && ready.blend;
+  const hybrid = list.name === FIRST && ready.hybrid ? { BM25: 1 - ready.hybrid, similarity: ready.hybrid } : {};
   const shares = Object.entries(blended?.shares ?? hybrid).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
   return el("span", { class: "unit", title: shares.join(", ") || null },
-    list.name === BM25 ? "score" : blended ? "blend" : "logit");
+    list.name === FIRST ? "score" : blended ? "blend" : "logit");
 }
 
 function column(list, side, found, state, ready, actions) {
-  const names = [BM25, ...(ready.models ?? [])];
+  const names = [FIRST, ...(ready.models ?? [])];
   const key = side === 0 && found.lists.length === 2 ? "left" : "right";
   const head = names.length > 1 && found.lists.length === 2
     ? select(key === "left" ? "Left ranking" : "Right ranking", names.map((name) => [name, title(name)]), list.name, (name) => {
@@ -112,8 +109,8 @@ function pages(found, state, actions) {
 const depths = (own) => [...new Set([10, 20, 50, 100, 200, 500, 1000, own])].sort((a, b) => a - b);
 
 export function about(found, state, actions) {
-  const reranked = found.lists.some((list) => list.name !== BM25);
-  const times = [`${title(BM25)} ${milliseconds(found.ms.bm25)}`, reranked && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
+  const reranked = found.lists.some((list) => list.name !== FIRST);
+  const times = [`${title(FIRST)} ${milliseconds(found.ms.first)}`, reranked && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
   return [
     found.type && el("span", { class: "chip", title: "The kind of answer the query asks for" }, found.type),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),

@@ -3,16 +3,18 @@
 import { post } from "./api.js";
 import { MOST } from "./state.js";
 
-export const BM25 = "bm25";
+// What finds the candidates, as the service calls it, once the page knows what is served.
+export let FIRST = "bm25";
+export const nameFirst = (ready) => { FIRST = ready.hybrid ? "hybrid" : "bm25"; };
 // By the rules, whether the model reads it or not: it is shown.
 const TYPE = "auto";
 
 // The two sides; a side that is not served falls back to its default, two equal sides are one.
 export function sides(state, ready) {
   const models = ready.models ?? [];
-  const known = (name, usual) => (name === BM25 || models.includes(name) ? name : usual);
-  const left = known(state.left, BM25);
-  const right = known(state.right, models[0] ?? BM25);
+  const known = (name, usual) => (name === FIRST || models.includes(name) ? name : usual);
+  const left = known(state.left, FIRST);
+  const right = known(state.right, models[0] ?? FIRST);
   return left === right ? [left] : [left, right];
 }
 
@@ -21,15 +23,15 @@ function row(entry, other, moved) {
   return { rank, docid, score, probability, other, moved };
 }
 
-async function withBM25(state, chosen, model, signal) {
-  const stages = chosen.length === 1 ? (model ? "rerank" : "bm25") : "both";
+async function withFirst(state, chosen, model, signal) {
+  const stages = chosen.length === 1 ? (model ? "rerank" : FIRST) : "both";
   const offset = (state.page - 1) * state.k;
   const body = { query: state.q, k: Math.min(state.k, MOST - offset), offset, depth: state.depth, stages, model, type: TYPE };
   const answer = await post("search", body, signal);
   const lists = chosen.map((name, side) => {
-    const from = name === BM25 ? answer.bm25 : answer.rerank;
+    const from = name === FIRST ? answer[FIRST] : answer.rerank;
     const rows = from.map((entry) => {
-      const other = chosen.length === 1 ? null : name === BM25 ? entry.after : entry.before;
+      const other = chosen.length === 1 ? null : name === FIRST ? entry.after : entry.before;
       // On the left: where a document goes; on the right: how far it has come.
       const moved = other === null ? null : side === 0 ? entry.rank - other : other - entry.rank;
       return row(entry, other, moved);
@@ -58,8 +60,8 @@ async function twoModels(state, chosen, signal) {
 
 export async function search(state, ready, signal) {
   const chosen = sides(state, ready);
-  const models = chosen.filter((name) => name !== BM25);
-  const found = models.length === 2 ? await twoModels(state, chosen, signal) : await withBM25(state, chosen, models[0] ?? null, signal);
+  const models = chosen.filter((name) => name !== FIRST);
+  const found = models.length === 2 ? await twoModels(state, chosen, signal) : await withFirst(state, chosen, models[0] ?? null, signal);
   const first = found.answers[0];
   const sum = (name) => found.answers.reduce((all, { ms }) => all + (ms[name] ?? 0), 0);
   return {
@@ -67,6 +69,6 @@ export async function search(state, ready, signal) {
     query: first.query,
     type: first.type,
     split: found.answers.some((answer) => answer.query_split_words.length > 0),
-    ms: { bm25: first.ms.bm25, rerank: sum("rerank"), total: Math.max(...found.answers.map(({ ms }) => ms.total)) },
+    ms: { first: first.ms[FIRST], rerank: sum("rerank"), total: Math.max(...found.answers.map(({ ms }) => ms.total)) },
   };
 }
