@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from typer.testing import CliRunner
 
 from rankwell.cli.main import app
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Query
+from rankwell.corpus.records import Document, Query
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import Blend, PassageVectors
 from rankwell.rank.fusion import Fusion, interpolation
@@ -179,6 +181,80 @@ def test_without_a_model_the_note_says_who_finds(served_index: Path, tiny_bi_enc
     with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
         note = client.get("/ready").json()["note"]
     assert note.startswith("there is no re-ranker here: results are BM25's and a bi-encoder's; serve one with --model")
+
+
+def build(folder: Path, count: int) -> Path:
+    Index.build((Document(f"d{n}", f"{QUERY} {n}") for n in range(count)), folder, overwrite=True)
+    return folder
+
+
+@pytest.fixture
+def replaced_when(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], None]:
+    """Has an index built anew by someone else at a moment when it is being opened."""
+
+    def at(index: Path, moment: str) -> None:
+        owner, name = {
+            "at first": (BiEncoder, "from_pretrained"),
+            "tokens": (Tokenizer, "encode"),
+            "vectors": (BiEncoder, "encode_tokens"),
+        }[moment]
+        real = getattr(owner, name)
+
+        def first(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(owner, name, real)
+            build(index, 20)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, first)
+
+    return at
+
+
+@pytest.mark.parametrize("moment", ["at first", "tokens", "vectors"])
+def test_an_index_that_is_replaced_while_its_vectors_are_made(
+    moment: str, replaced_when: Any, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    index = build(tmp_path / "index", 30)
+    replaced_when(index, moment)
+    with pytest.raises(RankwellError, match=r"index was built anew while it was being opened; try again$"):
+        started(index, (), encoder=tiny_bi_encoder, hybrid=0.5)
+    # Nothing is left of what was written where the old one was, and the new one can be served.
+    assert [path.name for path in index.glob("segment-*")] == ["segment-0002"]
+    with started(index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
+        assert client.get("/ready").json()["index"]["documents"] == 20
+
+
+def test_an_index_that_is_replaced_while_it_is_reloaded(
+    replaced_when: Any, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    index = build(tmp_path / "index", 30)
+    service = Service(Sources(index, (), beside=Beside(encoder=str(tiny_bi_encoder), hybrid=0.5)))
+    with TestClient(create_app(service, key="k"), headers={"Authorization": "Bearer k"}) as client:
+        before = client.post("/search", json={"query": QUERY}).json()
+        build(index, 40)
+        replaced_when(index, "vectors")
+        refused = client.post("/reload")
+        assert (refused.status_code, refused.json()["error_type"]) == (409, "reload_failed")
+        assert refused.json()["message"].endswith("was built anew while it was being opened; try again")
+        after = client.post("/search", json={"query": QUERY}).json()
+        assert (after["generation"], after["hybrid"]) == (1, before["hybrid"])
+        assert client.post("/reload").json()["index"]["documents"] == 20
+
+
+def test_an_index_that_grows_meanwhile_is_served_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    index = build(tmp_path / "index", 30)
+    real = BiEncoder.encode_tokens
+
+    def encode(*arguments: Any) -> Any:
+        monkeypatch.setattr(BiEncoder, "encode_tokens", real)
+        Index.build([Document("new", "a new one")], index, append=True)
+        return real(*arguments)
+
+    monkeypatch.setattr(BiEncoder, "encode_tokens", encode)
+    with started(index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
+        assert client.get("/ready").json()["index"]["documents"] == 30
 
 
 def test_hybrid_search_needs_an_index(tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:

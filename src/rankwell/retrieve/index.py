@@ -123,6 +123,29 @@ class Index:
             _remove_unused(folder, [*old, name])
         return cls.open(folder)
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Work that adds to the folder, such as vectors: an error where it no longer holds what was opened."""
+        self._check_current()
+        try:
+            yield
+        except (OSError, RankwellError) as error:
+            self._check_current(error)
+            raise
+        self._check_current()
+
+    def _check_current(self, cause: Exception | None = None) -> None:
+        try:
+            data = dict(_read_description(self.folder)["manifest"]["data"])
+        except (InputError, KeyError, TypeError, ValueError):
+            data = {}
+        if dict(self.manifest.get("data", {})).items() <= data.items():
+            return
+        for segment in self.segments:
+            if not (segment.folder / "segment.json").exists():  # what was written into a segment that was gone
+                shutil.rmtree(segment.folder, ignore_errors=True)
+        raise RankwellError(f"{self.folder} was built anew while it was being opened; try again") from cause
+
     def __len__(self) -> int:
         return len(self.documents)
 

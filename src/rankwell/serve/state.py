@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -201,7 +202,9 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         raise RankwellError(
             f"{index.folder} was built without texts, which a re-ranker needs; build it again with them"
         )
-    finding, blending = open_beside(sources.beside, index, bool(models))
+    # Vectors may take long to make, and another process may build the index anew meanwhile.
+    with index.unchanged() if index is not None and sources.beside.encoder is not None else nullcontext():
+        finding, blending = open_beside(sources.beside, index, bool(models))
     state = replace(state, finding=finding, blending=blending)
     if finding is not None:
         finding.find([WARM_UP], 1)
