@@ -35,6 +35,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
 
+ANY = Filtering()
 DOCUMENTS = [Document(f"d{number}", f"bees make honey number {number}") for number in range(10)]
 
 
@@ -156,6 +157,30 @@ def test_a_folder_deleted_while_a_process_waits_for_it_is_made_anew(tiny_tokeniz
     assert not writer.free
     assert [one.docid for one in read_expansions(out)] == [document.docid for document in DOCUMENTS]
     assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def test_work_of_others_is_neither_joined_nor_gone_on_with(tiny_tokenizer: Path, tmp_path: Path) -> None:
+    out, others = tmp_path / "x.jsonl", [Document(f"o{number}", "whales sing") for number in range(len(DOCUMENTS))]
+
+    def expand(documents: Sequence[Document], source: str, writer: Any, filtering: Filtering = ANY) -> None:
+        expand_collection(documents, out, writer, filtering, source=source, model="m", shard_size=3)
+
+    refused = [("collection", "other", ANY), ("setting of duplicates", "these", Filtering(duplicates=False))]
+
+    class Meanwhile(Echo):
+        def write(self, passages: Pieces, keys: Sequence[str]) -> list[list[str]]:
+            while refused:
+                name, source, filtering = refused.pop()
+                with pytest.raises(RankwellError, match=rf"parts, with another {name}; wait until it is done"):
+                    expand(others, source, Echo(tiny_tokenizer), filtering)
+            return super().write(passages, keys)
+
+    with pytest.raises(KeyboardInterrupt):
+        expand(DOCUMENTS, "these", Meanwhile(tiny_tokenizer, limit=7))
+    assert not refused
+    # The first was killed: the folder is free, and what it left is for its own collection alone.
+    expand(others, "other", Echo(tiny_tokenizer))
+    assert [one.docid for one in read_expansions(out)] == [document.docid for document in others]
 
 
 def test_the_texts_are_made_once_by_processes_that_come_together(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -272,6 +274,38 @@ def test_weighing_that_was_stopped_goes_on_where_it_stood(
     hits = [Index.open(tmp_path / name).rank("coffee keep iron", k1=10, k=60) for name in "ab"]
     assert hits[0].docids == hits[1].docids
     assert hits[0].scores.tolist() == hits[1].scores.tolist()
+
+
+def test_another_collection_is_not_weighed_into_the_same_index_meanwhile(
+    store: DocumentStore, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weigher = TermWeigher.from_pretrained(checkpoint, device="cpu")
+    others = [Document(f"o{number}", document.contents) for number, document in enumerate(store)]
+    submit, tried = TermWeigher.submit, []
+
+    def build(documents: Iterable[Document], source: str, **options: Any) -> Index:
+        weights = WeightOptions(options.pop("scaling", "linear"))
+        return build_weighted_index(
+            documents, tmp_path / "a", checkpoint, weigher, weights, source=source, shard_size=10, **options
+        )
+
+    def meanwhile(self: TermWeigher, passages: Passages) -> object:
+        if not tried:
+            for name, source, options in (
+                ("collection", "other", {}),
+                ("setting of --scaling", "these", {"scaling": "root"}),
+                ("setting of --store", "these", {"store": False}),
+            ):
+                tried.append(name)
+                with pytest.raises(RankwellError, match=f"a.weights, with another {name}; wait until it is done"):
+                    build(others, source, **options)
+        return submit(self, passages)
+
+    monkeypatch.setattr(TermWeigher, "submit", meanwhile)
+    index = build(iter(store), "these")
+    assert len(tried) == 3
+    assert [*index.docids(np.arange(len(index)))] == store.docids.strings(range(len(store)))
+    assert not (tmp_path / "a.weights").exists()
 
 
 def test_tokens_of_other_texts_are_noticed(weigher: TermWeigher) -> None:

@@ -26,7 +26,7 @@ from rankwell.enrich.shared import SharedFolder
 from rankwell.inputs.stored import StoredTokens
 
 if TYPE_CHECKING:
-    from rankwell.models.writing.decoding import Writer
+    from rankwell.models.writing.decoding import Writer, Writing
 
 SHARD_SIZE = 1024
 
@@ -132,12 +132,13 @@ def expand_collection(
     """
     if out.exists():
         raise RankwellError(f"{out} exists already; remove it or choose another name")
-    with SharedFolder.enter(out.with_name(f"{out.name}.parts")) as shared:
+    work = writing_work(source, model, writer.options, filtering, judged_by)
+    with SharedFolder.enter(out.with_name(f"{out.name}.parts"), work) as shared:
         shards = expand_store(
             shared.store(documents, source),
             writer,
             filtering,
-            shared.path / "shards",
+            shared.path / f"shards-{source}",
             model=model,
             judge=judge,
             judged_by=judged_by,
@@ -146,6 +147,14 @@ def expand_collection(
         shards.join(out)
         if shared.alone(wait=False):  # each process joins the same bytes; the last clears up
             shared.remove()
+
+
+def writing_work(
+    source: str, model: str, options: Writing, filtering: Filtering, judged_by: str | None = None
+) -> dict[str, str]:
+    """All that makes a difference to such a file, by name: two that differ must not be made in one folder at once."""
+    own = {f"setting of {name}": str(value) for name, value in (asdict(options) | asdict(filtering)).items()}
+    return {"collection": source, "model": model, "judge": str(judged_by), **own}
 
 
 def expanded_documents(documents: Iterable[Document], expansions: Iterable[Expansion]) -> Iterator[Document]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from rankwell.core.errors import RankwellError
 from rankwell.core.files import disk_errors, temporary_name
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
@@ -26,21 +28,30 @@ class SharedFolder:
 
     @classmethod
     @contextmanager
-    def enter(cls, path: Path) -> Iterator[SharedFolder]:
-        """Have the folder at ``path``, which is made where there is none."""
+    def enter(cls, path: Path, work: Mapping[str, str] | None = None) -> Iterator[SharedFolder]:
+        """Have the folder at ``path``, which is made where there is none; an error where others have it for other work.
+
+        ``work`` says by name all that makes a difference to what is made.
+        """
         while True:
-            try:
-                with disk_errors(path):
-                    path.mkdir(parents=True, exist_ok=True)
-                    users = (path / "users").open("ab")
-            except FileNotFoundError:  # deleted before it could be locked
-                continue
-            with users:
-                fcntl.flock(users, fcntl.LOCK_SH)
+            with ExitStack() as files:
+                try:
+                    with disk_errors(path):
+                        path.mkdir(parents=True, exist_ok=True)
+                        opened = ((path / name).open("a+b") for name in ("work", "members", "users"))
+                        plan, members, users = (files.enter_context(file) for file in opened)
+                except FileNotFoundError:  # deleted before it could be locked
+                    continue
                 shared = cls(path, users)
-                if shared._is_there():  # else it was deleted while we waited
-                    yield shared
-                    return
+                other = _join(plan, members, dict(work or {}))
+                if other is not None and shared._is_there():
+                    problem = f"another process is at work in {path}, with another {other}"
+                    raise RankwellError(f"{problem}; wait until it is done, or choose another name to write to")
+                if other is None:
+                    fcntl.flock(users, fcntl.LOCK_SH)
+                    if shared._is_there():  # else it was deleted while we waited
+                        yield shared
+                        return
 
     def store(self, documents: Iterable[Document], source: str) -> DocumentStore:
         """The texts of ``documents``, whose digest is ``source``: one process makes them, the others wait."""
@@ -70,3 +81,28 @@ class SharedFolder:
             return os.fstat(self.users.fileno()).st_ino == (self.path / "users").stat().st_ino
         except FileNotFoundError:
             return False
+
+
+def _join(plan: IO[bytes], members: IO[bytes], work: dict[str, str]) -> str | None:
+    """Become one of those who have a folder; or else the name of what they, who have it now, do otherwise.
+
+    Nobody gives up membership but by leaving: ``users``, which changes hands in the end, cannot tell whether any is
+    left.
+    """
+    fcntl.flock(plan, fcntl.LOCK_EX)
+    try:
+        try:
+            fcntl.flock(members, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            plan.seek(0)
+            theirs = json.loads(plan.read())
+            if other := next((name for name in work if theirs.get(name) != work[name]), None):
+                return other
+        else:  # the first, or the first since those before were killed
+            plan.truncate(0)
+            plan.write(json.dumps(work).encode())
+            plan.flush()
+        fcntl.flock(members, fcntl.LOCK_SH)
+    finally:
+        fcntl.flock(plan, fcntl.LOCK_UN)
+    return None

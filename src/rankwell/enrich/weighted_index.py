@@ -75,9 +75,10 @@ def build_weighted_index(
     """
     if (out / "index.json").exists() and not overwrite:
         raise RankwellError(f"{out} holds an index already; replace it with --overwrite")
-    with SharedFolder.enter(out.with_name(f"{out.name}.weights")) as shared:
+    name = model_digest(model)
+    work = weighing_work(source, name, options, store)
+    with SharedFolder.enter(out.with_name(f"{out.name}.weights"), work) as shared:
         kept = shared.store(documents, source)
-        name = model_digest(model)
         key = digest({"documents": source, "model": name, "options": vars(options), "length": weigher.max_length})
         folder = shared.path / f"weights-{key}"
         shards = weigh_collection(kept, weigher, options, folder, model=name, shard_size=shard_size)
@@ -88,3 +89,13 @@ def build_weighted_index(
         index = Index.build(iter(kept), out, weights=read_shards(shards), store=store, overwrite=overwrite)
         shared.remove()
         return index
+
+
+def weighing_work(source: str, model: str, options: WeightOptions, store: bool) -> dict[str, str]:
+    """All that makes a difference to such an index, by name: two that differ must not be made in one folder at once."""
+    return {
+        "collection": source,
+        "model": model,
+        "setting of --scaling": f"{options.scaling} {options.scale:g}",
+        "setting of --store": str(store),
+    }

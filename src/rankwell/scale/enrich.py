@@ -10,17 +10,19 @@ from rankwell.core.shards import Shards
 from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.expansion import SHARD_SIZE as EXPANSION_SIZE
-from rankwell.enrich.expansion import Filtering, expand_store
+from rankwell.enrich.expansion import Filtering, expand_store, writing_work
+from rankwell.enrich.shared import SharedFolder
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
 from rankwell.enrich.weighing import SHARD_SIZE as WEIGHT_SIZE
 from rankwell.enrich.weighing import model_digest, read_shards, weigh_collection
+from rankwell.enrich.weighted_index import weighing_work
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.writing.checkpoints import load_writer
 from rankwell.models.writing.decoding import Writer, Writing
 from rankwell.retrieve.index import Index
-from rankwell.scale.runs import remove_shards, shards_folder
+from rankwell.scale.runs import shards_folder
 from rankwell.scale.workers import Cluster, do
 
 
@@ -91,14 +93,20 @@ def weigh_and_index_on(
     """``rankwell index COLLECTION --weights MODEL`` with the words weighed by workers; the index is the same."""
     if (out / "index.json").exists():
         raise RankwellError(f"{out} holds an index already; remove it or choose another name")
-    texts = _texts_of(collection, out)
-    job = WeighJob(texts, str(model.absolute()), shards_folder(out) / "weights", options, device, shard_size)
-    shards = do(job, cluster, description="weighing terms")
-    if weights_out is not None:
-        shards.join(weights_out)
-    index = Index.build(iter(DocumentStore.open(texts)), out, weights=read_shards(shards), store=store)
-    remove_shards(out)
-    return index
+    source = collection_digest(collection)
+    work = weighing_work(source, model_digest(model), options, store)
+    with SharedFolder.enter(shards_folder(out), work) as shared:
+        texts = shared.store(resolve_documents(collection), source)
+        folder = shared.path / f"weights-{source}"
+        job = WeighJob(texts.folder, str(model.absolute()), folder, options, device, shard_size)
+        shards = do(job, cluster, description="weighing terms")
+        if not shared.alone(wait=True):  # the same command was given elsewhere, too, and has made the index
+            return Index.open(out)
+        if weights_out is not None:
+            shards.join(weights_out)
+        index = Index.build(iter(texts), out, weights=read_shards(shards), store=store)
+        shared.remove()
+        return index
 
 
 def expand_on(
@@ -115,17 +123,13 @@ def expand_on(
     """``rankwell expand COLLECTION`` without a judge, the queries written by workers; the file is the same."""
     if out.exists():
         raise RankwellError(f"{out} exists already; remove it or choose another name")
-    place = shards_folder(out) / "queries"
-    job = ExpandJob(
-        _texts_of(collection, out), str(model.absolute()), place, options, filtering, device, shard_size=shard_size
-    )
-    do(job, cluster, description="writing queries").join(out)
-    remove_shards(out)
-
-
-def _texts_of(collection: str, out: Path) -> Path:
-    """The collection as a store that all workers read."""
-    texts = shards_folder(out) / f"documents-{collection_digest(collection)}"
-    if not texts.exists():
-        DocumentStore.build(resolve_documents(collection), texts)
-    return texts
+    source = collection_digest(collection)
+    with SharedFolder.enter(
+        shards_folder(out), writing_work(source, model_digest(model), options, filtering)
+    ) as shared:
+        texts = shared.store(resolve_documents(collection), source)
+        folder = shared.path / f"queries-{source}"
+        job = ExpandJob(texts.folder, str(model.absolute()), folder, options, filtering, device, shard_size=shard_size)
+        do(job, cluster, description="writing queries").join(out)
+        if shared.alone(wait=False):
+            shared.remove()
