@@ -57,10 +57,10 @@ class Process:
                 time.sleep(0.05)
         raise AssertionError("it did not start")
 
-    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request(method, path, None if body is None else json.dumps(body))
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         finally:
@@ -158,6 +158,16 @@ def test_it_says_its_port_when_clients_can_connect(process: Callable[..., Proces
     said = next(line for line in own.own.stderr if "serving at" in line)
     own.port = int(said.split("http://127.0.0.1:")[1])
     assert own.ask("GET", "/health")[0] == 200
+
+
+def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], served_index: Path) -> None:
+    own = process("--index", str(served_index), "--allow-host", "search.example")
+    open_to_all = process("--index", str(served_index), "--host", "0.0.0.0")
+    for one, taken in ((own, {"search.example"}), (open_to_all, {"search.example", "evil.example"})):
+        one.ready()  # as 127.0.0.1
+        for host in ("search.example", "evil.example"):
+            status, told = one.ask("GET", "/ready", Host=f"{host}:{one.port}")
+            assert (status, told.get("error_type")) == ((200, None) if host in taken else (421, "misdirected"))
 
 
 def test_every_line_of_the_log_is_json_whoever_wrote_it(process: Callable[..., Process], served_index: Path) -> None:

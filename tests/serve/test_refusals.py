@@ -8,6 +8,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from fastapi.testclient import TestClient
 from rankwell.cli.serve import serve
 from rankwell.core.errors import RankwellError
 from rankwell.serve.api import create_app
+from rankwell.serve.hosts import Hosts, check_hosts
 from rankwell.serve.limits import Batching, Limits
+from rankwell.serve.listening import Place, bind
 from rankwell.serve.requests import ApiError
 from rankwell.serve.service import Service
 from rankwell.serve.shapes import Search
@@ -30,6 +33,19 @@ FOREIGN = {"Origin": "https://evil.example", "Content-Type": "text/plain"}
 
 def started(sources: Sources, limits: Limits | None = None, **options: Any) -> Any:
     return TestClient(create_app(Service(sources, limits), **options))
+
+
+@contextmanager
+def listening(host: str) -> Iterator[Place]:
+    with closing(bind(host, 0)) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def local(sources: Sources) -> Iterator[Any]:
+    """A service at an address of this machine alone."""
+    with listening("127.0.0.1") as place, started(sources, hosts=Hosts.of(place)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +63,56 @@ def test_pages_of_other_hosts_are_refused(client: Any, origin: str) -> None:
 @pytest.mark.parametrize("origin", ["http://testserver", "https://TestServer"])
 def test_the_services_own_page_is_let_in(client: Any, origin: str) -> None:
     assert client.post("/rerank", json=BODY, headers={"Origin": origin}).status_code == 200
+
+
+LOCAL = ["localhost", "localhost:8000", "LocalHost.:1", "127.0.0.1:9", "127.1.2.3", "[::1]", "[::1]:8000"]
+OTHERS = ["evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.5:8000"]
+OTHERS += ["", "[::2]", "a b", "localhost:8000:1", "127.0.0.1@evil.example"]
+
+
+@pytest.mark.parametrize("host", OTHERS)
+def test_a_page_whose_name_was_made_to_mean_this_machine_is_refused(local: Any, host: str) -> None:
+    # To the browser it is the page's own host: Origin, if there is one, and Host are the same.
+    for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+        answer = local.post("/rerank", json=BODY, headers=headers)
+        assert (answer.status_code, answer.json()["error_type"]) == (421, "misdirected")
+        assert "--allow-host" in answer.json()["message"]
+    assert local.get("/ready", headers={"Host": host}).status_code == 421
+    assert local.get("/", headers={"Host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", LOCAL)
+def test_names_of_this_machine_alone_are_taken(local: Any, host: str) -> None:
+    assert local.post("/rerank", json=BODY, headers={"Host": host, "Origin": f"http://{host}"}).status_code == 200
+    assert local.get("/ready", headers={"Host": host}).status_code == 200
+
+
+def test_the_key_opens_under_any_name(sources: Sources) -> None:
+    with listening("127.0.0.1") as place, started(sources, key="k", hosts=Hosts.of(place)) as client:
+        keyed = {"Host": "evil.example", "Authorization": "Bearer k"}
+        assert client.post("/rerank", json=BODY, headers=keyed).status_code == 200
+        assert client.get("/ready", headers={"Host": "evil.example"}).status_code == 421
+
+
+def test_which_names_are_checked() -> None:
+    with listening("127.0.0.1") as local, listening("0.0.0.0") as open_to_all:
+        assert Hosts.of(open_to_all) is None
+        assert Hosts.of(open_to_all, origins=("https://page.example",)) is None
+        for named, origins in ((["*"], ()), ([], ("*",))):
+            assert Hosts.of(local, named, origins) is None
+        for place in (local, open_to_all):
+            hosts = Hosts.of(place, ["Search.Example", "[fd00::1]"], ("https://page.example:8443",))
+            assert hosts is not None
+            taken = ["search.example:80", "[FD00::1]:80", "page.example", "localhost", "127.0.0.1:8000"]
+            assert all(map(hosts.has, taken))
+            assert not any(map(hosts.has, ["example", "search.example.evil.example", "fd00::1", "10.0.0.5"]))
+
+
+@pytest.mark.parametrize("name", ["https://a.example", "a.example:80", "a b", "", "::1", "[::1]:80"])
+def test_a_host_is_named_without_scheme_and_port(name: str) -> None:
+    with pytest.raises(RankwellError, match=r"--allow-host .*: expected a host's name, without scheme and port"):
+        check_hosts([name])
+    check_hosts(["a.example", "[::1]", "10.0.0.5", "*", "my_host"])
 
 
 def test_pages_of_other_hosts_are_let_in_by_name_or_with_the_key(sources: Sources) -> None:

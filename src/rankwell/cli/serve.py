@@ -65,6 +65,15 @@ def serve(
     origin: Annotated[
         list[str] | None, typer.Option("--origin", help="A page of another host that may use the API (CORS).")
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-host",
+            metavar="NAME",
+            help="A name, beside localhost, that requests may be sent to (Host); at an address of this machine alone, "
+            "such as the default, no other is taken.",
+        ),
+    ] = None,
     experiment: Annotated[
         list[Path] | None,
         typer.Option("--experiment", help="A folder that rankwell experiment wrote, for the page to show."),
@@ -107,6 +116,7 @@ def serve(
     from rankwell.rank.fusion import told_shares
     from rankwell.serve.beside import Beside
     from rankwell.serve.experiments import check_experiments
+    from rankwell.serve.hosts import check_hosts
     from rankwell.serve.limits import Batching, Limits
     from rankwell.serve.listening import bind
     from rankwell.serve.server import ServerOptions, run
@@ -114,6 +124,7 @@ def serve(
     from rankwell.serve.state import Sources
 
     _check_key(key)
+    check_hosts(allow_host or ())
     check_experiments(experiment or ())
     check_encoder({"--encoder": encoder}, {"--blend": blend, "--hybrid": hybrid})
     if blend is not None and hybrid is not None and encoder is None:
@@ -139,7 +150,9 @@ def serve(
         most_timeout_ms=max(timeout_ms, usual.most_timeout_ms),
     )
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
-    serving = ServerOptions(key or None, tuple(origin or ()), tuple(experiment or ()), drain_seconds)
+    serving = ServerOptions(
+        key or None, tuple(origin or ()), tuple(allow_host or ()), tuple(experiment or ()), drain_seconds
+    )
     with _ended_by_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
         service = Service(Sources(folder, models, backend, options, beside=beside), limits, batching)
         if service.state.note:

@@ -21,6 +21,7 @@ from starlette.types import Scope
 from rankwell.serve.answers import Answer
 from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
 from rankwell.serve.experiments import read_experiments
+from rankwell.serve.hosts import Hosts
 from rankwell.serve.requests import (
     ApiError,
     Bodies,
@@ -45,10 +46,15 @@ def create_app(
     *,
     key: str | None = None,
     origins: tuple[str, ...] = (),
+    hosts: Hosts | None = None,
     experiments: tuple[Path, ...] = (),
     page: Path | None = PAGE,
 ) -> FastAPI:
-    """The application of a service; ``origins`` are other hosts' pages that may use it (CORS), by default none."""
+    """The application of a service.
+
+    ``origins`` are other hosts' pages that may use it (CORS), by default none; ``hosts`` are the names under which it
+    may be asked, by default any.
+    """
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -190,7 +196,7 @@ def create_app(
         app.mount("/", PageFiles(directory=page, html=True), name="page")
         files = frozenset(f"/{file.relative_to(page).as_posix()}" for file in page.rglob("*") if file.is_file())
         methods |= dict.fromkeys(files | {"/"}, "GET, HEAD")
-    app.add_middleware(Gate, key=key, origins=origins, metrics=service.metrics, open_paths=files | {"/"})
+    app.add_middleware(Gate, key=key, origins=origins, hosts=hosts, metrics=service.metrics, open_paths=files | {"/"})
     if origins:  # outermost: a browser asks before it sends a key, and must be able to read refusals
         app.add_middleware(
             CORSMiddleware,

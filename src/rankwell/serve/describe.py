@@ -27,6 +27,7 @@ _REFUSALS = {
     408: "The body took too long to come.",
     409: "This service cannot do that: it lacks an index or a model.",
     413: "The body has too many bytes.",
+    421: "This service is not for hosts of this name (Host).",
     422: "A field is missing, of the wrong kind, or beyond a limit.",
     429: "The queue is full; Retry-After says when to come back.",
     503: "The service is about to stop.",

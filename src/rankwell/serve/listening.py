@@ -6,6 +6,7 @@ import errno
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any
 
 from rankwell.core.errors import RankwellError
@@ -27,6 +28,11 @@ class Place:
         """As a browser takes it."""
         return f"http://{_written(self.host, self.port)}"
 
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine itself can reach it."""
+        return all(is_loopback(one.getsockname()[0]) for one in self.sockets)
+
     def listen(self) -> None:
         """Let clients connect; until then they are refused."""
         try:
@@ -39,6 +45,16 @@ class Place:
         """Give the port back."""
         for one in self.sockets:
             one.close()
+
+
+def is_loopback(address: str) -> bool:
+    """Whether it is an address, not a name, and that of this machine alone."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
 
 
 def bind(host: str, port: int) -> Place:

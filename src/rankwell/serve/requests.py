@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rankwell.serve.hosts import Hosts
 from rankwell.serve.limits import Limits
 from rankwell.serve.metrics import Metrics
 
@@ -187,12 +188,20 @@ async def _disconnected(request: Request) -> None:
 
 
 class Gate:
-    """The outermost layer: ids, keys, origins, headers, the log. It never looks at a body."""
+    """The outermost layer: ids, keys, hosts, origins, headers, the log. It never looks at a body."""
 
     def __init__(
-        self, app: ASGIApp, *, key: str | None, origins: tuple[str, ...], metrics: Metrics, open_paths: frozenset[str]
+        self,
+        app: ASGIApp,
+        *,
+        key: str | None,
+        origins: tuple[str, ...],
+        hosts: Hosts | None,
+        metrics: Metrics,
+        open_paths: frozenset[str],
     ):
         self.app = app
+        self._hosts = hosts
         self._key = key.encode() if key else None
         self._origins = frozenset(origin.encode() for origin in origins)
         self._metrics = metrics
@@ -247,6 +256,10 @@ class Gate:
             if scope["path"] not in self._open or scope["method"] not in ("GET", "HEAD"):
                 challenge = {"WWW-Authenticate": "Bearer"}
                 return ApiError(401, "unauthorized", "this service asks for its key", challenge)
+        host = headers.get(b"host")  # every browser sends one
+        if self._hosts is not None and host is not None and not self._hosts.has(host.decode("latin-1")):
+            line = "this service is not for hosts of this name (Host); --allow-host lets them in"
+            return ApiError(421, "misdirected", line)
         if self._foreign(headers):
             return ApiError(403, "forbidden", "this service is not for pages of other hosts; --origin lets them in")
         return None

@@ -17,6 +17,7 @@ from types import FrameType
 import uvicorn
 
 from rankwell.serve.api import create_app
+from rankwell.serve.hosts import Hosts
 from rankwell.serve.listening import Place
 from rankwell.serve.requests import LOG, ApiError, JsonLines
 from rankwell.serve.service import Service
@@ -28,6 +29,7 @@ class ServerOptions:
 
     key: str | None = None
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     experiments: tuple[Path, ...] = ()
     drain_seconds: int = 30
 
@@ -66,8 +68,9 @@ class Server(uvicorn.Server):
 def run(service: Service, place: Place, options: ServerOptions, announce: Callable[[], None]) -> None:
     """Serve until told to stop; ``announce`` is called when clients can connect."""
     _log_as_json()
+    hosts = Hosts.of(place, options.hosts, options.origins)
     config = uvicorn.Config(
-        create_app(service, key=options.key, origins=options.origins, experiments=options.experiments),
+        create_app(service, key=options.key, origins=options.origins, hosts=hosts, experiments=options.experiments),
         log_config=None,
         access_log=False,
         server_header=False,
