@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -35,7 +36,8 @@ def one_thread() -> Iterator[None]:
 def cluster() -> Iterator[Cluster]:
     """Two workers on this machine; replicas of a search are small."""
     ray = pytest.importorskip("ray")
-    environment = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     ray.init(
         address="local",
         num_cpus=2,

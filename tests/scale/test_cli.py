@@ -88,6 +88,37 @@ def test_index_and_search(rankwell: Call, data: Path) -> None:  # noqa: F811
 
 
 @pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("share", ["0.4", "1"])
+def test_hybrid_search(rankwell: Call, data: Path, tiny_bi_encoder: Path, share: str) -> None:  # noqa: F811
+    documents = make_documents(300)
+    for folder in ("one", "two"):
+        for part in range(3):
+            Index.build(documents[part * 100 : (part + 1) * 100], folder, append=True)
+    options = ["--hybrid", share, "--encoder", tiny_bi_encoder, "--precision", "fp32", "--k", "20", "--b", "0.7"]
+    first = rankwell("search", "one", data / "queries.tsv", *options, "--out", "one.run")
+    assert first.code == 0, first.err
+    for number, workers in enumerate(("2", "1")):  # the first makes the vectors, the second finds them
+        call = ["search", "two", data / "queries.tsv", *options, "--ray", "local", "--workers", workers]
+        done = rankwell(*call, "--out", f"{number}.run")
+        assert done.code == 0, done.err
+        assert Path(f"{number}.run").read_bytes() == Path("one.run").read_bytes()
+        assert described(Path(f"{number}.run")) == described(Path("one.run"))
+    vectors = [sorted(path.read_bytes() for path in Path(folder).rglob("*.f16")) for folder in ("one", "two")]
+    assert len(vectors[0]) == 3
+    assert vectors[0] == vectors[1]
+    assert not list(Path().glob("*.shards"))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_is_wrong_with_a_bi_encoder_is_one_line(rankwell: Call, data: Path, tiny_bi_encoder: Path) -> None:  # noqa: F811
+    Index.build(make_documents(5), "bare", store=False)
+    options = ["--hybrid", "0.5", "--encoder", tiny_bi_encoder, "--ray", "local"]
+    done = rankwell("search", "bare", data / "queries.tsv", *options, "--out", "x.run")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert "was built without texts" in done.err
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_search_goes_on_with_what_it_has_found(
     rankwell: Call,  # noqa: F811
     data: Path,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
 from rankwell.cli.encoders import EncoderOption, PrecisionOption, check_encoder, open_encoder
 from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import DEFAULT
@@ -57,9 +57,8 @@ def search(
 
     With --hybrid both find 1,000 documents, and what either found is ranked by the sum of their standardised scores.
     The vectors of all documents are made the first time and kept beside the index; rankwell tune --hybrid finds the
-    share. With --ray each worker holds some of the index's segments; the run is the same.
+    share. With --ray each worker holds some of the index's segments, and their vectors; the run is the same.
     """
-    from rankwell.core.errors import RankwellError
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, write_run
     from rankwell.corpus.records import Run
@@ -68,9 +67,7 @@ def search(
     from rankwell.scale.runs import remove_shards, shards_folder
     from rankwell.scale.search import ShardedIndex, search_in_shards
 
-    if hybrid is not None and ray is not None:
-        raise RankwellError("--hybrid does not go with --ray, whose workers know words only")
-    cluster = cluster_of(ray, workers)
+    cluster = cluster_of(ray, workers, device)
     check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
     check_hybrid(hybrid)
     opened = Index.open(index)
@@ -80,12 +77,19 @@ def search(
     config = {"k": k, **bm25, "index": opened.manifest["config_hash"]}
     data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
     if hybrid is not None:
-        similar = open_encoder(encoder or DEFAULT, device, precision)
+        similar = open_encoder(encoder or DEFAULT, "cpu" if cluster else device, precision)
         from rankwell.rank.dense import DenseRanker
         from rankwell.rank.hybrid import search_hybrid
 
-        every = threads or os.cpu_count() or 1
-        run = search_hybrid(opened, DenseRanker(similar), asked, hybrid, k=k, threads=every, **bm25)
+        if cluster is None:
+            every = threads or os.cpu_count() or 1
+            run = search_hybrid(opened, DenseRanker(similar), asked, hybrid, k=k, threads=every, **bm25)
+        else:
+            from rankwell.scale.hybrid import EncoderSource, search_hybrid_on
+
+            source = EncoderSource(for_workers(encoder or DEFAULT), device or "cpu", precision)
+            one = threads or 1
+            run = search_hybrid_on(cluster, opened, similar, asked, hybrid, source, k=k, threads=one, **bm25)
         run = Run(run, name=tag or run.name)
         config |= {"hybrid": hybrid}
         data |= {"encoder": similar.name}

@@ -108,7 +108,7 @@ class ShardedIndex(Index):
 
     replicas: list[list[Any]]
     """The actors of each shard, the one that is asked first in front."""
-    patience: float
+    patience: float | None
 
     @classmethod
     @contextmanager
@@ -119,29 +119,35 @@ class ShardedIndex(Index):
         *,
         shards: int = 0,
         replicas: int = 1,
-        patience: float = PATIENCE_SECONDS,
+        patience: float | None = PATIENCE_SECONDS,
+        shard: type[Shard] = Shard,
+        given: tuple[Any, ...] = (),
     ) -> Iterator[ShardedIndex]:
         """Hold an index's segments in ``shards`` actors for as long as the context lasts.
 
-        With 0 there is one a segment, or fewer where the cluster has no room for that many.
+        With 0 there is one a segment, or fewer where the cluster has no room for that many. An actor is a ``shard`` of
+        its folders and of what is ``given``; where it does not answer, another is asked after so many seconds of
+        ``patience``, with None only once it is lost.
         """
         index = cls.open(folder)
         assert isinstance(index, ShardedIndex)
         if shards < 0 or replicas < 1:
             raise RankwellError(f"{shards} shards of {replicas} replicas")
         with cluster.connected() as ray:
-            room = ray.cluster_resources().get("CPU", 0)
-            fitting = max(1, int(room / cluster.cpus / replicas)) if cluster.cpus else len(index.segments)
+            needs = {"CPU": cluster.cpus, "GPU": cluster.gpus}
+            rooms = {kind: ray.cluster_resources().get(kind, 0) for kind, need in needs.items() if need}
+            fitting = min(max(1, int(room / needs[kind] / replicas)) for kind, room in rooms.items())
             count = min(shards or fitting, len(index.segments))
             parts = np.array_split([str(segment.folder.absolute()) for segment in index.segments], count)
-            needed = count * replicas * cluster.cpus
-            if needed > room:  # Ray would wait for more machines without a word
-                problem = f"{count} shards of {replicas} replicas need {needed:g} cores; the cluster has {room:g}"
-                raise RankwellError(problem)
-            options = {"num_cpus": cluster.cpus, "max_restarts": -1, "max_task_retries": 0}
-            remote = ray.remote(Shard).options(scheduling_strategy="SPREAD", **options)
+            for kind, room in rooms.items():
+                if (needed := count * replicas * needs[kind]) > room:  # Ray would wait for more without a word
+                    things = "cores" if kind == "CPU" else "GPUs"
+                    problem = f"{count} shards of {replicas} replicas need {needed:g} {things}"
+                    raise RankwellError(f"{problem}; the cluster has {room:g}")
+            options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": -1, "max_task_retries": 0}
+            remote = ray.remote(shard).options(scheduling_strategy="SPREAD", **options)
             index.patience = patience
-            index.replicas = [[remote.remote(list(map(Path, part))) for _ in range(replicas)] for part in parts]
+            index.replicas = [[remote.remote(list(map(Path, part)), *given) for _ in range(replicas)] for part in parts]
             try:
                 yield index
             finally:
@@ -151,7 +157,7 @@ class ShardedIndex(Index):
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """See :meth:`Index.search_terms`; ``threads`` are those of each actor."""
         terms = sorted({term for query in queries for term in query})
-        own: list[Statistics] = self._ask("statistics", [(terms,)] * len(self.replicas))
+        own: list[Statistics] = self.ask("statistics", [(terms,)] * len(self.replicas))
         documents = sum(each.documents for each in own)
         length = sum(each.total_length for each in own)
         frequencies = np.sum([each.frequencies for each in own], axis=0, dtype=np.int64)
@@ -159,11 +165,15 @@ class ShardedIndex(Index):
             Statistics(documents - each.documents, length - each.total_length, frequencies - each.frequencies)
             for each in own
         ]
-        found = self._ask("search", [(queries, bm25, k, threads, terms, other) for other in others])
+        found = self.ask("search", [(queries, bm25, k, threads, terms, other) for other in others])
         parts = [hits for shard in found for hits in shard]
         return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
 
-    def _ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def ask_one(self, method: str, *arguments: Any) -> Any:
+        """An answer that any shard can give."""
+        return self._answer(0, getattr(self.replicas[0][0], method).remote(*arguments), method, arguments)
+
+    def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """An answer of every shard, from whichever replica gives one."""
         calls = [getattr(actors[0], method).remote(*own) for actors, own in zip(self.replicas, arguments, strict=True)]
         return [

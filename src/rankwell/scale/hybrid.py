@@ -1,0 +1,130 @@
+"""Hybrid search by actors: each holds the vectors of its segments, too, and finds the nearest of them.
+
+Queries are made vectors all together, by one actor, and every actor compares all of them with what it has: the products
+are those of one process, so the lists are, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.rank.dense import DEEP, TIES, DenseRanker, PassageVectors, Rows, search_vectors
+from rankwell.rank.engines.precision import Precision, engine_options
+from rankwell.rank.hybrid import search_hybrid
+from rankwell.rank.texts import stores_of
+from rankwell.retrieve.index import Index
+from rankwell.scale.search import Shard, ShardedIndex
+from rankwell.scale.workers import RETRIES, Cluster
+
+
+@dataclass(frozen=True)
+class EncoderSource:
+    """A bi-encoder as workers open it: where it is, and what it computes on and in."""
+
+    name: str
+    device: str = "cpu"
+    precision: Precision = "auto"
+
+    def open(self) -> BiEncoder:
+        """The bi-encoder."""
+        return BiEncoder.from_pretrained(self.name, **engine_options("torch", self.device, self.precision))
+
+
+class HybridShard(Shard):
+    """Some segments of an index with the vectors of their documents."""
+
+    def __init__(self, folders: Sequence[Path], source: EncoderSource):
+        super().__init__(folders)
+        self.encoder = source.open()
+        self.vectors = [PassageVectors.open(segment.store, self.encoder) for segment in self.segments]
+
+    def encode(self, texts: list[str]) -> Vectors:
+        """The vectors of queries."""
+        return self.encoder.encode(texts)
+
+    def nearest(self, asked: Vectors, k: int) -> list[tuple[Rows, Vectors]]:
+        """The ``k`` nearest documents of each segment: their numbers within it, and their similarities."""
+        return [search_vectors(asked, own.blocks(), k, device=self.encoder.device) for own in self.vectors]
+
+
+class ShardedDense(DenseRanker):
+    """A bi-encoder whose vectors actors hold."""
+
+    def __init__(self, encoder: BiEncoder, index: ShardedIndex):
+        super().__init__(encoder)
+        self._index = index
+
+    def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
+        """See :meth:`DenseRanker.search <rankwell.rank.dense.DenseRanker.search>`; ``texts`` are the actors'."""
+        if k < 1:
+            raise RankwellError(f"k must be at least 1, not {k}")
+        asked = self._index.ask_one("encode", [query.text for query in queries])
+        deep = max(k, DEEP) + TIES
+        parts = chain.from_iterable(self._index.ask("nearest", [(asked, deep)] * len(self._index.replicas)))
+        found = [(segment.store, *own) for segment, own in zip(self._index.segments, parts, strict=True)]
+        rankings: dict[str, Ranking] = {}
+        for row, query in enumerate(queries):
+            docids = [store.docids.strings(numbers[row].tolist()) for store, numbers, _ in found]
+            scores = np.concatenate([own[row] for _, _, own in found])
+            rankings[query.qid] = Ranking.of(chain.from_iterable(docids), scores).head(k)
+        return Run(rankings, name="dense")
+
+
+def search_hybrid_on(
+    cluster: Cluster,
+    index: Index,
+    encoder: BiEncoder,
+    queries: Sequence[Query],
+    share: float,
+    source: EncoderSource,
+    **options: Any,
+) -> Run:
+    """:func:`~rankwell.rank.hybrid.search_hybrid` by the workers of a cluster, who make the vectors that are missing.
+
+    ``encoder`` is the bi-encoder of ``source`` as it is here: it tokenises, and says which vectors are its own.
+    """
+    with cluster.connected() as ray:
+        _make_vectors(ray, cluster, index, encoder, source)
+        # Comparing with millions of vectors may take long, and an actor that is lost is noticed at once.
+        held = ShardedIndex.on(
+            cluster, index.folder, shards=cluster.workers, patience=None, shard=HybridShard, given=(source,)
+        )
+        with held as sharded:
+            return search_hybrid(sharded, ShardedDense(encoder, sharded), queries, share, **options)
+
+
+def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, source: EncoderSource) -> None:
+    missing = [store for store in stores_of(index) if not PassageVectors.is_kept(store, encoder)]
+    if not missing:
+        return
+    for store in missing:
+        StoredTokens.open(store, encoder.tokenizer)  # once, for all workers
+    options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_retries": RETRIES}
+    remote = ray.remote(_make).options(scheduling_strategy="SPREAD", **options)
+    folders = [store.folder.absolute() for store in missing]
+    count = cluster.workers or cluster.room(ray)
+    for problem in ray.get([remote.remote(folders, source) for _ in range(count)]):
+        if problem is not None:
+            raise RankwellError(problem)
+
+
+def _make(folders: Sequence[Path], source: EncoderSource) -> str | None:
+    """What a worker does: vectors in shards that others do not make; what is wrong comes back as a line."""
+    try:
+        encoder = source.open()
+        for folder in folders:
+            PassageVectors.open(DocumentStore.open(folder), encoder)
+    except RankwellError as error:
+        return str(error)
+    return None
