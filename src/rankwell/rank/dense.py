@@ -7,7 +7,7 @@ made them. They are made in shards (:mod:`rankwell.core.shards`): work that was 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -208,18 +208,24 @@ class DenseRanker:
         """The same run for those who do not want the ids of all that is found."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
-        asked = self.encoder.encode_queries([query.text for query in queries])
         documents = texts.documents if isinstance(texts, Index) else Numbering([texts])
-        deep = max(k, DEEP) + TIES
+        found = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
         parts = []
-        for store in documents.stores:
-            numbers, scores = search_vectors(asked, self.vectors(store).blocks(), deep, device=self.encoder.device)
+        for store, (numbers, scores) in zip(documents.stores, found, strict=True):
             if (wrong := np.isnan(scores)).any():
                 raise RankwellError(f"document {store.docids.strings(numbers[wrong][:1])[0]} has the score NaN")
             # Adding 0 turns -0.0 into 0.0, so that equal scores are also equal bits.
             parts.append(Hits(numbers, scores + np.float32(0)))
         hits = documents.join(parts, k, ordered=False)
         return NumberedRun([(queries, hits)], documents, name="dense")
+
+    def _nearest(
+        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
+    ) -> Iterable[tuple[Rows, Vectors]]:
+        """The ``k`` nearest documents of each store: their numbers within it, and their similarities."""
+        asked = self.encoder.encode_queries(queries)
+        for store in stores:
+            yield search_vectors(asked, self.vectors(store).blocks(), k, device=self.encoder.device)
 
     def vectors(self, store: DocumentStore) -> PassageVectors:
         """The vectors of a store's documents."""

@@ -6,20 +6,18 @@ are those of one process, so the lists are, too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.rank.dense import DEEP, TIES, DenseRanker, PassageVectors, Rows, search_vectors
+from rankwell.rank.dense import DenseRanker, PassageVectors, Rows, search_vectors
 from rankwell.rank.engines.precision import Precision, engine_options
 from rankwell.rank.hybrid import search_hybrid
 from rankwell.rank.texts import stores_of
@@ -51,7 +49,7 @@ class HybridShard(Shard):
 
     def encode(self, texts: list[str]) -> Vectors:
         """The vectors of queries."""
-        return self.encoder.encode(texts)
+        return self.encoder.encode_queries(texts)
 
     def nearest(self, asked: Vectors, k: int) -> list[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each segment: their numbers within it, and their similarities."""
@@ -65,20 +63,11 @@ class ShardedDense(DenseRanker):
         super().__init__(encoder)
         self._index = index
 
-    def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
-        """See :meth:`DenseRanker.search <rankwell.rank.dense.DenseRanker.search>`; ``texts`` are the actors'."""
-        if k < 1:
-            raise RankwellError(f"k must be at least 1, not {k}")
-        asked = self._index.ask_one("encode", [query.text for query in queries])
-        deep = max(k, DEEP) + TIES
-        parts = chain.from_iterable(self._index.ask("nearest", [(asked, deep)] * len(self._index.replicas)))
-        found = [(segment.store, *own) for segment, own in zip(self._index.segments, parts, strict=True)]
-        rankings: dict[str, Ranking] = {}
-        for row, query in enumerate(queries):
-            docids = [store.docids.strings(numbers[row].tolist()) for store, numbers, _ in found]
-            scores = np.concatenate([own[row] for _, _, own in found])
-            rankings[query.qid] = Ranking.of(chain.from_iterable(docids), scores).head(k)
-        return Run(rankings, name="dense")
+    def _nearest(
+        self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
+    ) -> Iterable[tuple[Rows, Vectors]]:
+        asked = self._index.ask_one("encode", queries)
+        return chain.from_iterable(self._index.ask("nearest", [(asked, k)] * len(self._index.replicas)))
 
 
 def search_hybrid_on(
@@ -108,8 +97,9 @@ def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, 
     missing = [store for store in stores_of(index) if not PassageVectors.is_kept(store, encoder)]
     if not missing:
         return
-    for store in missing:
-        StoredTokens.open(store, encoder.tokenizer)  # once, for all workers
+    if encoder.takes_tokens:
+        for store in missing:
+            StoredTokens.open(store, encoder.tokenizer)  # once, for all workers
     options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_retries": RETRIES}
     remote = ray.remote(_make).options(scheduling_strategy="SPREAD", **options)
     folders = [store.folder.absolute() for store in missing]
