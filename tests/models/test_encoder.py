@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from rankwell.inputs.batching import take_sequences  # noqa: E402
 from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.encoder import CrossEncoder, Encoder, relevance  # noqa: E402
+from rankwell.models.encoder import CrossEncoder, Encoder  # noqa: E402
 
 RULES = ["full", "strm", "strict"]
 
@@ -147,10 +147,3 @@ def test_a_few_steps_of_training_lower_the_loss(loaded: Any, sequences: Any) -> 
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 4
-
-
-def test_relevance_is_the_log_probability_of_the_second_class_or_the_score() -> None:
-    two = torch.tensor([[0.0, 0.0], [1.0, 3.0], [200.0, -200.0]])
-    expected = [-np.log(2), -np.log1p(np.exp(-2)), -400.0]
-    assert relevance(two).tolist() == pytest.approx(expected, rel=1e-6)
-    assert relevance(torch.tensor([[1.5], [-2.0]])).tolist() == [1.5, -2.0]
