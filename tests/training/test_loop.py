@@ -217,7 +217,9 @@ def test_killed_again_and_again_it_ends_with_the_same_weights_bit_for_bit(tmp_pa
 
 def test_two_processes_have_the_loss_curve_of_one(tmp_path: Path, template: Template) -> None:
     script = write_script(tmp_path, RUN + 'run({folder!r} + "/two", 0.0, 3)\n')
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", script]
+    # By address: not every machine's own name leads to it.
+    how = ["--nproc-per-node=2", "--standalone", "--local-addr=127.0.0.1"]
+    launch = [sys.executable, "-m", "torch.distributed.run", *how, script]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(launch, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
