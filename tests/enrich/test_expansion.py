@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,25 @@ def test_work_of_others_is_neither_joined_nor_gone_on_with(tiny_tokenizer: Path,
     # The first was killed: the folder is free, and what it left is for its own collection alone.
     expand(others, "other", Echo(tiny_tokenizer))
     assert [one.docid for one in read_expansions(out)] == [document.docid for document in others]
+
+
+def test_a_folder_replaced_while_it_is_opened_is_not_taken_for_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, opening = tmp_path / "shared", Path.open
+    with SharedFolder.enter(folder, {"model": "old"}):
+        pass
+    with ExitStack() as others:
+
+        def replace_first(path: Path, *arguments: Any, **options: Any) -> Any:
+            if path.name == "members" and folder.exists() and not (tmp_path / "removed").exists():
+                folder.rename(tmp_path / "removed")
+                others.enter_context(SharedFolder.enter(folder, {"model": "new"}))
+            return opening(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", replace_first)
+        with pytest.raises(RankwellError, match="with another model"), SharedFolder.enter(folder, {"model": "old"}):
+            pass
 
 
 def test_the_texts_are_made_once_by_processes_that_come_together(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ class SharedFolder:
                         plan, members, users = (files.enter_context(file) for file in opened)
                 except FileNotFoundError:  # deleted before it could be locked
                     continue
+                if not _is_at(path / "work", plan):  # replaced meanwhile: the later files are another folder's
+                    continue
                 shared = cls(path, users)
                 other = _join(plan, members, dict(work or {}))
                 if other is not None and shared._is_there():
@@ -77,10 +79,15 @@ class SharedFolder:
             shutil.rmtree(self.path.rename(temporary_name(self.path)), ignore_errors=True)
 
     def _is_there(self) -> bool:
-        try:
-            return os.fstat(self.users.fileno()).st_ino == (self.path / "users").stat().st_ino
-        except FileNotFoundError:
-            return False
+        return _is_at(self.path / "users", self.users)
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    """Whether an open file is still the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _join(plan: IO[bytes], members: IO[bytes], work: dict[str, str]) -> str | None:
