@@ -108,6 +108,23 @@ def test_which_names_are_checked() -> None:
             assert not any(map(hosts.has, ["example", "search.example.evil.example", "fd00::1", "10.0.0.5"]))
 
 
+@pytest.mark.parametrize(
+    ("host", "header"),
+    [
+        ("Search.Example.", "search.example:8000"),
+        ("search.example", "search.example.:8000"),
+        ("2001:DB8:0::5", "[2001:db8::5]:8000"),
+        ("2001:db8::5", "[2001:db8:0:0:0:0:0:5]"),
+    ],
+)
+def test_a_host_has_several_spellings(host: str, header: str) -> None:
+    place = Place(host, 8000, ())
+    for hosts in (Hosts.of(place), Hosts.of(place, ["other.example"])):
+        assert hosts is not None
+        assert hosts.has(header)
+        assert not hosts.has("[2001:db8::6]:8000")
+
+
 @pytest.mark.parametrize("name", ["https://a.example", "a.example:80", "a b", "", "::1", "[::1]:80"])
 def test_a_host_is_named_without_scheme_and_port(name: str) -> None:
     with pytest.raises(RankwellError, match=r"--allow-host .*: expected a host's name, without scheme and port"):

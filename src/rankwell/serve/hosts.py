@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from rankwell.core.errors import RankwellError
 from rankwell.serve.listening import Place, is_loopback
@@ -20,7 +21,15 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:\d*)?")
 def name_of(host: str) -> str | None:
     """The name, or the address, in what stands in ``Host`` and after the scheme of an origin; None where none does."""
     found = _HOST.fullmatch(host.lower())
-    return found[1].strip("[]").removesuffix(".") if found else None
+    return _one_spelling(found[1].strip("[]")) if found else None
+
+
+def _one_spelling(name: str) -> str:
+    """Browsers shorten addresses of IPv6; a dot at the end of a name says only that it is whole."""
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        return name.lower().removesuffix(".")
 
 
 def check_hosts(names: Sequence[str]) -> None:
@@ -46,7 +55,7 @@ class Hosts:
         """
         if ANY in (*named, *origins) or not (named or place.is_loopback):
             return None
-        own = {place.host.lower(), *map(name_of, (*named, *(origin.partition("://")[2] for origin in origins)))}
+        own = {_one_spelling(place.host), *map(name_of, (*named, *(origin.partition("://")[2] for origin in origins)))}
         return cls(frozenset(name for name in own if name))
 
     def has(self, header: str) -> bool:
