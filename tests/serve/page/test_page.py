@@ -294,6 +294,10 @@ def test_hybrid_search_is_called_so_and_says_its_shares(
     assert page.run("document.querySelector('.unit').title") == "40 % BM25, 60 % similarity"
     assert page.run("document.querySelector('select.which').selectedOptions[0].text") == "Hybrid"
     assert page.run("document.querySelector('select.which').value") == "hybrid"
+    # An address of a time when BM25 found the candidates.
+    page = searched(hybrid, left=tiny_checkpoint.name, right="bm25")
+    chosen = "[...document.querySelectorAll('select.which')].map((one) => one.value)"
+    assert page.run(chosen) == [tiny_checkpoint.name, "hybrid"]
 
 
 def test_hybrid_search_without_a_model_is_not_called_bm25(

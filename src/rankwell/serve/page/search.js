@@ -9,10 +9,11 @@ export const nameFirst = (ready) => { FIRST = ready.hybrid ? "hybrid" : "bm25"; 
 // By the rules, whether the model reads it or not: it is shown.
 const TYPE = "auto";
 
-// The two sides; a side that is not served falls back to its default, two equal sides are one.
+// The two sides; a side that is not served falls back to its default, two equal sides are one. An address may be of a
+// time when something else found the candidates.
 export function sides(state, ready) {
   const models = ready.models ?? [];
-  const known = (name, usual) => (name === FIRST || models.includes(name) ? name : usual);
+  const known = (name, usual) => (models.includes(name) ? name : ["bm25", "hybrid"].includes(name) ? FIRST : usual);
   const left = known(state.left, FIRST);
   const right = known(state.right, models[0] ?? FIRST);
   return left === right ? [left] : [left, right];
