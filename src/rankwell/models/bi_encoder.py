@@ -174,10 +174,13 @@ class BiEncoder:
     @cached_property
     def _front(self) -> Pieces | None:
         """The pieces of the documents' prompt, None where what follows has others than alone."""
-        prompt = self.document_prompt
+        prompt, texts = self.document_prompt, ["a", "."]  # some take marks in a row for one word
         # A space at the end belongs to the word after it, where it belongs to any.
-        whole, front, word = (self.tokenizer.encode([text]) for text in (f"{prompt}a", prompt.rstrip(), "a"))
-        return front if np.array_equal(whole.ids, word.after(front).ids) else None
+        front = self.tokenizer.encode([prompt.rstrip()])
+        whole = self.tokenizer.encode([prompt + text for text in texts])
+        joined = self.tokenizer.encode(texts).after(front)
+        alike = np.array_equal(whole.ids, joined.ids) and np.array_equal(whole.continues, joined.continues)
+        return front if alike else None
 
     def _check_room(self, prompt: str) -> None:
         pieces, most = len(self.tokenizer.encode([prompt]).ids), self.template.max_length
