@@ -119,6 +119,22 @@ def test_what_is_wrong_with_a_bi_encoder_is_one_line(rankwell: Call, data: Path,
 
 
 @pytest.mark.usefixtures("cluster")
+def test_what_is_wrong_with_vectors_is_one_line(rankwell: Call, data: Path, tiny_bi_encoder: Path) -> None:  # noqa: F811
+    Index.build(make_documents(5), "index")
+    call = ["search", "index", data / "queries.tsv", "--hybrid", "0.5", "--encoder", tiny_bi_encoder, "--ray", "local"]
+    # A cluster without GPUs would be waited for, for ever.
+    done = rankwell(*call, "--device", "cuda", "--workers", "1", "--out", "x.run")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert "no machine of the cluster has 1 cores and 1 GPUs" in done.err
+    assert rankwell(*call, "--out", "x.run").code == 0
+    (vectors,) = Path("index").rglob("*.f16")
+    vectors.write_bytes(b"")
+    done = rankwell(*call, "--out", "y.run")
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert "is cut short or too long" in done.err
+
+
+@pytest.mark.usefixtures("cluster")
 def test_a_search_goes_on_with_what_it_has_found(
     rankwell: Call,  # noqa: F811
     data: Path,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ class HybridShard(Shard):
     def __init__(self, folders: Sequence[Path], source: EncoderSource):
         super().__init__(folders)
         self.encoder = source.open()
-        self.vectors = [PassageVectors.open(segment.store, self.encoder) for segment in self.segments]
+
+    @cached_property
+    def vectors(self) -> list[PassageVectors]:
+        """Those of each segment, opened when they are asked for: why an actor failed to start is not told."""
+        return [PassageVectors.open(segment.store, self.encoder) for segment in self.segments]
 
     def encode(self, texts: list[str]) -> Vectors:
         """The vectors of queries."""
@@ -97,13 +102,14 @@ def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, 
     missing = [store for store in stores_of(index) if not PassageVectors.is_kept(store, encoder)]
     if not missing:
         return
+    room = cluster.room(ray)  # an error where there is none: Ray would wait for more without a word
     if encoder.takes_tokens:
         for store in missing:
             StoredTokens.open(store, encoder.tokenizer)  # once, for all workers
     options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_retries": RETRIES}
     remote = ray.remote(_make).options(scheduling_strategy="SPREAD", **options)
     folders = [store.folder.absolute() for store in missing]
-    count = cluster.workers or cluster.room(ray)
+    count = cluster.workers or room
     for problem in ray.get([remote.remote(folders, source) for _ in range(count)]):
         if problem is not None:
             raise RankwellError(problem)

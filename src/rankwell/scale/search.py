@@ -191,6 +191,8 @@ class ShardedIndex(Index):
             except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
                 actors.append(actors.pop(0))
                 call = getattr(actors[0], method).remote(*arguments)
+            except RankwellError as error:  # as Ray brings it, with the actor's traceback
+                raise RankwellError(str(getattr(error, "cause", error))) from None
         raise RankwellError(f"no replica of shard {shard} of {self.folder} answers")
 
 
