@@ -6,10 +6,21 @@ The command line prints them without a traceback and exits with code 2; anything
 from __future__ import annotations
 
 from os import PathLike
+from typing import Any
 
 
 class RankwellError(Exception):
     """Something the user can mend. The message is one complete line."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is copied, also to another process, by a call with its message alone: others take more.
+        return _made_again, (type(self), self.args, self.__dict__)
+
+
+def _made_again(kind: type[RankwellError], args: tuple[Any, ...], state: dict[str, Any]) -> RankwellError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class InputError(RankwellError):
