@@ -248,7 +248,7 @@ def rerank(
     data = {"run": file_digest(run), "queries": file_digest(queries), "texts": digest_texts(texts, candidates)}
     data |= {"types": file_digest(types)} if types else {}
     data |= {name: hash_model(find_model(folder)) for name, folder in (("model", model), ("duo", duo)) if folder}
-    data |= {"encoder": similar.name} if similar is not None else {}
+    data |= similar.identity if similar is not None else {}
     Manifest("run", config, data).write_beside(out)
     pairs = sum(map(len, candidates.values()))
     report = [

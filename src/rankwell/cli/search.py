@@ -92,7 +92,7 @@ def search(
             run = search_hybrid_on(cluster, opened, similar, asked, hybrid, source, k=k, threads=one, **bm25)
         run = Run(run, name=tag or run.name)
         config |= {"hybrid": hybrid}
-        data |= {"encoder": similar.name}
+        data |= similar.identity
     elif cluster is None:
         run = opened.search(asked, k=k, name=tag or BM25, threads=threads or os.cpu_count() or 1, **bm25)
     else:

@@ -145,6 +145,11 @@ class BiEncoder:
         """H, the length of a vector's list of numbers."""
         return self.encoder.config.hidden_size
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What a manifest says of it: all that makes a difference to similarities."""
+        return {"encoder": self.name} | ({"query prompt": self.query_prompt} if self.query_prompt else {})
+
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors (N, H) of queries, each of length 1."""
         return self._encode(self.query_prompt, texts)

@@ -44,7 +44,7 @@ def draw_table(compared: Compared, measured: Measured, path: Path) -> None:
         if len(seeds) > 1:
             axes.plot(seeds, np.full(len(seeds), row + 0.3), "|", color=colour, markersize=4)
         axes.annotate(f"{mean:.3f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.tick_params(axis="y", length=0)
     ticks = " ticks: seeds;" if any(len(measured[name]) > 1 for name in names) else ""
