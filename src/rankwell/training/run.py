@@ -181,7 +181,7 @@ def make_ready(
     start = check_start(recipe)
     ranks = any(kinds[stage.kind].ranks for stage in recipe.stages)
     if prepared is None and ranks:
-        prepared = prepare(recipe, pool)
+        prepared = prepare(recipe, pool, device=device)
     if prepared is None:
         data = {"collection": folder_digest(Path(recipe.data.folder))}
     else:

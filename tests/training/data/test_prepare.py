@@ -68,6 +68,15 @@ def test_or_bm25_and_a_bi_encoder(tiny_bi_encoder: Path, tmp_path: Path) -> None
     assert len({prepared.dev.digest, *(other.dev.digest for other in others)}) == 3
 
 
+def test_candidates_by_a_bi_encoder_are_made_on_the_device_that_is_asked_for(
+    tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch")
+    recipe = recipe_for(sample.FOLDER, first_stage__encoder=str(tiny_bi_encoder), first_stage__hybrid=0.5)
+    with pytest.raises(RankwellError, match="device cuda:99: torch sees"):
+        prepare(recipe, tmp_path / "pool", device="cuda:99")
+
+
 def test_what_was_made_is_not_made_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = prepare(recipe_for(data), tmp_path / "pool")
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "pool").rglob("*.run.gz")}
@@ -198,7 +207,8 @@ def test_a_classifier_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     class Classifier:
         @classmethod
-        def from_pretrained(cls, folder: Path) -> Classifier:
+        def from_pretrained(cls, folder: Path, *, engine: dict[str, str | None]) -> Classifier:
+            assert engine == {"device": "cpu"}
             return cls()
 
         def predict(self, texts: list[str]) -> tuple[list[str], None]:
@@ -213,11 +223,11 @@ def test_a_classifier_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (model / "config.json").write_text("{}")
     queries = [Query("a", "who is it"), Query("b", "how many")]
     for _ in range(2):
-        found = find_types(str(model), open_dataset(data), "dev", queries, tmp_path / "pool")
+        found = find_types(str(model), open_dataset(data), "dev", queries, tmp_path / "pool", "cpu")
         assert found == {"a": "person", "b": "numeric"}
     assert asked == [["who is it", "how many"]]
     (model / "config.json").write_text("{1}")
-    find_types(str(model), open_dataset(data), "dev", queries, tmp_path / "pool")
+    find_types(str(model), open_dataset(data), "dev", queries, tmp_path / "pool", "cpu")
     assert len(asked) == 2
 
 

@@ -81,8 +81,11 @@ class Prepared:
         return StoredTokens.open(self.collection.store, tokenizer, stems=stems)
 
 
-def prepare(recipe: Recipe, pool: Path) -> Prepared:
-    """The data of ``recipe``, made where ``pool`` does not have it yet; whatever is wrong with it is an error now."""
+def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepared:
+    """The data of ``recipe``, made where ``pool`` does not have it yet; whatever is wrong with it is an error now.
+
+    ``device`` is for what a model makes of it: candidates by a bi-encoder, types by a classifier.
+    """
     given = recipe.data
     collection = open_collection(given.folder, pool)
     dev_name = given.dev or _dev_name(collection.dataset)
@@ -95,8 +98,9 @@ def prepare(recipe: Recipe, pool: Path) -> Prepared:
         run=first.train_run,
         limit=given.train_queries,
         share=given.train_share,
+        device=device,
     )
-    dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=given.dev_queries)
+    dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=given.dev_queries, device=device)
     for split, purpose in ((train, "learn from"), (dev, "measure with")):
         if not any(grade >= given.relevance for grades in split.qrels.values() for grade in grades.values()):
             problem = f"no judgment of the split {split.name!r} has a grade of {given.relevance} or more"
@@ -132,6 +136,7 @@ def open_split(
     run: str | None = None,
     limit: int | None = None,
     share: float = 1.0,
+    device: str | None = None,
 ) -> Split:
     """A split's judged queries (the first ``limit``, a random ``share`` of them) with types where the template has a
     place, and candidates.
@@ -142,12 +147,12 @@ def open_split(
     judgments = f"{dataset.name}: the judgments of the split {name!r} name"
     _refuse_unknown_documents(judgments, qrels.items(), collection.index)
     if _takes_types(recipe):
-        types = find_types(recipe.data.types, dataset, name, queries, pool)
+        types = find_types(recipe.data.types, dataset, name, queries, pool, device)
         queries = tuple(replace(query, type=types.get(query.qid)) for query in queries)
     texts = [(query.qid, query.text) for query in queries]
     if run is None:
         key = digest({"index": collection.digest, "queries": texts, **_first_stage(recipe.first_stage)})
-        found = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key)
+        found = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key, device)
     else:
         key = digest({"file": file_digest(run), "depth": recipe.first_stage.depth})
         found = _given(Path(run), queries, collection.index, recipe.first_stage.depth)
@@ -214,19 +219,25 @@ def _first_stage(options: FirstStageOptions) -> dict[str, Any]:
 
 
 def _search(
-    options: FirstStageOptions, index: Index, name: str, queries: Sequence[Query], folder: Path, key: str
+    options: FirstStageOptions,
+    index: Index,
+    name: str,
+    queries: Sequence[Query],
+    folder: Path,
+    key: str,
+    device: str | None,
 ) -> Run:
     path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.gz"
     with locked(folder):
         if not path.exists():
-            found = _find(options, index, queries)
+            found = _find(options, index, queries, device)
             if not found:
                 raise RankwellError(f"the first stage finds no document for any query of the split {name!r}")
             write_run(found, path)
     return read_run(path, name="first-stage")
 
 
-def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query]) -> Run:
+def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:
     bm25: dict[str, Any] = {"k1": options.k1, "b": options.b, "k2": options.k2}
     if options.hybrid is None:
         return index.search(queries, k=options.depth, **bm25)
@@ -234,7 +245,7 @@ def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query]) ->
     from rankwell.rank.dense import DenseRanker
     from rankwell.rank.hybrid import search_hybrid
 
-    dense = DenseRanker(BiEncoder.from_pretrained(options.encoder))
+    dense = DenseRanker(BiEncoder.from_pretrained(options.encoder, device=device))
     return search_hybrid(index, dense, queries, options.hybrid, k=options.depth, **bm25)
 
 
@@ -257,7 +268,9 @@ def _takes_types(recipe: Recipe) -> bool:
     return any(field.name == "type" for field in TEMPLATES[recipe.model.template](recipe.model.max_query))
 
 
-def find_types(source: str, dataset: Dataset, split: str, queries: Sequence[Query], pool: Path) -> dict[str, str]:
+def find_types(
+    source: str, dataset: Dataset, split: str, queries: Sequence[Query], pool: Path, device: str | None = None
+) -> dict[str, str]:
     """The queries' types: the data set's own labels win, then rules; or what ``source`` names."""
     if source == "none":
         return {}
@@ -269,7 +282,9 @@ def find_types(source: str, dataset: Dataset, split: str, queries: Sequence[Quer
         labels = zip(queries, rule_types(query.text for query in queries), strict=True)
         return {query.qid: label for query, label in labels if label is not None}
     path = Path(source.replace("{split}", split))
-    return classified(path, queries, pool) if path.is_dir() else _some(read_types(path), queries, str(path))
+    if path.is_dir():
+        return classified(path, queries, pool, device)
+    return _some(read_types(path), queries, str(path))
 
 
 def _has_types(dataset: Dataset, split: str) -> bool:
@@ -287,7 +302,7 @@ def _some(types: dict[str, str], queries: Sequence[Query], where: str) -> dict[s
     return found
 
 
-def classified(model: Path, queries: Sequence[Query], pool: Path) -> dict[str, str]:
+def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | None = None) -> dict[str, str]:
     """The types a classifier gives, computed once."""
     texts = [(query.qid, query.text) for query in queries]
     path = pool / "data" / f"types-{digest({'model': folder_digest(model), 'queries': texts})}.tsv"
@@ -295,7 +310,8 @@ def classified(model: Path, queries: Sequence[Query], pool: Path) -> dict[str, s
         if not path.exists():
             from rankwell.rank.classify import Classifier
 
-            labels, _ = Classifier.from_pretrained(model).predict([query.text for query in queries])
+            classifier = Classifier.from_pretrained(model, engine={"device": device})
+            labels, _ = classifier.predict([query.text for query in queries])
             write_types({query.qid: label for query, label in zip(queries, labels, strict=True)}, path)
     return read_types(path)
 

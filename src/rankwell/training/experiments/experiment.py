@@ -164,7 +164,7 @@ def run_experiment(
     if jobs > 1 and process_count() > 1:
         raise RankwellError("several jobs at once are for one device each, not for torchrun's processes")
     _check_candidates(experiment, kinds)
-    board = _Board(experiment, out, say)
+    board = _Board(experiment, out, device, say)
     work = _Work(experiment.suite, kinds, out, device, jobs)
     units = list(experiment.units())
     if (chosen := experiment.suite.candidates) is not None:
@@ -200,13 +200,13 @@ def _check_candidates(experiment: Experiment, kinds: Mapping[str, StageKind]) ->
 class _Data:
     """The data of recipes, read once for all that have the same."""
 
-    def __init__(self, pool: Path):
-        self._pool = pool
+    def __init__(self, pool: Path, device: str | None = None):
+        self._pool, self._device = pool, device
         self._prepared: dict[str, Prepared | None] = {}
 
     def plan(self, recipe: Recipe, kinds: Mapping[str, StageKind]) -> list[Planned]:
         key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
-        ready = make_ready(recipe, kinds, self._pool, prepared=self._prepared.get(key))
+        ready = make_ready(recipe, kinds, self._pool, device=self._device, prepared=self._prepared.get(key))
         self._prepared[key] = ready.work.prepared
         return ready.planned
 
@@ -228,7 +228,7 @@ class _Work:
                 say(str(unit))
                 yield unit, carry_out(unit, self.suite, self.kinds, self.out, self.device, say)
             return
-        data, store, by_name = _Data(self.out), StageStore(self.out), {str(unit): unit for unit in units}
+        data, store, by_name = _Data(self.out, self.device), StageStore(self.out), {str(unit): unit for unit in units}
         jobs = []
         for unit in units:
             try:
@@ -248,14 +248,14 @@ class _Work:
 class _Board:
     """The figures so far. What is wrong with the data is found when it is made, before anything is trained."""
 
-    def __init__(self, experiment: Experiment, out: Path, say: Say):
+    def __init__(self, experiment: Experiment, out: Path, device: str | None, say: Say):
         self.experiment, self.out, self.say = experiment, out, say
         suite, recipe = experiment.suite, experiment.recipes[experiment.baseline][experiment.suite.seeds[0]]
-        own = prepare(recipe, out)
-        places = [(DEV, own.collection, own.dev), *elsewhere(recipe, suite, out)]
+        own = prepare(recipe, out, device=device)
+        places = [(DEV, own.collection, own.dev), *elsewhere(recipe, suite, out, device)]
         self.measures = measures_of(recipe, suite.measures)
         self.groups: dict[str, dict[str, Groups]] = {
-            place: {kind: query_groups(kind, recipe, collection, split, out) for kind in suite.groups}
+            place: {kind: query_groups(kind, recipe, collection, split, out, device) for kind in suite.groups}
             for place, collection, split in places
         }
         depth = recipe.evaluate.depth

@@ -18,12 +18,14 @@ from rankwell.training.recipe import Recipe
 GroupKind = Literal["split words", "length", "type"]
 
 
-def query_groups(kind: GroupKind, recipe: Recipe, collection: Collection, split: Split, pool: Path) -> Groups:
+def query_groups(
+    kind: GroupKind, recipe: Recipe, collection: Collection, split: Split, pool: Path, device: str | None = None
+) -> Groups:
     """The groups of a split's queries: with and without a split word, by number of words, or by type."""
     if kind == "length":
         return length_groups(split.queries)
     if kind == "type":
-        return type_groups(_types(recipe, collection.dataset, split, pool))
+        return type_groups(_types(recipe, collection.dataset, split, pool, device))
     return split_word_groups(split.queries, Tokenizer.open(find_model(recipe.model.start)))
 
 
@@ -36,10 +38,10 @@ def split_word_groups(queries: Sequence[Query], tokenizer: Tokenizer) -> Groups:
     return {"with a split word": having, "without": frozenset(query.qid for query in queries) - having}
 
 
-def _types(recipe: Recipe, dataset: Dataset, split: Split, pool: Path) -> dict[str, str]:
+def _types(recipe: Recipe, dataset: Dataset, split: Split, pool: Path, device: str | None) -> dict[str, str]:
     """The recipe's types, even where its template has no place for them."""
     source = "auto" if recipe.data.types == "none" else recipe.data.types
-    types = find_types(source, dataset, split.name, split.queries, pool)
+    types = find_types(source, dataset, split.name, split.queries, pool, device)
     if not types:
         raise RankwellError(f"{dataset.name}: no query of the split {split.name!r} has a type to group by")
     return types

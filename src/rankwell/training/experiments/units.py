@@ -121,15 +121,16 @@ def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[s
     measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
     data = last.work.data
     yield DEV, evaluate_split(data.dev, last.run, measures, depth)
-    for name, collection, split in elsewhere(recipe, suite, pool):
+    for name, collection, split in elsewhere(recipe, suite, pool, last.work.device):
         there = replace(last.work, prepared=Prepared(collection, data.train, split))
         run = measured_run(there, last.kind, last.produced, last.folder)
         assert run is not None
         yield name, evaluate_split(split, run, measures, depth)
 
 
-def elsewhere(recipe: Recipe, suite: Suite, pool: Path) -> Iterator[tuple[str, Collection, Split]]:
+def elsewhere(recipe: Recipe, suite: Suite, pool: Path, device: str | None) -> Iterator[tuple[str, Collection, Split]]:
     """The further splits."""
     for name, other in suite.evaluate_on.items():
         collection = open_collection(other.folder or recipe.data.folder, pool)
-        yield name, collection, open_split(recipe, collection, other.split, pool, run=other.run, limit=other.queries)
+        split = open_split(recipe, collection, other.split, pool, run=other.run, limit=other.queries, device=device)
+        yield name, collection, split
