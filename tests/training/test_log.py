@@ -194,7 +194,7 @@ class TestDrawing:
         with pytest.raises(InputError, match="nothing to draw"):
             plot_training(tmp_path, tmp_path / "a.png")
         write_log(tmp_path, 2)
-        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
         with pytest.raises(MissingExtraError, match=r"pip install 'rankwell\[plots\]'"):
             plot_training(tmp_path, tmp_path / "a.png")
         assert not (tmp_path / "a.png").exists()

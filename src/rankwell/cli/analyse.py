@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -34,20 +33,20 @@ def analyse(
 
         rankwell analyse qrels.dev.txt bm25.run bert.run --depths 10,20,50,100 --out analysis
     """
-    from rankwell.core.errors import MissingExtraError, RankwellError
+    from rankwell.core.errors import RankwellError
     from rankwell.corpus.formats import read_qrels, read_queries, read_run, read_types
     from rankwell.corpus.query_types import rule_types
     from rankwell.evaluation.breakdowns import Groups, length_groups, type_groups, write_analysis
     from rankwell.evaluation.compare import compare, names_of_runs
     from rankwell.evaluation.depths import compare_depths, parse_depths, write_depths
+    from rankwell.evaluation.pictures import need_matplotlib
     from rankwell.evaluation.tables import as_text
 
     wanted = None if depths is None else parse_depths(depths)
     unzipped = [Path(str(path).removesuffix(".gz")) for path in (baseline, run)]
     if unzipped[0] == unzipped[1]:
         raise RankwellError(f"both runs are {unzipped[0]}; expected the run to compare with, then another")
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError("matplotlib", "plots", "rankwell analyse")
+    need_matplotlib("rankwell analyse")
     named = zip((baseline, run), names_of_runs(unzipped), strict=True)
     first, second = (read_run(path, name=name) for path, name in named)
     groups: dict[str, Groups] = {}

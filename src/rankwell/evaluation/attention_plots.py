@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.files import atomic_binary
+from rankwell.core.errors import RankwellError
+from rankwell.evaluation.pictures import check_picture, need_matplotlib, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = (".png", ".svg", ".pdf")
 CELL = 0.19  # inches; a label of 8 points fits
 GAP = 0.45  # of a cell, where words are left out
 INK, GREY, SPLIT, MATCH = "#222222", "#8c8c8c", "#c8550b", "#17703a"
@@ -132,17 +131,13 @@ def _places(pieces: Sequence[Piece]) -> NDArray[np.float64]:
 
 
 def _draw(maps: Sequence[AttentionMap], path: str | Path, title: str, fill: Any, *, rule: bool) -> None:
-    path = Path(path)
-    kind = path.suffix.lower()
-    if kind not in FORMATS:
-        raise RankwellError(f"{path}: a picture ends in {', '.join(FORMATS)}")
+    check_picture(path)
     if not all(len(drawn.rows) and len(drawn.columns) for drawn in maps):
         raise RankwellError("nothing to draw: the query or the document has no pieces")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots", "drawing attention") from None
+    need_matplotlib("drawing attention")
+    import matplotlib
+    from matplotlib.figure import Figure
+
     families, codes = _fonts(
         {char for drawn in maps for piece in (*drawn.rows, *drawn.columns) for char in piece.piece}
     )
@@ -152,10 +147,7 @@ def _draw(maps: Sequence[AttentionMap], path: str | Path, title: str, fill: Any,
     with matplotlib.rc_context(style):
         figure = Figure()
         _compose(figure, maps, title, fill, rule)
-        # No dates: the same map gives the same file.
-        metadata: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind, {})
-        with atomic_binary(path) as file:
-            figure.savefig(file, format=kind[1:], dpi=200, bbox_inches="tight", pad_inches=0.08, metadata=metadata)
+        save_picture(figure, path, bbox_inches="tight", pad_inches=0.08)
 
 
 def _compose(figure: Figure, maps: Sequence[AttentionMap], title: str, fill: Any, rule: bool) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.files import atomic_binary, atomic_text
+from rankwell.core.errors import RankwellError
+from rankwell.core.files import atomic_text
 from rankwell.corpus.records import Query
 from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import Measure
+from rankwell.evaluation.pictures import new_picture, save_picture
 from rankwell.evaluation.significance import differences, holm
 from rankwell.evaluation.tables import (
     TEST_NAMES,
@@ -121,15 +122,11 @@ def query_differences(comparison: Comparison, run: str, measure: Measure) -> lis
 
 def draw_differences(comparison: Comparison, run: str, measure: Measure, path: Path) -> None:
     """Each query's difference from the baseline, sorted, with wins, ties and losses, as a png."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots", "drawing differences") from None
+    figure, axes = new_picture("drawing differences", 5.4, 3.0)
+    from matplotlib.ticker import MaxNLocator
+
     gaps = np.array([gap for _, gap in query_differences(comparison, run, measure)])
     contrast = comparison.by_name[run, str(measure)]
-    figure = Figure(figsize=(5.4, 3.0), layout="constrained")
-    axes = figure.add_subplot()
     axes.stairs(np.maximum(gaps, 0), fill=True, color="#2a6f97")
     axes.stairs(np.minimum(gaps, 0), fill=True, color="#c1554a")
     axes.axhline(0, color="black", linewidth=0.6)
@@ -137,9 +134,7 @@ def draw_differences(comparison: Comparison, run: str, measure: Measure, path: P
     axes.set_ylabel(f"Δ {measure}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(f"{run} against {comparison.baseline}", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    with atomic_binary(path) as file:
-        figure.savefig(file, format="png", dpi=200)
+    save_picture(figure, path)
 
 
 def write_analysis(comparison: Comparison, groups: Mapping[str, Groups], out: Path) -> list[Table]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import MissingExtraError
-from rankwell.core.files import atomic_binary
+from rankwell.evaluation.pictures import new_picture, save_picture
 from rankwell.evaluation.significance import Interval, bootstrap_interval
 
 Values = NDArray[np.float64]
@@ -28,13 +27,7 @@ def mean_interval(values: Values, *, rounds: int = ROUNDS) -> Interval:
 
 def draw_sweep(lines: Mapping[str, Line], path: Path, *, option: str, measure: str) -> None:
     """Draw the means over queries with their 95 % bootstrap intervals as a png."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots", "drawing a sweep") from None
-    figure = Figure(figsize=(5.4, 3.4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = new_picture("drawing a sweep", 5.4, 3.4)
     # Beside each other rather than in one another's way.
     width = max(float(np.ptp(x)) for x, _ in lines.values()) * DODGE
     for place, (name, (x, values)) in enumerate(lines.items()):
@@ -53,9 +46,9 @@ def draw_sweep(lines: Mapping[str, Line], path: Path, *, option: str, measure: s
     axes.set_xlabel(option)
     axes.set_ylabel(measure)
     if all(float(value).is_integer() for x, _ in lines.values() for value in x):
+        from matplotlib.ticker import MaxNLocator
+
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
     if len(lines) > 1:
         axes.legend(frameon=False, fontsize=8)
-    with atomic_binary(path) as file:
-        figure.savefig(file, format="png", dpi=200)
+    save_picture(figure, path)

@@ -10,19 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.files import atomic_binary, atomic_text
+from rankwell.core.errors import RankwellError
+from rankwell.core.files import atomic_text
 from rankwell.corpus.analyser import Analyzer
+from rankwell.evaluation.pictures import check_picture, need_matplotlib, save_picture
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-FORMATS = (".png", ".svg", ".pdf")
 SHADE = (31, 119, 180)
 LINE_CHARACTERS = 96
 CHARACTER_INCHES = 0.0815  # of a fixed width at 9.5 points, and a little between words
@@ -160,7 +157,7 @@ def draw_terms(passage: WeighedText, path: str | Path) -> None:
             if depth:
                 middle = column + len(text) / 2
                 axes.text(middle, line - 0.42, f"{weight:g}", fontsize=5.5, ha="center", va="center", color="#555555")
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def _lay_out(parts: Sequence[tuple[str, float | None]]) -> list[tuple[int, int, str, float | None]]:
@@ -194,23 +191,13 @@ def draw_frequencies(counts: Mapping[str, NDArray[np.integer]], path: str | Path
         axes.spines[["top", "right"]].set_visible(False)
         if len(counts) > 1:
             axes.legend(frameon=False)
-        _save(figure, path)
+        save_picture(figure, path)
 
 
 def _matplotlib(path: str | Path) -> tuple[Any, Any]:
-    if Path(path).suffix.lower() not in FORMATS:
-        raise RankwellError(f"{path}: a picture ends in {', '.join(FORMATS)}")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots", "drawing term weights") from None
+    check_picture(path)
+    need_matplotlib("drawing term weights")
+    import matplotlib
+    from matplotlib.figure import Figure
+
     return Figure, matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "rankwell"})
-
-
-def _save(figure: Figure, path: str | Path) -> None:
-    kind = Path(path).suffix.lower()
-    # No dates: the same weights give the same file.
-    metadata: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind, {})
-    with atomic_binary(path) as file:
-        figure.savefig(file, format=kind[1:], dpi=160, metadata=metadata)

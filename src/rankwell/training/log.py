@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.core.files import atomic_binary, atomic_text, disk_errors, open_binary
+from rankwell.core.errors import InputError
+from rankwell.core.files import atomic_text, disk_errors, open_binary
+from rankwell.evaluation.pictures import check_picture, new_picture, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 METRICS = "metrics.jsonl"
 EVENTS = "tensorboard"
-FORMATS = (".png", ".svg", ".pdf")
 Row = dict[str, Any]
 
 
@@ -121,20 +121,15 @@ def is_training(row: Mapping[str, Any]) -> bool:
 def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> None:
     """Draw the loss and the validation figures over the steps, as .png, .svg or .pdf."""
     out = Path(out)
-    if out.suffix.lower() not in FORMATS:
-        raise RankwellError(f"{out}: a picture ends in {', '.join(FORMATS)}")
+    check_picture(out)
     rows = read_metrics(folder)
     losses = _curves([row for row in rows if is_training(row)], only="loss")
     figures = _curves([row for row in rows if not is_training(row)])
     if not losses and not figures:
         raise InputError(Path(folder) / METRICS, None, "nothing to draw: no loss and no validation figure")
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots", "drawing a training curve") from None
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = new_picture("drawing a training curve", 6.4, 3.6)
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("loss")
@@ -148,9 +143,7 @@ def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> No
         names = [str(line.get_label()) for line in drawn]
         figure.legend(drawn, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     axes.set_title(title, fontsize=10, loc="left", parse_math=False)
-    metadata: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(out.suffix.lower(), {})
-    with atomic_binary(out) as file:
-        figure.savefig(file, format=out.suffix.lower()[1:], dpi=150, metadata=metadata)
+    save_picture(figure, out)
 
 
 def _draw(axes: Axes, curves: Mapping[str, tuple[list[int], list[float]]], style: str, colour: int) -> None:

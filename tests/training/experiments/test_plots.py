@@ -26,8 +26,8 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The axes of a table with a baseline, a better, a worse and an equal variant."""
     pytest.importorskip("matplotlib")
     kept: list[Any] = []
-    make = plots._figure
-    monkeypatch.setattr(plots, "_figure", lambda *size: kept.append(make(*size)) or kept[-1])
+    make = plots.new_picture
+    monkeypatch.setattr(plots, "new_picture", lambda *given: kept.append(make(*given)) or kept[-1])
     means = {"base": 0.5, "better": 0.7, "worse": 0.3, "equal": 0.5}
     measured = {
         name: [evaluation(name, 10 * place + seed, mean) for seed in range(3)]

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankwell.core.errors import MissingExtraError
-from rankwell.core.files import atomic_binary
+from rankwell.evaluation.pictures import new_picture, save_picture
 from rankwell.evaluation.tables import mark
 from rankwell.training.experiments.tables import Compared, Measured, deviations
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BETTER, WORSE, ALIKE = "#2a6f97", "#c1554a", "#8a8a8a"
 ROW = 0.26
@@ -29,7 +23,7 @@ def draw_table(compared: Compared, measured: Measured, path: Path) -> None:
     """
     comparison = compared.comparison
     measure, names = comparison.measures[0], list(comparison.mean)
-    figure, axes = _figure(6.2, 0.9 + ROW * len(names))
+    figure, axes = new_picture("drawing an experiment", 6.2, 0.9 + ROW * len(names))
     reference = comparison.mean[comparison.baseline][str(measure)]
     axes.axvline(reference, color="black", linewidth=0.6, linestyle=(0, (4, 3)))
     for row, name in enumerate(names):
@@ -51,7 +45,7 @@ def draw_table(compared: Compared, measured: Measured, path: Path) -> None:
     axes.set_xlabel(f"{measure}, 95 % over queries;{ticks} dashed: {comparison.baseline}", fontsize=8)
     axes.grid(axis="x", color="#e4e4e4", linewidth=0.6)
     axes.set_axisbelow(True)
-    _save(figure, path)
+    save_picture(figure, path)
 
 
 def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: Path) -> None:
@@ -63,7 +57,7 @@ def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: 
             figures = [one.mean[measure] for one in measured[name]]
             points.append((value, np.mean(figures), deviations(measured[name])[measure] or 0.0))
     x, y, deviation = np.array(sorted(points)).T
-    figure, axes = _figure(5, 3.2)
+    figure, axes = new_picture("drawing an experiment", 5, 3.2)
     axes.errorbar(x, y, yerr=deviation, marker="o", capsize=3, linewidth=1.2)
     axes.set_xlabel(axis)
     axes.set_ylabel(measure)
@@ -71,20 +65,4 @@ def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: 
         axes.set_xscale("log")
         axes.minorticks_off()
     axes.set_xticks(x, [f"{value:g}" for value in x])
-    _save(figure, path)
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plots", "drawing an experiment") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with atomic_binary(path) as file:
-        figure.savefig(file, format="png", dpi=200)
+    save_picture(figure, path)
