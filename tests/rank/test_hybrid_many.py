@@ -171,7 +171,7 @@ def test_runs_over_one_index_are_fused_as_those_from_files(
 
 def test_runs_over_two_indexes_are_fused_by_ids(index: Index, dense: DenseRanker, tmp_path: Path) -> None:
     other = Index.build(documents(1300)[::-1][:500], tmp_path / "other")
-    runs = index.find(QUERIES), other.find(QUERIES)
+    runs = index.search_numbered(QUERIES), other.search_numbered(QUERIES)
     assert_equal(fuse(runs, Fusion()), slowly_fused(runs, Fusion()))
 
 

@@ -202,9 +202,9 @@ class DenseRanker:
 
     def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
         """The ``k`` nearest documents of each query among all; their vectors are made where they are not kept."""
-        return Run(self.find(queries, texts, k), name="dense")
+        return Run(self.search_numbered(queries, texts, k), name="dense")
 
-    def find(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> NumberedRun:
+    def search_numbered(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> NumberedRun:
         """The same run for those who do not want the ids of all that is found."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")

@@ -41,7 +41,7 @@ def found_by_both(
 ) -> tuple[Run, Run]:
     """BM25's run and the bi-encoder's, deep enough to be fused; a ranking's ids are made when it is asked for."""
     deep = max(k, FOUND)
-    return index.find(queries, k=deep, **bm25), dense.find(queries, index, deep)
+    return index.search_numbered(queries, k=deep, **bm25), dense.search_numbered(queries, index, deep)
 
 
 @dataclass(frozen=True, eq=False)

@@ -188,7 +188,9 @@ class Index:
             rankings.update(NumberedRun([batch], self.documents, name=name))
         return Run(rankings, name=name)
 
-    def find(self, queries: Sequence[Query], *, k: int = 1000, name: str = "BM25", **options: Any) -> NumberedRun:
+    def search_numbered(
+        self, queries: Sequence[Query], *, k: int = 1000, name: str = "BM25", **options: Any
+    ) -> NumberedRun:
         """The same run for those who do not want the ids of all that is found."""
         return NumberedRun(self._search_all(queries, k, options), self.documents, name=name)
 

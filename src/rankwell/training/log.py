@@ -131,7 +131,7 @@ def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> No
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylabel("loss")
     _draw(axes, losses, "-", colour=7)
     if figures:
