@@ -43,6 +43,12 @@ def test_the_links_between_pages_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_import_from_the_package_itself(page: Path) -> None:
+    imports = re.findall(r"(?:from|import) (rankwell\.\w+)", page.read_text(encoding="utf-8"))
+    assert [module for module in imports if module != "rankwell.adapters"] == []
+
+
 def test_every_measure_is_on_its_page() -> None:
     text = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
     assert [name for name in MEASURES if f"`{name}`" not in text] == []

@@ -124,6 +124,16 @@ def test_the_public_names_are_there_and_others_are_not() -> None:
         rankwell.nonsense  # noqa: B018
 
 
+def test_type_checkers_and_python_find_the_public_names_in_the_same_places() -> None:
+    tree = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: str(node.module) for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert typed == rankwell._HOMES
+    assert sorted(typed) == sorted(rankwell.__all__)
+
+
 def test_no_module_is_longer_than_400_lines() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {name: length for name, length in lengths.items() if length > 400} == {}

@@ -1,35 +1,171 @@
 """Fit BERT rankers to your own documents, run them fast, and see whether they are better.
 
-The public names are few and are imported when they are first used, so ``import rankwell`` costs next to nothing.
+Everything a user needs is a name of this package. Each name is imported when it is first used, so ``import rankwell``
+costs next to nothing and needs no torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+    from rankwell.corpus.analyser import Analyzer
+    from rankwell.corpus.datasets import open_dataset
+    from rankwell.corpus.formats import (
+        read_documents,
+        read_qrels,
+        read_queries,
+        read_run,
+        read_types,
+        write_qrels,
+        write_run,
+    )
+    from rankwell.corpus.query_types import rule_type
+    from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
+    from rankwell.corpus.store import DocumentStore
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.evaluate import evaluate
-    from rankwell.rank.pipeline import Pipeline
+    from rankwell.evaluation.judged import JudgedRanking
+    from rankwell.evaluation.measures import MEASURES
+    from rankwell.evaluation.notation import DEPTH, measure, parse_measure
+    from rankwell.evaluation.tables import report
+    from rankwell.evaluation.validate import validate
+    from rankwell.inputs.templates import Template
+    from rankwell.inputs.windows import Windows
+    from rankwell.models.bi_encoder import BiEncoder
+    from rankwell.rank.cache import ScoreCache
+    from rankwell.rank.classify import Classifier
+    from rankwell.rank.dense import Blend, DenseRanker
+    from rankwell.rank.documents.fusion import settings_of, tune_documents, weight_grid
+    from rankwell.rank.documents.window_scores import WindowScores, score_windows
+    from rankwell.rank.explain import explain
+    from rankwell.rank.fusion import Fusion, fuse, interpolation, rank_fusion, tune_fusion
+    from rankwell.rank.hybrid import Hybrid, search_hybrid
+    from rankwell.rank.opening import open_ranker
+    from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
     from rankwell.rank.ranker import Ranker
+    from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
+    from rankwell.training.losses import LOSSES, TWO_LABELS, loss, make_loss
     from rankwell.training.run import train
 
-__all__ = ["Index", "Pipeline", "Ranker", "compare", "evaluate", "train"]
-
-_HOMES = {
-    "Index": "rankwell.retrieve.index",
-    "Pipeline": "rankwell.rank.pipeline",
-    "Ranker": "rankwell.rank.ranker",
-    "compare": "rankwell.evaluation.compare",
-    "evaluate": "rankwell.evaluation.evaluate",
-    "train": "rankwell.training.run",
+_MODULES = {
+    "rankwell.core.errors": ("InputError", "MissingExtraError", "RankwellError"),
+    "rankwell.corpus.analyser": ("Analyzer",),
+    "rankwell.corpus.datasets": ("open_dataset",),
+    "rankwell.corpus.formats": (
+        "read_documents",
+        "read_qrels",
+        "read_queries",
+        "read_run",
+        "read_types",
+        "write_qrels",
+        "write_run",
+    ),
+    "rankwell.corpus.query_types": ("rule_type",),
+    "rankwell.corpus.records": ("Document", "Qrels", "Query", "Ranking", "Run"),
+    "rankwell.corpus.store": ("DocumentStore",),
+    "rankwell.evaluation.compare": ("compare",),
+    "rankwell.evaluation.evaluate": ("evaluate",),
+    "rankwell.evaluation.judged": ("JudgedRanking",),
+    "rankwell.evaluation.measures": ("MEASURES",),
+    "rankwell.evaluation.notation": ("DEPTH", "measure", "parse_measure"),
+    "rankwell.evaluation.tables": ("report",),
+    "rankwell.evaluation.validate": ("validate",),
+    "rankwell.inputs.templates": ("Template",),
+    "rankwell.inputs.windows": ("Windows",),
+    "rankwell.models.bi_encoder": ("BiEncoder",),
+    "rankwell.rank.cache": ("ScoreCache",),
+    "rankwell.rank.classify": ("Classifier",),
+    "rankwell.rank.dense": ("Blend", "DenseRanker"),
+    "rankwell.rank.documents.fusion": ("settings_of", "tune_documents", "weight_grid"),
+    "rankwell.rank.documents.window_scores": ("WindowScores", "score_windows"),
+    "rankwell.rank.explain": ("explain",),
+    "rankwell.rank.fusion": ("Fusion", "fuse", "interpolation", "rank_fusion", "tune_fusion"),
+    "rankwell.rank.hybrid": ("Hybrid", "search_hybrid"),
+    "rankwell.rank.opening": ("open_ranker",),
+    "rankwell.rank.pipeline": ("Cut", "Duo", "First", "Fuse", "Given", "Pipeline", "Rerank"),
+    "rankwell.rank.ranker": ("Ranker",),
+    "rankwell.retrieve.bm25": ("BM25",),
+    "rankwell.retrieve.index": ("Index",),
+    "rankwell.training.losses": ("LOSSES", "TWO_LABELS", "loss", "make_loss"),
+    "rankwell.training.run": ("train",),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "BM25",
+    "DEPTH",
+    "LOSSES",
+    "MEASURES",
+    "TWO_LABELS",
+    "Analyzer",
+    "BiEncoder",
+    "Blend",
+    "Classifier",
+    "Cut",
+    "DenseRanker",
+    "Document",
+    "DocumentStore",
+    "Duo",
+    "First",
+    "Fuse",
+    "Fusion",
+    "Given",
+    "Hybrid",
+    "Index",
+    "InputError",
+    "JudgedRanking",
+    "MissingExtraError",
+    "Pipeline",
+    "Qrels",
+    "Query",
+    "Ranker",
+    "Ranking",
+    "RankwellError",
+    "Rerank",
+    "Run",
+    "ScoreCache",
+    "Template",
+    "WindowScores",
+    "Windows",
+    "compare",
+    "evaluate",
+    "explain",
+    "fuse",
+    "interpolation",
+    "loss",
+    "make_loss",
+    "measure",
+    "open_dataset",
+    "open_ranker",
+    "parse_measure",
+    "rank_fusion",
+    "read_documents",
+    "read_qrels",
+    "read_queries",
+    "read_run",
+    "read_types",
+    "report",
+    "rule_type",
+    "score_windows",
+    "search_hybrid",
+    "settings_of",
+    "train",
+    "tune_documents",
+    "tune_fusion",
+    "validate",
+    "weight_grid",
+    "write_qrels",
+    "write_run",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'rankwell' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:
