@@ -22,8 +22,8 @@ import torch
 
 from peers import RECIPE, training_rows
 from rankwell import sample
-from rankwell.core.processor import is_fast_in_bf16
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.processor import is_fast_in_bf16
 from rankwell.training import loop
 from rankwell.training.data.prepare import prepare
 from rankwell.training.recipe import Recipe, read_recipe

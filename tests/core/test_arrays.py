@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwell.core.arrays import ArrayWriter, Ragged, RaggedWriter, map_array, pack_strings, save_array
+from rankwell.core.arrays import ArrayWriter, Ragged, RaggedWriter, gather, map_array, pack_strings, save_array
 from rankwell.core.errors import InputError
 
 
@@ -130,3 +130,11 @@ def test_packed_strings_can_be_unpacked(strings: list[str]) -> None:
     begins = [0, *ends.tolist()]
     unpacked = [bytes(text[begins[i] : begins[i + 1]]).decode("utf-8", "surrogatepass") for i in range(len(strings))]
     assert unpacked == strings
+
+
+def test_gather_copies_rows_in_any_order_and_more_than_once() -> None:
+    values, ends = np.arange(6) * 10, np.array([2, 2, 6])
+    rows = np.array([2, 1, 0, 2])
+    lengths = np.diff(ends, prepend=0)[rows]
+    assert values[gather(ends[rows] - lengths, lengths)].tolist() == [20, 30, 40, 50, 0, 10, 20, 30, 40, 50]
+    assert gather(np.empty(0, np.int64), np.empty(0, np.int64)).tolist() == []

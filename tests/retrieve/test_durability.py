@@ -154,7 +154,7 @@ def test_a_second_build_at_the_same_time_is_told_so(folder: Path) -> None:
         yield from NEW[1:]
 
     assert len(Index.build(documents(), folder, append=True)) == 90
-    assert problems == [f"another process is building {folder}"]
+    assert problems == [f"another process is working in {folder}"]
     assert len(Index.build([Document("x", "y")], folder, append=True)) == 91
 
 

@@ -17,11 +17,12 @@ from types import SimpleNamespace
 import pytest
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.locks import lock
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.training.recipe import Override, Recipe, build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import PARTS, Produced, StageKind
-from rankwell.training.stage_store import StageStore, read_finished, wait_for, working_in
+from rankwell.training.stage_store import StageStore, read_finished, wait_for
 from rankwell.training.stages.kinds import STAGES
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("toys.py"))))
@@ -280,13 +281,13 @@ def test_a_folder_of_something_else_is_refused(bench: Bench) -> None:
 
 def test_two_processes_never_work_in_one_folder(tmp_path: Path, bench: Bench) -> None:
     with (
-        working_in(tmp_path / "s"),
+        lock(tmp_path / "s", wait=False),
         pytest.raises(RankwellError, match="another process is working in"),
-        working_in(tmp_path / "s"),
+        lock(tmp_path / "s", wait=False),
     ):
         pass
     bench.out.mkdir()
-    with working_in(bench.out), pytest.raises(RankwellError, match="another process is working in"):
+    with lock(bench.out, wait=False), pytest.raises(RankwellError, match="another process is working in"):
         bench.run(bench.recipe(**THREE))
 
 

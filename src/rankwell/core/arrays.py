@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from rankwell.core.errors import InputError
+from rankwell.core.types import Rows
 
 Array = NDArray[Any]
 
@@ -134,6 +135,14 @@ class Ragged:
         if not 0 <= row < len(self.ends):
             raise IndexError(row)
         return self.values[self.ends[row - 1] if row else 0 : self.ends[row]]
+
+
+def gather(begins: Rows, lengths: Rows) -> Rows:
+    """The index that copies rows of a ragged array: ``lengths[i]`` values from ``begins[i]`` on, row after row."""
+    ends = np.cumsum(lengths)
+    # Within a row the index counts up; at each row's start it jumps to where that row lies.
+    index: Rows = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
+    return index
 
 
 def pack_strings(strings: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

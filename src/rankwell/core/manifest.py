@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError
-from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
 
 
 def machine() -> dict[str, Any]:
@@ -61,7 +61,5 @@ class Manifest:
     def write_beside(self, path: str | os.PathLike[str]) -> Path:
         """Write ``PATH.manifest.json`` for the file ``path``."""
         target = Path(f"{os.fspath(path)}.manifest.json")
-        with atomic_text(target) as file:
-            json.dump(self.as_dict(), file, indent=2, ensure_ascii=False)
-            file.write("\n")
+        write_json(target, self.as_dict())
         return target

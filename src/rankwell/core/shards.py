@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, atomic_text, disk_errors, open_binary
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, disk_errors, open_binary
+from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
 
@@ -154,9 +155,7 @@ def _check_manifest(shards: Shards) -> None:
         _remove_leftovers(path)
         if shards.pending() != list(range(len(shards))):
             raise InputError(shards.folder, None, f"has shards but no {MANIFEST} to say what made them; remove it")
-        with atomic_text(path) as file:
-            json.dump(manifest, file, indent=2, ensure_ascii=False, default=str)
-            file.write("\n")
+        write_json(path, manifest)
         return
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-
-Scores = NDArray[np.float32]
+from rankwell.core.types import Scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards
+from rankwell.core.types import Rows
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.words import Rows, Vocabulary, WordRows
+from rankwell.inputs.words import Vocabulary, WordRows
 from rankwell.models.sdnet.word_features import FeatureEncoder
 
 SHARD_SIZE = 256

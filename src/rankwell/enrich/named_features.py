@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
+from rankwell.core.types import Rows
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.features import SHARD_SIZE, PassageFeatures, StoredFeatures, store_features
-from rankwell.inputs.words import Rows, Vocabulary, WordRows
+from rankwell.inputs.words import Vocabulary, WordRows
 from rankwell.models.sdnet.word_features import FeatureEncoder
 
 MOST = 0.75

@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from rankwell.core.arrays import gather
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import read_object
+from rankwell.core.types import Rows
 from rankwell.inputs.batching import slice_sequences, take_sequences, token_batches
 from rankwell.inputs.fitting import fit_windows
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_object
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
 from rankwell.models.heads import TokenWeightModel, load_token_weights
@@ -38,8 +40,6 @@ GPU_BUDGET = 1 << 18
 MAX_LENGTH = 256
 STEM_BITS = 31
 """Stems are numbers of so many bits, so that a row and a stem are one number."""
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,5 +223,4 @@ class TermWeigher:
 def _tokens_of(sequences: Sequences, rows: Rows) -> Rows:
     """Where the tokens of these sequences stand among all."""
     lengths = sequences.lengths()[rows]
-    ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1])) + np.repeat(sequences.ends[rows] - ends, lengths)
+    return gather(sequences.ends[rows] - lengths, lengths)

@@ -8,16 +8,15 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
+from rankwell.core.types import Values
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.judged import judge
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.validate import refuse_errors
 
-Values = NDArray[np.float64]
 Average = Literal["qrels", "both"]
 
 GEOMETRIC_FLOOR = 1e-5

@@ -17,30 +17,11 @@ from types import MappingProxyType
 from typing import Literal
 
 from rankwell.core.errors import RankwellError, excerpt
+from rankwell.core.parameters import Domain, Value
 from rankwell.core.registry import Registry
 from rankwell.evaluation.judged import JudgedRanking
 
-Value = int | float | str
 Summary = Literal["mean", "sum"]
-
-
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """The values a parameter or cut-off may take; ``meaning`` is how an error message says so."""
-
-    type: type[int] | type[float] | type[str]
-    allows: Callable[..., bool]
-    meaning: str
-    example: Value
-
-    def read(self, value: Value) -> Value | None:
-        """``value``, or the text of one, as this domain holds it; None where it is not in the domain."""
-        try:
-            result = self.type(value)
-        except ValueError:
-            return None
-        exact = isinstance(value, str) or result == value
-        return result if exact and self.allows(result) else None
 
 
 DEPTH = Domain(int, lambda depth: depth >= 1, "a whole number of 1 or more", 10)

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.registry import Registry
+from rankwell.core.types import Values
 
-Values = NDArray[np.float64]
 Test = Callable[[Values, Values], float]
 
 TESTS: Registry[Test] = Registry("significance test")

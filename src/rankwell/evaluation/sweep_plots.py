@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rankwell.core.types import Values
 from rankwell.evaluation.pictures import new_picture, save_picture
 from rankwell.evaluation.significance import Interval, bootstrap_interval
 
-Values = NDArray[np.float64]
 Line = tuple[Values, Values]
 """The option's values (X,) and the figures of each query under them (X, queries)."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import gather
 from rankwell.inputs.sequences import Sequences
 
 
@@ -37,15 +38,14 @@ def row_blocks(lengths: NDArray[np.int64], pieces: int, rows: int) -> Iterator[t
 def take_sequences(sequences: Sequences, rows: NDArray[np.int64]) -> Sequences:
     """The sequences with these numbers, in this order."""
     lengths = sequences.lengths()[rows]
-    ends = np.cumsum(lengths)
-    index = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(sequences.ends[rows] - ends, lengths)
+    index = gather(sequences.ends[rows] - lengths, lengths)
     return Sequences(
         sequences.tokens[index],
         sequences.segments[index],
         sequences.positions[index],
         sequences.words[index],
         sequences.last[index],
-        ends,
+        np.cumsum(lengths),
     )
 
 

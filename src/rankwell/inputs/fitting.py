@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rankwell.core.types import Rows
 from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sentences import sentence_marks, sentence_starts
@@ -16,7 +16,6 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, cut_windows
 
 _NO_LIMIT = (1 << 31) - 1
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import Array
+from rankwell.core.arrays import Array, gather
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,9 @@ class Pieces:
 
     def cut(self, begins: NDArray[np.int64], lengths: NDArray[np.int64]) -> Pieces:
         """New rows: ``lengths[i]`` pieces from ``begins[i]`` on."""
-        ends = np.cumsum(lengths)
-        # One long index: within each row it counts on, at each row's start it jumps to where the row lies.
-        index = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)
+        index = gather(begins, lengths)
         stems, opens = (self.stems[index], self.opens[index]) if len(self.stems) else (self.stems, self.opens)
-        return Pieces(self.ids[index], self.continues[index], ends, stems, opens)
+        return Pieces(self.ids[index], self.continues[index], np.cumsum(lengths), stems, opens)
 
     def after(self, front: Pieces) -> Pieces:
         """These rows, each behind the one row of ``front``; without stems."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import Array, Ragged
+from rankwell.core.arrays import Array, Ragged, gather
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.progress import track
 from rankwell.corpus.lexicon import Lexicon
@@ -69,11 +69,7 @@ class _PackedTokens:
         """See :class:`TokenSource`."""
         begins, ends = self._spans(numbers)
         lengths = ends - begins
-        row_ends = np.cumsum(lengths)
-        # One long index: within each row it counts on, at each row's start it jumps to where the row lies.
-        index = np.arange(int(row_ends[-1]) if len(row_ends) else 0)
-        index += np.repeat(begins - (row_ends - lengths), lengths)
-        return unpack_pieces(self._tokens.values[index], row_ends)
+        return unpack_pieces(self._tokens.values[gather(begins, lengths)], np.cumsum(lengths))
 
     def _spans(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         numbers = np.asarray(numbers, np.int64)

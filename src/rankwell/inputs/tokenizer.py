@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.jsonfile import read_json
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.pieces import STEMS, Pieces
@@ -236,12 +237,10 @@ def _encodable(text: str) -> str:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        value = read_json(path)
     except FileNotFoundError:
         return {}
-    except ValueError:
-        raise InputError(path, None, "not JSON") from None
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _token_text(value: Any) -> str:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.types import Rows
 from rankwell.inputs.pieces import Pieces
 
 MOST_WINDOWS = 1000
 """The largest N of ``topN``."""
 
 Unit = Literal["words", "sentences"]
-Rows = NDArray[np.int64]
 _WINDOWS = re.compile(r"([0-9]{1,9})|sentences(?::([1-9][0-9]{0,8}))?")
 
 

@@ -15,6 +15,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import gather
+from rankwell.core.types import Rows
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.pieces import Pieces
@@ -26,8 +28,6 @@ _ACCENTS, _CHINESE = "\u0300-\u036f", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_CHINESE}]|(?:[^\W_{_CHINESE}][{_ACCENTS}]*)+|\S")
 MAX_PIECES = 64
 """Pieces of one word that are kept; WordPiece makes one [UNK] of words of over 100 letters anyway."""
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +47,7 @@ class WordRows:
     def take(self, rows: Rows) -> WordRows:
         """The texts with these numbers, in this order."""
         lengths = self.lengths()[rows]
-        ends = np.cumsum(lengths)
-        index = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(self.ends[rows] - ends, lengths)
-        return WordRows(self.numbers[index], ends)
+        return WordRows(self.numbers[gather(self.ends[rows] - lengths, lengths)], np.cumsum(lengths))
 
     def cut(self, room: Rows) -> WordRows:
         """At most ``room[i]`` words of text ``i``: its first ones."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import read_json, read_object
 from rankwell.core.manifest import digest
 from rankwell.inputs.batching import row_blocks, slice_sequences, take_sequences, token_batches
 from rankwell.inputs.pieces import Pieces
@@ -27,7 +28,6 @@ from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_json, read_object
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.foreign import ForeignEncoder
 from rankwell.models.checkpoints.names import find_model

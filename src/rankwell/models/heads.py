@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import read_object
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_object
 from rankwell.models.checkpoints.folders import (
     describe,
     describe_labels,

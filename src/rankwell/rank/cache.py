@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.types import Scores
 
 Keys = NDArray[np.uint8]
 """One row of 16 bytes a pair."""
-Scores = NDArray[np.float32]
 
 KEY_BYTES = 16
 # Marks the file as ours (PRAGMA application_id); a new layout of the tables takes a new number.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, map_shards
+from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
@@ -44,7 +45,6 @@ DEEP, TIES = 1000, 100
 their ids, so that the first of few are the first of many."""
 _ON_ARM = platform.machine() in ("aarch64", "arm64")
 Half = NDArray[np.float16]
-Rows = NDArray[np.int64]
 
 
 class PassageVectors:

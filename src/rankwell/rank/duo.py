@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.registry import Registry
+from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.templates import Sequences, lay_out_pairs
 from rankwell.rank.cache import join_hashes, text_hashes
@@ -32,7 +33,6 @@ from rankwell.rank.texts import Texts
 
 Preferences = NDArray[np.float64]
 """``(n, n)``; NaN on the diagonal and where two documents were not compared."""
-Rows = NDArray[np.int64]
 
 AGGREGATIONS: Registry[Callable[[Preferences], NDArray[np.float64]]] = Registry("duo aggregation")
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.registry import Registry
-from rankwell.corpus.records import Qrels, Ranking, Run, Scores
+from rankwell.core.types import Scores
+from rankwell.corpus.records import Qrels, Ranking, Run
 from rankwell.evaluation.cross_validation import CrossValidation, cross_validate
 from rankwell.evaluation.judged import judge
 from rankwell.evaluation.notation import parse_measure

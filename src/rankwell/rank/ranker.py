@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.core.manifest import digest
 from rankwell.core.progress import track
+from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.batching import row_blocks
 from rankwell.inputs.fitting import Fitting, window_fields
@@ -34,8 +34,6 @@ PAIRS_AT_A_TIME = 4096
 
 
 PIECES_AT_A_TIME = 512 * PAIRS_AT_A_TIME
-Rows = NDArray[np.int64]
-Scores = NDArray[np.float32]
 Activation = Literal["probability"] | None
 Pair = tuple[str, str]
 Types = Sequence[str | None] | None

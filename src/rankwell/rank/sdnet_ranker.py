@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.progress import track
+from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.vectors import open_vectors
 from rankwell.inputs.templates import Field, TruncationReport
-from rankwell.inputs.words import Rows, Vocabulary, WordRows
+from rankwell.inputs.words import Vocabulary, WordRows
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, KeptFeatures, PairMaker, WordTable
@@ -31,7 +31,6 @@ PAIRS_AT_A_TIME = 4096
 MIXED_BYTES = 8 << 30
 """Passages whose layers are mixed beforehand take this much memory at most; else each is mixed for each query."""
 
-Scores = NDArray[np.float32]
 Found = tuple[FeatureSource, Rows, Rows]
 """Where passages are, their numbers there, and how many pieces of each were cut."""
 FIELDS = (Field("query", 0), Field("document", 1))

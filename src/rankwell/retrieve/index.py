@@ -6,7 +6,6 @@ killed at, ``index.json`` names whole segments only; what is left over is remove
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -20,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, atomic_text, disk_errors, remove_leftovers
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
+from rankwell.core.jsonfile import write_json
+from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
 from rankwell.corpus.analyser import Analyzer, read_analyzer
@@ -94,7 +95,8 @@ class Index:
             raise RankwellError("append and overwrite exclude each other")
         if not exists:
             refuse_foreign_folder(folder)
-        with disk_errors(folder), locked(folder):
+        with lock(folder, wait=False):
+            remove_leftovers(folder)
             current = cls.open(folder) if append and exists else None
             if current and analyzer and analyzer != current.analyzer:
                 raise RankwellError(f"{folder} was built with another analyser; --append must use the same one")
@@ -290,19 +292,6 @@ def _is_own(path: Path) -> bool:
     return name == "lock" or name.startswith(TEMPORARY_PREFIX) or bool(_SEGMENT_NAME.fullmatch(name))
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock for a build; a second build is told, not made to wait."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RankwellError(f"another process is building {folder}") from None
-        remove_leftovers(folder)
-        yield
-
-
 def _segment_folders(folder: Path) -> list[Path]:
     """Every segment, in use or not."""
     return [path for path in folder.iterdir() if _SEGMENT_NAME.fullmatch(path.name)]
@@ -333,9 +322,7 @@ def write_description(folder: Path, analyzer: Analyzer, segments: list[str], man
         "segments": segments,
         "manifest": manifest.as_dict(),
     }
-    with atomic_text(folder / "index.json") as file:
-        json.dump(description, file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    write_json(folder / "index.json", description)
 
 
 def _read_description(folder: Path) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.corpus.records import Query, Ranking, Run, Scores
+from rankwell.core.types import Scores
+from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.bm25 import Hits
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
 from rankwell.core.progress import track
 from rankwell.corpus.records import Qrels, Query
 from rankwell.evaluation.cross_validation import CrossValidation, check_folds, cross_validate
@@ -68,9 +67,7 @@ class Tuning:
         chosen = [dict(zip(("k1", "b"), self.settings[i], strict=True)) for i in self.found.chosen]
         best = dict(zip(("k1", "b"), self.best, strict=True))
         figures = {"measure": self.measure, "best": best, "cross_validated": self.found.mean}
-        with atomic_text(path) as file:
-            json.dump({**figures, "folds": chosen, "grid": grid, **more}, file, indent=2)
-            file.write("\n")
+        write_json(path, {**figures, "folds": chosen, "grid": grid, **more})
 
 
 def parse_values(text: str) -> list[float]:

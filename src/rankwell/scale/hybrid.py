@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.rank.dense import DenseRanker, PassageVectors, Rows, search_vectors
+from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
 from rankwell.rank.engines.precision import Precision, engine_options
 from rankwell.rank.hybrid import search_hybrid
 from rankwell.rank.texts import stores_of

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import atomic_folder, atomic_text, disk_errors
+from rankwell.core.files import atomic_folder, atomic_text, disk_errors, remove_leftovers
+from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, digest
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards
@@ -30,7 +31,7 @@ from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore, document_batches
 from rankwell.retrieve.builder import SEGMENT_VERSION, SegmentBuilder
-from rankwell.retrieve.index import Index, analyzer_json, locked, refuse_foreign_folder, write_description
+from rankwell.retrieve.index import Index, analyzer_json, refuse_foreign_folder, write_description
 from rankwell.scale.workers import Cluster, do
 
 PART_DOCUMENTS = 1_000_000
@@ -106,7 +107,8 @@ class IndexJob:
             },
             data={name: str(info["data_hash"]) for name, info in zip(names, found, strict=True)},
         )
-        with disk_errors(self.out), locked(self.out):
+        with lock(self.out, wait=False):
+            remove_leftovers(self.out)
             self._refuse_taken()
             for stale in self.out.glob("segment-*"):  # of a build that was killed
                 shutil.rmtree(stale)

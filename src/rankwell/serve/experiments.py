@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.models.checkpoints.config import read_object
+from rankwell.core.jsonfile import read_object
 from rankwell.serve.requests import LOG
 
 PLOTS = {".png": "image/png", ".svg": "image/svg+xml"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankwell.core.files import atomic_folder, atomic_text, temporary_name
+from rankwell.core.files import atomic_folder, temporary_name
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
@@ -179,13 +178,6 @@ def _row_data(row: Row, measures: Sequence[Measure], contrasts: Mapping[tuple[st
             if (one := contrasts.get((row.name, str(m)))) is not None
         }
     return data
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as JSON, whole or not at all."""
-    with atomic_text(path) as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-        file.write("\n")
 
 
 def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], figures: Mapping[str, Any]) -> None:

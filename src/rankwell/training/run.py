@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_text, remove_leftovers
+from rankwell.core.jsonfile import write_json
+from rankwell.core.locks import lock
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
@@ -25,7 +27,6 @@ from rankwell.training.results import (
     measures_of,
     publish_model,
     stage_table,
-    write_json,
 )
 from rankwell.training.stage import Done, Produced, StageKind, Work
 from rankwell.training.stage_store import (
@@ -35,7 +36,6 @@ from rankwell.training.stage_store import (
     plan_stages,
     process_number,
     stage_seconds,
-    working_in,
 )
 from rankwell.training.stages.first import with_first_stage
 
@@ -111,7 +111,7 @@ def run_recipe(
     claim(out, recipe, resume=resume)
     if process_number() > 0:
         return _run(recipe, kinds, out, pool or out, device, say)
-    with working_in(out):
+    with lock(out, wait=False):
         remove_leftovers(out)
         return _run(recipe, kinds, out, pool or out, device, say)
 

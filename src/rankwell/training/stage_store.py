@@ -8,18 +8,17 @@ begin alike share their beginnings.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import atomic_text, disk_errors
+from rankwell.core.jsonfile import write_json
+from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, digest, file_digest
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.training.data.prepare import folder_digest
@@ -111,7 +110,7 @@ class StageStore:
         if process_number() > 0:
             kind.run(work, planned.stage.options, folder)
             return wait_for(folder)
-        with working_in(folder):
+        with lock(folder, wait=False):
             if (found := read_finished(folder)) is not None:
                 if process_count() > 1:  # the others have begun the work already and would wait for us in vain
                     raise RankwellError(f"another run has just finished {folder}; start again")
@@ -165,22 +164,7 @@ def _record(folder: Path, planned: Planned, work: Work, produced: Produced, seco
             "figures": produced.figures,
         },
     }
-    with atomic_text(folder / FINISHED) as file:
-        json.dump(record, file, indent=2, ensure_ascii=False)
-        file.write("\n")
-
-
-@contextmanager
-def working_in(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; a second process is told, not made to wait for hours."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RankwellError(f"another process is working in {folder}") from None
-            yield
+    write_json(folder / FINISHED, record)
 
 
 def process_number() -> int:

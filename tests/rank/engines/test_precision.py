@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.core.processor import is_fast_in_bf16
+from rankwell.models.processor import is_fast_in_bf16
 from rankwell.rank.engines.precision import engine_options
 
 torch = pytest.importorskip("torch")
@@ -22,7 +22,7 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
     def describe(text: str) -> Path:
         (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr("rankwell.core.processor.CPU_INFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr("rankwell.models.processor.CPU_INFO", tmp_path / "cpuinfo")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.delenv("RANKWELL_DEVICE", raising=False)
         return tmp_path / "cpuinfo"

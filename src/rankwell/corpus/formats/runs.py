@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.types import Scores
 from rankwell.corpus.formats.lines import (
     FilePath,
     Lines,
@@ -26,7 +27,7 @@ from rankwell.corpus.formats.lines import (
     write_lines,
     wrong_columns,
 )
-from rankwell.corpus.records import Run, Scores
+from rankwell.corpus.records import Run
 
 TREC = ("query id", "Q0", "document id", "rank", "score", "run name")
 MSMARCO = ("query id", "document id", "rank")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import read_object
 from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Unit, Windows
@@ -110,26 +109,6 @@ class RankerConfig(BaseModel):
             return RankerConfig.model_validate(whole)
         except ValidationError as error:
             raise RankwellError(f"not a ranker's configuration: {_first_problem(error)}") from None
-
-
-def read_json(path: Path) -> Any:
-    """The JSON in a file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise InputError(path, None, "not JSON") from None
-    except (FileNotFoundError, NotADirectoryError):
-        raise  # whoever reads knows what is missing then
-    except OSError as error:
-        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise InputError(path, None, f"holds a JSON {type(found).__name__}, expected an object")
-    return found
 
 
 def read_model_type(folder: Path) -> str:

@@ -23,7 +23,8 @@ from typing import Literal, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.models.checkpoints.config import AttentionRule, HeadKind, RankerConfig, read_object, read_ranker_config
+from rankwell.core.jsonfile import read_object
+from rankwell.models.checkpoints.config import AttentionRule, HeadKind, RankerConfig, read_ranker_config
 
 Backend = Literal["onnx", "openvino"]
 Precision = Literal["fp32", "int8", "f16"]

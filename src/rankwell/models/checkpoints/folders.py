@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
+from rankwell.core.jsonfile import read_object
 from rankwell.inputs.templates import MARKER_PAIRS
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
@@ -29,7 +30,6 @@ from rankwell.models.checkpoints.config import (
     TemplateConfig,
     read_encoder_config,
     read_model_type,
-    read_object,
     read_ranker_config,
 )
 from rankwell.models.checkpoints.foreign import (

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from rankwell.core.errors import InputError
-from rankwell.models.checkpoints.config import read_object
+from rankwell.core.jsonfile import read_object
 from rankwell.models.checkpoints.quantised import WEIGHTS as QUANTISED
 
 

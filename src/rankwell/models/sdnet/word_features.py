@@ -16,11 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest, file_digest
+from rankwell.core.types import Rows
 from rankwell.corpus.vectors import WordVectors
 from rankwell.inputs.batching import take_sequences, token_batches
-from rankwell.inputs.words import Rows, Vocabulary, WordRows, lay_out_words, match_features
+from rankwell.inputs.words import Vocabulary, WordRows, lay_out_words, match_features
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
@@ -72,8 +74,7 @@ class KeptFeatures:
         """See :class:`FeatureSource`."""
         chosen = self.words.take(numbers)
         lengths = chosen.lengths()
-        index = np.arange(len(chosen.numbers)) + np.repeat(self.words.ends[numbers] - chosen.ends, lengths)
-        return chosen, self.features[index]
+        return chosen, self.features[gather(self.words.ends[numbers] - lengths, lengths)]
 
 
 class FeatureEncoder:
@@ -161,10 +162,9 @@ def pool_words(states: Tensor, pieces: Rows, words: Rows) -> Tensor:
     ``pieces`` (T,) counts those of each word, ``words`` (B,) the words of each text, ``[CLS]`` and ``[SEP]`` apart.
     """
     text_of = np.repeat(np.arange(len(words)), words)
-    ends = np.cumsum(pieces)
-    begins = ends - pieces + 1 + 2 * text_of  # before a word: its text's [CLS], and both of every text before
-    index = np.arange(int(ends[-1])) + np.repeat(begins - (ends - pieces), pieces)
-    chosen = states.index_select(0, torch.from_numpy(index).to(states.device))
+    # Before a word stand its text's [CLS] and both special tokens of every text before.
+    begins = np.cumsum(pieces) - pieces + 1 + 2 * text_of
+    chosen = states.index_select(0, torch.from_numpy(gather(begins, pieces)).to(states.device))
     lengths = torch.from_numpy(pieces).to(states.device)
     means: Tensor = torch.segment_reduce(chosen.flatten(1), "mean", lengths=lengths)
     return means.view(len(pieces), *states.shape[1:])

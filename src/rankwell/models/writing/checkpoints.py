@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import read_object
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_model_type, read_object
+from rankwell.models.checkpoints.config import read_model_type
 from rankwell.models.checkpoints.folders import (
     encoder_state,
     encoder_tensors,

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.types import Rows, Scores
 from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines
 from rankwell.corpus.formats.runs import decimals
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.windows import aggregate_windows, parse_aggregate
-from rankwell.rank.ranker import Activation, Ranker, Rows, Scores, Texts
+from rankwell.rank.ranker import Activation, Ranker, Texts
 
 COLUMNS = ("query", "document", "windows", "first", "mean")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.processor import is_fast_in_bf16
 from rankwell.models.checkpoints.exported import read_export
+from rankwell.models.processor import is_fast_in_bf16
 from rankwell.rank.engines.engine import Engine
 
 Precision = Literal["auto", "fp32", "bf16"]

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Qrels, Query, Run, Scores
+from rankwell.core.types import Rows, Scores
+from rankwell.corpus.records import Qrels, Query, Run
 
 UNJUDGED = -1
 _DOCIDS_AT_A_TIME = 2**18
 
-Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 

@@ -7,7 +7,6 @@ noise. An audit says what happened to each candidate and why.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
 from rankwell.core.progress import track
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.formats.lines import FilePath, write_lines
@@ -140,9 +139,7 @@ class Audit:
         What was dropped comes first, then what was kept; within each the highest p first. Of the many unjudged
         candidates within the limit only each query's ``most`` likely ones are listed (None: all); all are counted.
         """
-        with atomic_text(folder / "audit.json") as file:
-            json.dump(self.figures(), file, indent=2, ensure_ascii=False)
-            file.write("\n")
+        write_json(folder / "audit.json", self.figures())
         by_id = {query.qid: query.text for query in queries}
         write_lines(folder / "audit.tsv.gz", "audited candidates", self._lines(by_id, texts, most))
 

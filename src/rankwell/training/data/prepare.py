@@ -6,11 +6,9 @@ share it. Processes that come at the same time wait for the first and use what i
 
 from __future__ import annotations
 
-import fcntl
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import disk_errors
+from rankwell.core.locks import lock
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.datasets import FILE_NAMES, Dataset, FolderDataset, open_dataset
 from rankwell.corpus.formats import read_run, read_types, write_run, write_types
@@ -121,7 +119,7 @@ def open_collection(source: str, pool: Path) -> Collection:
     path = dataset.collection_path
     name = digest({"version": INDEX_VERSION, "documents": file_digest(path) if path else dataset.name})
     folder = pool / "data" / f"index-{name}"
-    with locked(pool / "data"):
+    with lock(pool / "data", wait=True):
         if not (folder / "index.json").exists():
             Index.build(dataset.documents(), folder)
     return Collection(dataset, Index.open(folder), name)
@@ -228,7 +226,7 @@ def _search(
     device: str | None,
 ) -> Run:
     path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.gz"
-    with locked(folder):
+    with lock(folder, wait=True):
         if not path.exists():
             found = _find(options, index, queries, device)
             if not found:
@@ -306,7 +304,7 @@ def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | 
     """The types a classifier gives, computed once."""
     texts = [(query.qid, query.text) for query in queries]
     path = pool / "data" / f"types-{digest({'model': folder_digest(model), 'queries': texts})}.tsv"
-    with locked(pool / "data"):
+    with lock(pool / "data", wait=True):
         if not path.exists():
             from rankwell.rank.classify import Classifier
 
@@ -325,13 +323,3 @@ def folder_digest(folder: Path) -> str:
         raise InputError(folder, None, "no such folder")
     files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in UNREAD)
     return digest({path.name: file_digest(path) for path in files})
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, waiting for whoever has it."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield

@@ -13,10 +13,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.types import Rows, Scores
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder
 from rankwell.models.checkpoints.names import find_model
@@ -25,8 +25,6 @@ from rankwell.rank.ranker import Ranker
 
 LISTS_AT_A_TIME = {"cuda": 1 << 14, "cpu": 1 << 11}
 PAIRS_AT_A_TIME = 1 << 16
-Rows = NDArray[np.int64]
-Scores = NDArray[np.float32]
 Unit = Literal["query", "teacher"]
 
 

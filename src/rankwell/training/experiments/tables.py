@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
 from rankwell.evaluation.breakdowns import Breakdown, Groups, break_down, breakdown_table
 from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
@@ -28,7 +29,6 @@ from rankwell.evaluation.tables import (
     query_table,
 )
 from rankwell.evaluation.tables import mark as significance_mark
-from rankwell.training.results import write_json
 
 DEV = "dev"
 

@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
@@ -23,7 +24,7 @@ from rankwell.models.checkpoints.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
 from rankwell.training.options import START, BlendOptions
-from rankwell.training.results import kept_run, link_model, measure_of, rerank_dev, write_json
+from rankwell.training.results import kept_run, link_model, measure_of, rerank_dev
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number
 from rankwell.training.stages.documents import check_folds

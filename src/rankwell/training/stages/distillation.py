@@ -23,6 +23,7 @@ from rankwell.core.arrays import map_array, save_array
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest
+from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.rank.dense import PassageVectors
@@ -41,7 +42,6 @@ from rankwell.training.stage_store import process_number
 from rankwell.training.stages.ranking import load_one_score, ranker_tokens, ranking_validation, training_candidates
 from rankwell.training.stages.text import loop_options, outcome_figures
 
-Rows = NDArray[np.int64]
 EVERY_EPOCH = -1
 
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import compare_evaluations
@@ -50,7 +51,6 @@ from rankwell.training.results import (
     link_model,
     measure_of,
     measures_of,
-    write_json,
 )
 from rankwell.training.stage import Produced, Work
 from rankwell.training.stage_store import process_number

@@ -9,7 +9,6 @@ Beside the network, the stage leaves
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ import numpy as np
 import torch
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
+from rankwell.core.types import Rows
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Run
 from rankwell.corpus.vectors import open_vectors
@@ -32,7 +32,6 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS
 from rankwell.evaluation.sweep_plots import draw_sweep, mean_interval
-from rankwell.inputs.words import Rows
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
@@ -211,9 +210,7 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
         [first, run], dev.qrels, measure=str(measure), settings=settings, folds=options.folds, seed=work.seed
     )
     write_run(fuse([first, run], tuning.best, name="interpolated"), folder / "interpolated.run.gz")
-    with atomic_text(folder / "interpolation.json") as file:
-        json.dump(_grid(tuning), file, indent=2)
-        file.write("\n")
+    write_json(folder / "interpolation.json", _grid(tuning))
     with suppress(MissingExtraError):  # the figures are what counts
         lines = {name: (np.array(ALPHAS), tuning.values[_rows(tuning, name)]) for name in NORMALISATIONS}
         draw_sweep(lines, folder / "alpha.png", option="α, the first stage's share", measure=str(measure))

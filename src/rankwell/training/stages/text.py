@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
 from rankwell.corpus.labelled import LabelledTexts, read_labelled
 from rankwell.models.heads import load_pretraining, save_pretraining
 from rankwell.training.data.domain_gap import count_words, measure_domain_gap
@@ -66,9 +65,7 @@ def pretrain(work: Work, options: PretrainOptions, folder: Path) -> Produced:
     model.encoder.ruled = work.recipe.model.attention_layers
     gap = measure_domain_gap(count_words(work.data.collection.store), tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
-    with atomic_text(folder / "domain-gap.json") as file:
-        json.dump(gap.as_json(), file, indent=2, ensure_ascii=False)
-        file.write("\n")
+    write_json(folder / "domain-gap.json", gap.as_json())
     spans = PretrainingOptions(options.max_length, options.masked, options.whole_word, options.other, options.short)
     task = PretrainingTask(
         documents,

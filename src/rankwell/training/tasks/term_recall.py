@@ -9,15 +9,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
+from rankwell.core.types import Rows
 from rankwell.enrich.term_weights import STEM_BITS, Passages, lay_out_passages, weights_of
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import SpecialTokens
 from rankwell.models.heads import TokenWeightModel
 from rankwell.training.tasks.task import Step, Task, chunk_by_tokens
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +52,8 @@ class TermRecall:
         asked = np.unique((query_of << STEM_BITS) | queries.stems[queries.opens])
         ends = np.searchsorted(asked, (np.arange(len(queries)) + 1) << STEM_BITS)
         counts = np.diff(ends, prepend=0)[judged[:, 1]]
-        # One long index: each judgment takes all stems of its query.
-        last = np.cumsum(counts)
-        index = np.arange(int(last[-1])) + np.repeat(ends[judged[:, 1]] - last, counts)
-        stems = asked[index] & ((1 << STEM_BITS) - 1)
+        # Each judgment takes all stems of its query.
+        stems = asked[gather(ends[judged[:, 1]] - counts, counts)] & ((1 << STEM_BITS) - 1)
         keys, times = np.unique((np.repeat(passage_of, counts) << STEM_BITS) | stems, return_counts=True)
         queries_of = np.bincount(passage_of)
         return cls(passages, keys, (times / queries_of[keys >> STEM_BITS]).astype(np.float32))

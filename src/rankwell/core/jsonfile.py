@@ -1,0 +1,38 @@
+"""JSON files: read with errors that name the file, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rankwell.core.errors import InputError
+from rankwell.core.files import atomic_text
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file. A missing file raises ``FileNotFoundError``: the caller knows what it means."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InputError(path, None, "not JSON") from None
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; like :func:`read_json`, and any other JSON value is an error."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(path, None, f"holds a JSON {type(value).__name__}, expected an object")
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, whole or not at all."""
+    with atomic_text(path) as file:
+        json.dump(value, file, indent=2, ensure_ascii=False)
+        file.write("\n")
