@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer
 from rankwell.models.shape import EncoderConfig
 

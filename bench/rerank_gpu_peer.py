@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankwell.inputs.batching import take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.shape import EncoderConfig
 from rerank_gpu_models import save_checkpoint, texts, transformers_model

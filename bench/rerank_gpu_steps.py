@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from rankwell.inputs.batching import take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.layouts import Blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.models import graphs
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.graphs import GraphedEncoder

@@ -14,9 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankwell.inputs.batching import take_sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template
 from rankwell.models.attention import attend
 from rankwell.models.encoder import CrossEncoder

@@ -30,7 +30,7 @@ from rankwell.enrich.term_weights import (
 )
 from rankwell.enrich.weighing import StemWords, read_shards, tf_counts, weigh_collection, weigh_texts
 from rankwell.enrich.weighted_index import build_weighted_index
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.heads import load_token_weights, save_token_weights
 from rankwell.retrieve.index import Index

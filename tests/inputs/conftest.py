@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.inputs.templates import Sequences, Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.batching import Sequences
+from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 
 

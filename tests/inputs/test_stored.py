@@ -18,7 +18,7 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs import stored
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.stored import KeptTokens, StoredTokens, tokens_name
+from rankwell.inputs.stored import InMemoryTokens, StoredTokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 
 TEXTS = {
@@ -46,7 +46,7 @@ def test_rows_are_what_the_tokenizer_makes_of_the_texts(
     store: DocumentStore, tokenizer: Tokenizer, stems: bool, wanted: list[str]
 ) -> None:
     expected = tokenizer.encode([TEXTS[docid] for docid in wanted], stems=stems)
-    kept = KeptTokens(list(TEXTS), list(TEXTS.values()), tokenizer, stems)
+    kept = InMemoryTokens(list(TEXTS), list(TEXTS.values()), tokenizer, stems)
     for source in (StoredTokens.open(store, tokenizer, stems), StoredTokens.open(store, tokenizer, stems), kept):
         numbers = source.numbers(wanted)
         assert numbers.dtype == np.int64
@@ -87,7 +87,7 @@ def test_a_piece_takes_two_bytes_or_eight_with_stems(store: DocumentStore, token
 
 @pytest.mark.parametrize("kind", ["stored", "kept"])
 def test_an_unknown_document_is_named(store: DocumentStore, tokenizer: Tokenizer, kind: str) -> None:
-    source = StoredTokens.open(store, tokenizer) if kind == "stored" else KeptTokens(["d1"], ["tea"], tokenizer)
+    source = StoredTokens.open(store, tokenizer) if kind == "stored" else InMemoryTokens(["d1"], ["tea"], tokenizer)
     with pytest.raises(RankwellError, match="document 'nope' is not "):
         source.numbers(["d1", "nope", "other"])
     for number in (-1, len(TEXTS)):
@@ -97,14 +97,14 @@ def test_an_unknown_document_is_named(store: DocumentStore, tokenizer: Tokenizer
 
 def test_an_id_that_comes_twice_is_an_error(tokenizer: Tokenizer) -> None:
     with pytest.raises(RankwellError, match="'a' comes twice"):
-        KeptTokens(["a", "b", "a"], ["x", "y", "z"], tokenizer)
+        InMemoryTokens(["a", "b", "a"], ["x", "y", "z"], tokenizer)
     with pytest.raises(RankwellError, match="2 document ids for 1 texts"):
-        KeptTokens(["a", "b"], ["x"], tokenizer)
+        InMemoryTokens(["a", "b"], ["x"], tokenizer)
 
 
 def test_no_documents_are_no_tokens(tmp_path: Path, tokenizer: Tokenizer) -> None:
     empty = DocumentStore.build([], tmp_path / "store")
-    for source in (StoredTokens.open(empty, tokenizer), KeptTokens([], [], tokenizer)):
+    for source in (StoredTokens.open(empty, tokenizer), InMemoryTokens([], [], tokenizer)):
         assert len(source) == 0
         assert len(source.at(source.numbers([]))) == 0
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.inputs.stored import KeptTokens
+from rankwell.inputs.stored import InMemoryTokens
 from rankwell.models.bi_encoder import BiEncoder, has_vectors, is_cross_encoder
 
 TEXTS = ["how do bees keep warm", "honey", "the river and the bridge of stone " * 20, "", "bogue is not bogus"]
@@ -65,7 +65,7 @@ def test_a_folder_may_pool_by_its_first_token(folder: Path) -> None:
 
 def test_documents_that_are_tokenised_have_the_same_vectors(folder: Path) -> None:
     encoder = BiEncoder.from_pretrained(folder, device="cpu")
-    tokens = KeptTokens(list("abcde"), TEXTS, encoder.tokenizer)
+    tokens = InMemoryTokens(list("abcde"), TEXTS, encoder.tokenizer)
     found = encoder.encode_tokens(tokens, np.array([4, 0]))
     np.testing.assert_allclose(found, encoder.encode_documents([TEXTS[4], TEXTS[0]]), atol=1e-6)
     assert encoder.encode_documents([]).shape == (0, 32)

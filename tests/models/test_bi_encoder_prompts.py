@@ -14,7 +14,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import digest
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.stored import KeptTokens
+from rankwell.inputs.stored import InMemoryTokens
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.sdnet.word_features import encoder_digest
 from rankwell.rank.dense import PassageVectors
@@ -105,7 +105,7 @@ def test_a_prompt_that_is_given_is_taken_instead(folder: Path) -> None:
 @pytest.mark.parametrize("prompt", [DOCUMENT, LONG, "passage:"])
 def test_tokens_have_the_prompt_before_them(folder: Path, prompt: str) -> None:
     encoder = ours(folder, document_prompt=prompt)
-    tokens = KeptTokens(list("abcde"), TEXTS, encoder.tokenizer)
+    tokens = InMemoryTokens(list("abcde"), TEXTS, encoder.tokenizer)
     numbers = np.array([4, 2, 0, 3, 3])
     found = encoder.encode_tokens(tokens, numbers)
     np.testing.assert_allclose(found, peer(folder).encode(TEXTS, prompt=prompt)[numbers], atol=1e-5)
@@ -117,7 +117,7 @@ def test_tokens_are_not_taken_where_the_prompt_would_change_them(folder: Path) -
     encoder = ours(folder, document_prompt="passage")  # passagehow do bees keep warm
     assert not encoder.takes_tokens
     with pytest.raises(RankwellError, match="after the prompt 'passage' texts have other tokens than alone"):
-        encoder.encode_tokens(KeptTokens(["a"], TEXTS[:1], encoder.tokenizer), np.array([0]))
+        encoder.encode_tokens(InMemoryTokens(["a"], TEXTS[:1], encoder.tokenizer), np.array([0]))
 
 
 def in_bytes(folder: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from rankwell.inputs.sequences import Sequences  # noqa: E402
+from rankwell.inputs.batching import Sequences  # noqa: E402
 from rankwell.inputs.templates import Template, lay_out_pairs  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.models.attention import dense_mask, make_layout  # noqa: E402

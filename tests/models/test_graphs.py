@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models import graphs, placing
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.graphs import Gradients, GraphedEncoder

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig

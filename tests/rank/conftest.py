@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.rank.ranker import Ranker

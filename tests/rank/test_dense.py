@@ -14,7 +14,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import Blend, DenseRanker, PassageVectors, search_vectors
 from rankwell.rank.fusion import Fusion, fuse, interpolation
 from rankwell.rank.pipeline import Cut, First, Given, Stage, State
-from rankwell.rank.texts import KeptTexts
+from rankwell.rank.texts import InMemoryTexts
 from rankwell.retrieve.index import Index
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
@@ -74,7 +74,7 @@ def test_candidates_are_ranked_by_their_cosine(source: str, tmp_path: Path, enco
     texts = {
         "store": lambda: DocumentStore.build(DOCUMENTS, tmp_path / "store"),
         "index": lambda: Index.build(DOCUMENTS, tmp_path / "index"),
-        "memory": lambda: KeptTexts({d.docid: d.contents for d in DOCUMENTS}),
+        "memory": lambda: InMemoryTexts({d.docid: d.contents for d in DOCUMENTS}),
     }[source]()
     run = Run.from_scores({"q2": {"d0": 3.0, "d5": 2.0, "d7": 1.0}, "q1": {"d1": 2.0, "d9": 1.0}})
     found = DenseRanker(encoder).rerank(run, QUERIES, texts, depth=2)
@@ -97,7 +97,7 @@ def test_queries_and_documents_have_each_their_prompt(store: DocumentStore, tiny
     queries, documents = [f"how much {q.text}" for q in QUERIES], [f"a word: {d.contents}" for d in DOCUMENTS]
     expected = plain.encode_queries(queries) @ plain.encode_documents(documents).T
     run = Run.from_scores({"q1": {"d1": 2.0, "d9": 1.0}})
-    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     in_memory = DenseRanker(encoder).rerank(run, QUERIES, texts)
     found = DenseRanker(encoder).search(QUERIES, store, 12)
     kept = DenseRanker(encoder).rerank(run, QUERIES, store)
@@ -108,7 +108,7 @@ def test_queries_and_documents_have_each_their_prompt(store: DocumentStore, tiny
 
 
 def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) -> None:
-    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     run = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     blended = (Given(run) >> Blend(encoder, 0.25, texts)).run(QUERIES)
     dense = DenseRanker(encoder).rerank(run, QUERIES, texts)
@@ -120,7 +120,7 @@ def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) ->
 
 
 def test_a_third_weight_is_the_first_stages(encoder: BiEncoder) -> None:
-    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
 
@@ -136,7 +136,7 @@ def test_a_third_weight_is_the_first_stages(encoder: BiEncoder) -> None:
 
 
 def test_a_blend_ranks_what_the_ranker_ranked(encoder: BiEncoder) -> None:
-    texts = KeptTexts({d.docid: d.contents for d in DOCUMENTS})
+    texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {f"d{i}": 9.0 - i for i in range(8)}})
     for how in (0.5, Fusion("linear", (0.5, 0.3, 0.2), "z-score")):
         blended = (Given(first) >> Cut(3) >> Blend(encoder, how, texts)).run(QUERIES)
@@ -162,7 +162,7 @@ def test_a_blend_is_checked_before_it_is_run(tmp_path: Path, encoder: BiEncoder)
 def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
     run = Run.from_scores({"q9": {"d1": 1.0}})
     with pytest.raises(RankwellError, match="'q9'"):
-        DenseRanker(encoder).rerank(run, QUERIES, KeptTexts({"d1": "honey"}))
+        DenseRanker(encoder).rerank(run, QUERIES, InMemoryTexts({"d1": "honey"}))
     with pytest.raises(RankwellError, match="no texts"):
         (Given(run) >> Blend(encoder)).run(QUERIES)
     with pytest.raises(RankwellError, match="two runs"):

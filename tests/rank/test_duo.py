@@ -12,7 +12,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.duo import AGGREGATIONS, DuoOptions, aggregate, opponents, rerank_duo
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import KeptTexts
+from rankwell.rank.texts import InMemoryTexts
 
 # p[i, j]: document 0 beats both others, 1 and 2 each think they beat the other.
 P = np.array([[np.nan, 0.9, 0.6], [0.2, np.nan, 0.7], [0.5, 0.8, np.nan]])
@@ -109,7 +109,7 @@ def reference(folder: Path, query: str, one: str, other: str) -> float:
 
 
 def test_scores_are_sums_of_the_models_own_probabilities(ranker: Ranker, tiny_checkpoint: Path) -> None:
-    found = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS), DuoOptions(depth=3))["q"]
+    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=3))["q"]
     top = ["a", "b", "c"]
     expected = {
         one: sum(reference(tiny_checkpoint, QUERY.text, TEXTS[one], TEXTS[other]) for other in top if other != one)
@@ -120,28 +120,28 @@ def test_scores_are_sums_of_the_models_own_probabilities(ranker: Ranker, tiny_ch
 
 
 def test_documents_below_keep_their_order_beneath(ranker: Ranker) -> None:
-    found = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS), DuoOptions(depth=3))["q"]
+    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=3))["q"]
     assert sorted(found.docids[:3]) == ["a", "b", "c"]
     assert found.docids[3:] == ("d", "e")
     assert (np.diff(found.scores[2:]) < 0).all()
 
 
 def test_only_the_texts_that_are_compared_are_read(ranker: Ranker) -> None:
-    some = KeptTexts({docid: TEXTS[docid] for docid in "ab"})
+    some = InMemoryTexts({docid: TEXTS[docid] for docid in "ab"})
     assert rerank_duo(ranker, RUN, [QUERY], some, DuoOptions(depth=2))["q"].docids[2:] == ("c", "d", "e")
 
 
 def test_one_candidate_and_none_are_left_as_they_are(ranker: Ranker) -> None:
     run = Run({**Run.from_scores({"one": {"a": 1.0}}), "none": Run.from_scores({"none": {}})["none"]})
     queries = [Query("one", "x"), Query("none", "y")]
-    found = rerank_duo(ranker, run, queries, KeptTexts(TEXTS))
+    found = rerank_duo(ranker, run, queries, InMemoryTexts(TEXTS))
     assert [ranking.docids for ranking in found.values()] == [("a",), ()]
 
 
 def test_many_pairs_are_computed_in_parts(ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"]
+    whole = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
     monkeypatch.setattr("rankwell.rank.duo.PAIRS_AT_A_TIME", 7)
-    parts = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"]
+    parts = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
     assert parts.docids == whole.docids
     assert parts.scores == pytest.approx(whole.scores, abs=1e-5)
 
@@ -149,18 +149,18 @@ def test_many_pairs_are_computed_in_parts(ranker: Ranker, monkeypatch: pytest.Mo
 def test_comparisons_are_cached(tiny_checkpoint: Path, tmp_path: Path) -> None:
     cache = ScoreCache(tmp_path / "scores.db")
     ranker = Ranker.from_pretrained(tiny_checkpoint, cache=cache)
-    first = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))
+    first = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS))
     assert (cache.hits, cache.misses, len(cache)) == (0, 20, 20)
-    again = rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS), DuoOptions(depth=4))
+    again = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=4))
     assert (cache.hits, cache.misses) == (12, 20)
     assert set(again["q"].docids[:4]) == set("abcd")
-    assert rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"] == first["q"]
+    assert rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS))["q"] == first["q"]
 
 
 def test_the_models_own_template_is_set_aside(tiny_checkpoint: Path, ranker: Ranker) -> None:
     typed = Ranker.from_pretrained(tiny_checkpoint, template={"name": "typed"})
-    found = rerank_duo(typed, RUN, [QUERY], KeptTexts(TEXTS))["q"]
-    assert found == rerank_duo(ranker, RUN, [QUERY], KeptTexts(TEXTS))["q"]
+    found = rerank_duo(typed, RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
+    assert found == rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS))["q"]
     assert typed.template.name == "typed"
 
 
@@ -171,7 +171,7 @@ def test_a_model_of_one_score_cannot_compare(tiny_checkpoint: Path, ranker: Rank
 
     single = Ranker(OneScore(), ranker.tokenizer, ranker.template)
     with pytest.raises(RankwellError, match="two logits"):
-        rerank_duo(single, RUN, [QUERY], KeptTexts(TEXTS))
+        rerank_duo(single, RUN, [QUERY], InMemoryTexts(TEXTS))
 
 
 def test_options_are_checked() -> None:
@@ -183,4 +183,4 @@ def test_options_are_checked() -> None:
 
 def test_a_query_that_is_not_known_is_named(ranker: Ranker) -> None:
     with pytest.raises(RankwellError, match="query 'q'"):
-        rerank_duo(ranker, RUN, [], KeptTexts(TEXTS))
+        rerank_duo(ranker, RUN, [], InMemoryTexts(TEXTS))

@@ -13,7 +13,7 @@ from rankwell.rank.duo import DuoOptions, rerank_duo
 from rankwell.rank.fusion import Fusion, fuse, interpolation, rank_fusion
 from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import KeptTexts, digest_texts, open_texts
+from rankwell.rank.texts import InMemoryTexts, digest_texts, open_texts
 from rankwell.retrieve.index import Index
 
 DOCUMENTS = [
@@ -192,7 +192,7 @@ def test_texts_are_the_same_from_every_source(tmp_path: Path, index: Index, run:
         assert texts.texts(["d1", "d4", "d1"]) == [DOCUMENTS[0].text, "water a warm river", DOCUMENTS[0].text]
         digests.add(digest_texts(texts, run))
     assert len(digests) == 1
-    assert digest_texts(KeptTexts({"d1": "x", "d4": "y"}), run) not in digests
+    assert digest_texts(InMemoryTexts({"d1": "x", "d4": "y"}), run) not in digests
 
 
 def test_a_collection_is_read_no_further_than_needed(tmp_path: Path, run: Run) -> None:

@@ -18,7 +18,8 @@ pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Query, Run  # noqa: E402
-from rankwell.inputs.templates import Sequences, Template  # noqa: E402
+from rankwell.inputs.batching import Sequences  # noqa: E402
+from rankwell.inputs.templates import Template  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 PAIRS = [

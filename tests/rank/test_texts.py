@@ -18,7 +18,7 @@ from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, sa
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.duo import rerank_duo
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import IndexTokens, KeptTexts, Texts, find_tokens, make_tokens
+from rankwell.rank.texts import IndexTokens, InMemoryTexts, Texts, find_tokens, make_tokens
 from rankwell.retrieve.index import Index
 
 TEXTS = {
@@ -93,7 +93,7 @@ def test_nothing_is_made_where_nothing_can_be_kept(
     monkeypatch.setattr("os.access", lambda *_: False)
     monkeypatch.setattr(tokenizer, "encode", None)
     make_tokens(store, tokenizer)
-    make_tokens(KeptTexts({"a": "tea"}), tokenizer)
+    make_tokens(InMemoryTexts({"a": "tea"}), tokenizer)
     assert find_tokens(store, tokenizer) is None
 
 
@@ -116,7 +116,7 @@ def test_a_run_is_scored_alike_from_texts_and_from_tokens(marked: Path, index: I
     ranker = Ranker.from_pretrained(marked, attention=attention)
     assert ranker.template.markers
     make_tokens(index, ranker.tokenizer, stems=True)
-    sources: list[Texts] = [Unreadable.open(index.folder), KeptTexts(TEXTS), Mapped(TEXTS)]
+    sources: list[Texts] = [Unreadable.open(index.folder), InMemoryTexts(TEXTS), Mapped(TEXTS)]
     runs = [ranker.rerank(RUN, QUERIES, source) for source in sources]
     for qid, ranking in runs[0].items():
         query = next(query.text for query in QUERIES if query.qid == qid)
@@ -153,7 +153,7 @@ def test_a_cache_is_filled_and_used_with_kept_tokens(tiny_checkpoint: Path, inde
 
 def test_texts_in_memory_are_tokenised_once(tiny_checkpoint: Path) -> None:
     ranker = Ranker.from_pretrained(tiny_checkpoint)
-    texts = KeptTexts(TEXTS)
+    texts = InMemoryTexts(TEXTS)
     assert texts.tokens(ranker.tokenizer) is texts.tokens(ranker.tokenizer)
     assert texts.tokens(ranker.tokenizer) is find_tokens(texts, ranker.tokenizer)
     assert texts.tokens(ranker.tokenizer, stems=True) is not texts.tokens(ranker.tokenizer)

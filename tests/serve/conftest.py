@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rankwell.corpus.records import Document
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.retrieve.index import Index
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rankwell.inputs.batching import slice_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.rank.engines.engine import Logits
 from rankwell.serve.engine import OverloadedError, RequestEngine, join_sequences
 from rankwell.serve.limits import Batching

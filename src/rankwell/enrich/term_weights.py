@@ -24,10 +24,9 @@ from rankwell.core.arrays import gather
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.core.types import Rows
-from rankwell.inputs.batching import slice_sequences, take_sequences, token_batches
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
 from rankwell.inputs.fitting import fit_windows
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import find_model

@@ -112,7 +112,7 @@ class StoredTokens(_PackedTokens):
         return self.store.numbers(docids).astype(np.int64)
 
 
-class KeptTokens(_PackedTokens):
+class InMemoryTokens(_PackedTokens):
     """The tokens of texts in memory; document number ``i`` is ``docids[i]``."""
 
     def __init__(self, docids: Sequence[str], texts: Sequence[str], tokenizer: Tokenizer, stems: bool = False):

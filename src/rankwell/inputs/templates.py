@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.kernels import lay_out, match_stems
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences as Sequences
 
 MARKER_PAIRS = 20
 NO_LIMIT = 0

@@ -19,8 +19,8 @@ from rankwell.core.arrays import gather
 from rankwell.core.types import Rows
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 
 # An accent may be a character of its own, and Chinese has no spaces: there each character is a word, as in BERT.

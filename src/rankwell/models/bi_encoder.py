@@ -22,9 +22,8 @@ from torch.nn import functional
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_json, read_object
 from rankwell.core.manifest import digest
-from rankwell.inputs.batching import row_blocks, slice_sequences, take_sequences, token_batches
+from rankwell.inputs.batching import Sequences, row_blocks, slice_sequences, take_sequences, token_batches
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer

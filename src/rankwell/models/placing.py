@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.models.attention import make_layout
 from rankwell.models.encoder import Encoder
 from rankwell.models.layouts import Blocks, Layout, Packed

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 
 AttentionRule = Literal["full", "strm", "strict", "exact_match"]
 

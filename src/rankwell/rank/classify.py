@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.progress import track
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.rank.engines.engine import Engine

@@ -25,7 +25,8 @@ from rankwell.core.progress import track
 from rankwell.core.registry import Registry
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.inputs.templates import Sequences, lay_out_pairs
+from rankwell.inputs.batching import Sequences
+from rankwell.inputs.templates import lay_out_pairs
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engines.engine import probability
 from rankwell.rank.ranker import PAIRS_AT_A_TIME, Documents, Ranker, submit_all

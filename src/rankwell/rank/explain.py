@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.inputs.batching import take_sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.fitting import window_fields
 from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import aggregate_windows

@@ -16,11 +16,11 @@ from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.inputs.batching import row_blocks
+from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.fitting import Fitting, window_fields
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.stored import KeptTokens, TokenSource
-from rankwell.inputs.templates import Sequences, Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.stored import InMemoryTokens, TokenSource
+from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model, holds_sdnet
@@ -186,7 +186,9 @@ class Ranker:
 
         def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
             used = [documents[row] for row in rows.tolist()]
-            return KeptTokens(list(map(str, range(len(used)))), used, self.tokenizer, self._stems), np.arange(len(used))
+            return InMemoryTokens(list(map(str, range(len(used)))), used, self.tokenizer, self._stems), np.arange(
+                len(used)
+            )
 
         found = Pairs(queries, query_of, labels, label_of, document_of)
         scores = self._begin(found, Documents(lambda: documents, tokens), activation)()
@@ -262,7 +264,7 @@ class Ranker:
         def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
             used = [names[row] for row in rows.tolist()]
             source = find_tokens(texts, self.tokenizer, stems=self._stems)
-            source = source or KeptTokens(used, texts.texts(used), self.tokenizer, self._stems)
+            source = source or InMemoryTokens(used, texts.texts(used), self.tokenizer, self._stems)
             return source, source.numbers(used)
 
         return Documents(lambda: texts.texts(names), tokens), document_of

@@ -17,7 +17,7 @@ from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.records import Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.stored import KeptTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
+from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
 
@@ -33,22 +33,22 @@ class Texts(Protocol):
         ...
 
 
-class KeptTexts:
+class InMemoryTexts:
     """Texts in memory, by document id."""
 
     def __init__(self, texts: dict[str, str]):
         self._texts = texts
-        self._tokens: dict[str, KeptTokens] = {}
+        self._tokens: dict[str, InMemoryTokens] = {}
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
         return [self._texts[docid] for docid in docids]
 
-    def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> KeptTokens:
+    def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> InMemoryTokens:
         """Their tokens, made when they are first asked for."""
         name = tokens_name(tokenizer, stems=stems)
         if name not in self._tokens:
-            self._tokens[name] = KeptTokens(list(self._texts), list(self._texts.values()), tokenizer, stems)
+            self._tokens[name] = InMemoryTokens(list(self._texts), list(self._texts.values()), tokenizer, stems)
         return self._tokens[name]
 
 
@@ -131,7 +131,7 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
             if len(kept) == len(wanted):
                 break
     _refuse_missing(source, run, (docid for docid in wanted if docid not in kept))
-    return KeptTexts(kept)
+    return InMemoryTexts(kept)
 
 
 def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:
@@ -162,7 +162,7 @@ def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
 
 def find_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource | None:
     """The tokens of texts, where they are kept: in memory, or beside the texts in an index or a store."""
-    if isinstance(texts, KeptTexts):
+    if isinstance(texts, InMemoryTexts):
         return texts.tokens(tokenizer, stems=stems)
     if isinstance(texts, Index):
         kept = all(has_stored_tokens(segment.store, tokenizer, stems=stems) for segment in texts.segments)

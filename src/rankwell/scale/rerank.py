@@ -27,7 +27,7 @@ from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.cache import hash_model
 from rankwell.rank.ranker import Ranker, groups_of_queries
-from rankwell.rank.texts import KeptTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
+from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
 from rankwell.scale.runs import read_parts, write_part
 from rankwell.scale.workers import Cluster, do
@@ -64,7 +64,7 @@ class RerankJob:
         texts = open_texts(self.collection, candidates)
         data: dict[str, Any] = {"run": file_digest(self.run), "depth": self.depth}
         data |= {"texts": texts.manifest["data_hash"] if isinstance(texts, Index) else digest_texts(texts, candidates)}
-        if isinstance(texts, KeptTexts):
+        if isinstance(texts, InMemoryTexts):
             store = self._own_texts(data["texts"])
             if not store.exists():
                 docids = list(dict.fromkeys(docid for ranking in candidates.values() for docid in ranking.docids))

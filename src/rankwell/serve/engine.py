@@ -21,8 +21,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.inputs.batching import take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.serve.limits import BATCHES_QUEUED, LEAST_QUEUE, Batching
 from rankwell.serve.metrics import Metrics

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.fitting import window_fields
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import TruncationReport, lay_out_pairs
 from rankwell.inputs.windows import aggregate_windows

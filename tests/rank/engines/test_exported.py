@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.inputs.batching import take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.shape import AttentionRule, EncoderConfig
 from rankwell.rank.engines.torch_engine import TorchEngine

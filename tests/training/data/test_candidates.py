@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Run
-from rankwell.inputs.stored import KeptTokens
+from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.data.candidates import UNJUDGED, Candidates, Selection
 from rankwell.training.data.lists import TrainingSet
@@ -210,7 +210,7 @@ def test_a_range_of_ranks_must_hold_something(options: dict[str, int]) -> None:
 def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) -> None:
     tokenizer = Tokenizer.open(tiny_tokenizer)
     queries = [Query("p", "what is honey", "entity"), Query("q", "who was the king"), Query("r", "how many", "NUMERIC")]
-    documents = KeptTokens(["a", "b"], ["bees", "a bank"], tokenizer)
+    documents = InMemoryTokens(["a", "b"], ["bees", "a bank"], tokenizer)
     qrels = Qrels({"r": {"a": 1}, "q": {"b": 1}, "p": {"a": 1}})
     candidates = Candidates.of(queries, qrels, ranked(p="ab", q="ab", r="ab"), documents)
 

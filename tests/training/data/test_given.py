@@ -10,7 +10,7 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.corpus.training import Example, Triple, read_examples
-from rankwell.inputs.stored import KeptTokens
+from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.data.candidates import UNJUDGED, Candidates
 from rankwell.training.data.given import from_examples, from_id_triples, from_triples
@@ -54,7 +54,7 @@ def test_an_examples_file_becomes_candidates(tmp_path: Path, tiny_tokenizer: Pat
         '{"query": "money", "pos": ["a bank"], "neg": []}\n'
     )
     given = from_examples(read_examples(path))
-    documents = KeptTokens(
+    documents = InMemoryTokens(
         [d.docid for d in given.documents], [d.text for d in given.documents], Tokenizer.open(tiny_tokenizer)
     )
     with pytest.warns(UserWarning, match="1 of 2 queries of train.jsonl are without candidates"):

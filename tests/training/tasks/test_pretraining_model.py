@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rankwell.corpus.datasets import resolve_documents
-from rankwell.inputs.stored import KeptTokens
+from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import PretrainingModel
@@ -48,10 +48,12 @@ def step_of(budget: int) -> Step:
 
 
 @pytest.fixture(scope="module")
-def sample(tiny_tokenizer: Path) -> tuple[KeptTokens, MaskingVocabulary]:
+def sample(tiny_tokenizer: Path) -> tuple[InMemoryTokens, MaskingVocabulary]:
     tokenizer = Tokenizer.open(tiny_tokenizer)
     found = list(resolve_documents(FOLDER))
-    tokens = KeptTokens([document.docid for document in found], [document.contents for document in found], tokenizer)
+    tokens = InMemoryTokens(
+        [document.docid for document in found], [document.contents for document in found], tokenizer
+    )
     return tokens, MaskingVocabulary.of(tokenizer)
 
 
@@ -60,7 +62,7 @@ def gradients(model: torch.nn.Module) -> torch.Tensor:
 
 
 def test_the_parts_of_a_batch_add_up_to_the_gradient_of_its_mean_loss(
-    sample: tuple[KeptTokens, MaskingVocabulary],
+    sample: tuple[InMemoryTokens, MaskingVocabulary],
 ) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(len(source)), words, PretrainingOptions(max_length=64), 1)
@@ -91,7 +93,7 @@ def test_the_parts_of_a_batch_add_up_to_the_gradient_of_its_mean_loss(
         assert total["nsp_accuracy"] == pytest.approx(float(right.float().mean()))
 
 
-def test_an_empty_part_adds_nothing(sample: tuple[KeptTokens, MaskingVocabulary]) -> None:
+def test_an_empty_part_adds_nothing(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(len(source)), words, PretrainingOptions(), 1)
     model = tiny_model(len(words.ordinary))
@@ -100,7 +102,7 @@ def test_an_empty_part_adds_nothing(sample: tuple[KeptTokens, MaskingVocabulary]
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_dropout_draws_the_same_numbers_for_the_same_step(sample: tuple[KeptTokens, MaskingVocabulary]) -> None:
+def test_dropout_draws_the_same_numbers_for_the_same_step(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(len(source)), words, PretrainingOptions(), 1)
     model = tiny_model(len(words.ordinary), dropout=0.1).train()
@@ -111,7 +113,7 @@ def test_dropout_draws_the_same_numbers_for_the_same_step(sample: tuple[KeptToke
     assert losses[0] == losses[1]
 
 
-def test_a_random_model_learns_the_sample(sample: tuple[KeptTokens, MaskingVocabulary]) -> None:
+def test_a_random_model_learns_the_sample(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
     source, words = sample
     train, held = hold_out(len(source), 0.2, seed=0)
     options = PretrainingOptions(max_length=64)
@@ -145,7 +147,7 @@ class Constant(torch.nn.Module):
         return self.logits.expand(len(rows), -1), torch.tensor([1.0, 0.0]).expand(layout.batch, -1)
 
 
-def test_held_out_figures_are_means_over_all_pieces_and_pairs(sample: tuple[KeptTokens, MaskingVocabulary]) -> None:
+def test_held_out_figures_are_means_over_all_pieces_and_pairs(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
     source, words = sample
     task = PretrainingTask(source, np.arange(60), words, PretrainingOptions(), 1)
     pairs = task.pairs(np.arange(60), 0)

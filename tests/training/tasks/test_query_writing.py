@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Qrels, Query  # noqa: E402
-from rankwell.inputs.stored import KeptTokens  # noqa: E402
+from rankwell.inputs.stored import InMemoryTokens  # noqa: E402
 from rankwell.models.placing import Placer  # noqa: E402
 from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
 from rankwell.models.writing.decoding import Writer, Writing  # noqa: E402
@@ -41,7 +41,7 @@ def loaded(tiny_checkpoint: Path) -> Any:
 
 
 def pairs(tokenizer: Any, level: int = 1) -> QueryPairs:
-    tokens = KeptTokens(list(DOCUMENTS), list(DOCUMENTS.values()), tokenizer)
+    tokens = InMemoryTokens(list(DOCUMENTS), list(DOCUMENTS.values()), tokenizer)
     return QueryPairs.of(QUERIES, QRELS, tokens, tokenizer, level=level)
 
 
@@ -145,7 +145,7 @@ def test_it_learns_to_copy_the_word_that_matters(tiny_checkpoint: Path, tmp_path
     draw = np.random.default_rng(1)
     triples = [tuple(draw.choice(words, 3, replace=False)) for _ in range(500)]
     docids = [f"d{number}" for number in range(len(triples))]
-    tokens = KeptTokens(docids, [f"the {a} of {b} in {c}" for a, b, c in triples], tokenizer)
+    tokens = InMemoryTokens(docids, [f"the {a} of {b} in {c}" for a, b, c in triples], tokenizer)
     queries = [Query(f"q{number}", f"what is {b}") for number, (_, b, _) in enumerate(triples)]
     qrels = Qrels({f"q{number}": {docid: 1} for number, docid in enumerate(docids)})
     limits = WritingLimits(12, 6)

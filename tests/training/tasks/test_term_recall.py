@@ -14,8 +14,8 @@ import torch
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
-from rankwell.inputs.sequences import Sequences
-from rankwell.inputs.stored import KeptTokens
+from rankwell.inputs.batching import Sequences
+from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.heads import load_token_weights
 from rankwell.models.placing import Placer
@@ -67,7 +67,7 @@ def test_judgments_without_a_relevant_document_are_an_error(tokenizer: Tokenizer
 
 
 def task_of(tokenizer: Tokenizer, max_length: int = 64) -> TermWeightTask:
-    source = KeptTokens([f"d{i}" for i in range(4)], PASSAGES, tokenizer, stems=True)
+    source = InMemoryTokens([f"d{i}" for i in range(4)], PASSAGES, tokenizer, stems=True)
     return TermWeightTask(source, recall_of(tokenizer), tokenizer.special, max_length=max_length)
 
 

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import take_sequences
+from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.devices import chosen_device
 from rankwell.models.largest import largest

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.fitting import fit_windows
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.inputs.templates import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.names import find_model

@@ -17,7 +17,7 @@ import numpy as np
 
 from rankwell.core.errors import InputError
 from rankwell.core.jsonfile import read_object
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig, read_ranker_config
 from rankwell.rank.engines.engine import Loaded, Logits
 from rankwell.rank.engines.torch_engine import TorchEngine

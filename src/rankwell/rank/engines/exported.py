@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import take_sequences, token_batches
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
 from rankwell.models.checkpoints.exported import GRAPHS, Backend, ExportRecord, check_unchanged, read_export

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, MissingExtraError
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.rank.engines.engine import Loaded, Logits
 from rankwell.rank.engines.exported import Exported, Grids, open_exported, score_grids
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError, MissingExtraError
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.rank.engines.engine import Loaded, Logits
 from rankwell.rank.engines.exported import Exported, open_exported, score_grids
 

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import slice_sequences, take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.models.devices import DTYPES, Precision, chosen_device
 from rankwell.models.encoder import CrossEncoder, Layer
 from rankwell.models.placing import Placer, packed_blocks

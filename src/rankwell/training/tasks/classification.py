@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from rankwell.corpus.labelled import LabelledTexts
 from rankwell.evaluation.confusion import Confusion
-from rankwell.inputs.batching import slice_sequences, take_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.heads import load_classifier, save_classifier

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import slice_sequences
+from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.sequences import Sequences
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankwell.inputs.batching import slice_sequences
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.templates import SpecialTokens, Template, TruncationReport, lay_out_pairs
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.gradient_cache import backward_scores

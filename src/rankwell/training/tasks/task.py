@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankwell.inputs.sequences import Sequences
+from rankwell.inputs.batching import Sequences
 from rankwell.models.placing import Batch, Placer
 
 
