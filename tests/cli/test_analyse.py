@@ -80,9 +80,9 @@ def test_figures_by_depth_are_those_of_re_ranking_fewer(files: Path) -> None:
 @pytest.mark.parametrize(
     ("depths", "problem"),
     [
-        ("10,20", "a depth of 20: ours.run has at most 2 documents a query"),
-        ("ten", "expected numbers with commas"),
-        ("0,2", "a depth of 0"),
+        ("10,20", "depth 20: ours.run has at most 2 documents per query"),
+        ("ten", "--depths 'ten': expected numbers with commas"),
+        ("0,2", "--depths '0,2': a depth of 0"),
         ("1,2", "query 2: base.run does not have a, which ours.run ranks"),
     ],
 )
@@ -91,5 +91,4 @@ def test_depths_that_cannot_be_are_refused(files: Path, depths: str, problem: st
     done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", "ours.run", "--depths", depths, "--out", "out"])
     assert isinstance(done.exception, RankwellError)
     assert problem in str(done.exception)
-    assert "--depths" in str(done.exception)
     assert not Path("out").exists()

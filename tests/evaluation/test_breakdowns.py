@@ -12,7 +12,6 @@ from rankwell.corpus.records import Query
 from rankwell.evaluation.breakdowns import (
     break_down,
     breakdown_table,
-    draw_differences,
     length_groups,
     query_differences,
     type_groups,
@@ -74,20 +73,15 @@ def test_queries_are_grouped_by_their_words_and_types() -> None:
     }
 
 
-def test_differences_are_sorted_and_drawn(comparison: Comparison, tmp_path: Path) -> None:
+def test_differences_are_sorted(comparison: Comparison) -> None:
     found = query_differences(comparison, "ours", MEASURES[0])
     assert [qid for qid, _ in found] == ["a", "b", "c", "e", "d", "f"]
     assert [gap for _, gap in found] == pytest.approx([0.8, 0.7, 0.5, 0.0, -0.1, -0.5])
-    pytest.importorskip("matplotlib")
-    draw_differences(comparison, "ours", MEASURES[0], tmp_path / "d.png")
-    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_an_analysis_is_written(comparison: Comparison, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     tables = write_analysis(comparison, {"length": GROUPS}, tmp_path / "out")
     assert len(tables) == 3
     assert "| queries | 3 | 3 |" in (tmp_path / "out" / "analysis.md").read_text()
     lines = (tmp_path / "out" / "differences.ours.tsv").read_text().splitlines()
     assert lines == ["a\t0.8", "b\t0.7", "c\t0.5", "e\t0", "d\t-0.1", "f\t-0.5"]
-    assert (tmp_path / "out" / "differences.ours.png").is_file()

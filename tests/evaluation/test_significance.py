@@ -15,6 +15,8 @@ from rankwell.evaluation.significance import (
     Values,
     bootstrap_interval,
     holm,
+    mean_interval,
+    mean_intervals,
     paired_t_test,
     randomisation_test,
     wilcoxon_test,
@@ -139,3 +141,15 @@ def test_holm_by_hand() -> None:
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([0.2]) == [0.2]
     assert holm([]) == []
+
+
+def test_the_interval_is_about_two_standard_errors_around_the_mean() -> None:
+    values = np.random.default_rng(0).uniform(size=400)
+    low, high = mean_interval(values)
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    assert low == pytest.approx(values.mean() - 1.96 * error, abs=0.3 * error)
+    assert high == pytest.approx(values.mean() + 1.96 * error, abs=0.3 * error)
+    assert mean_interval(np.full(9, 0.25)) == (0.25, 0.25)
+    rows = mean_intervals(np.stack([values, np.full(400, 0.25)]))
+    assert rows[0].tolist() == [values.mean(), low, high]
+    assert rows[1].tolist() == [0.25, 0.25, 0.25]

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.evaluation.attention_plots import draw_attention, draw_rule, rule_text
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers
 from rankwell.models.shape import AttentionRule
+from rankwell.plots.attention import draw_attention, draw_rule, rule_text
 from rankwell.rank.attention_maps import attention_maps, rule_map
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.torch_engine import TorchEngine
@@ -198,7 +198,7 @@ def test_a_layer_without_the_rule_is_shown_open(tiny_checkpoint: Path) -> None:
 
 def test_figure_3_of_the_paper(ranker: Ranker) -> None:
     rule = rule_map(explain(ranker, "what is bogue", "fish", attention="strm"))
-    assert [piece.piece for piece in rule.columns] == ["[CLS]", "what", "is", "bog", "##ue", "[SEP]", "fish", "[SEP]"]
+    assert [label.text for label in rule.columns] == ["[CLS]", "what", "is", "bog", "##ue", "[SEP]", "fish", "[SEP]"]
     assert rule.open[:, 4].all()  # ##ue is open to rows 1 to 8
     assert (np.flatnonzero(rule.open[:, 3]) + 1).tolist() == [4, 5]  # bog to rows 4 and 5
     assert np.delete(rule.open, 3, axis=1).all()
@@ -291,7 +291,7 @@ def test_a_long_document_is_shown_by_the_words_that_matter(ranker: Ranker) -> No
     long = "tea , bread . " * 30 + "bogus " + "milk sugar " * 30
     explanation = explain(ranker, QUERY, long, attention="strm")
     (drawn,) = attention_maps([explanation], most=8)
-    shown = [piece.piece for piece in drawn.columns]
+    shown = [label.text for label in drawn.columns]
     assert {"bog", "##us"} <= set(shown)  # shares a piece with bogue
     assert not {",", "."} & set(shown)
     assert len(shown) == 9
@@ -299,7 +299,7 @@ def test_a_long_document_is_shown_by_the_words_that_matter(ranker: Ranker) -> No
     assert drawn.weights.shape == drawn.open.shape == (5, 9)
     others = [token.position for token in explanation.tokens if token.field == "document" and token.last]
     best = max(others, key=lambda i: explanation.weights()[explanation.positions("query"), i].max())
-    words = [token for token in drawn.columns if token.piece.isalpha()]
+    words = [token for token in drawn.columns if token.text.isalpha()]
     assert explanation.tokens[best].piece in (",", ".") or best in [token.position for token in words]
     assert "words" not in attention_maps([explain(ranker, QUERY, "fish , tea")])[0].note
 
@@ -349,14 +349,14 @@ def test_the_picture_shows_the_weights_and_the_closed_cells(ranker: Ranker, tmp_
 def test_characters_no_font_has_are_shown_as_their_codes(ranker: Ranker, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (drawn,) = attention_maps([explain(ranker, QUERY, "fish")])
-    odd = replace(drawn.columns[0], piece="\u0378")  # type: ignore[type-var]
+    odd = replace(drawn.columns[0], text="\u0378")
     draw_attention([replace(drawn, columns=[odd])], tmp_path / "odd.svg")
     assert "U+0378" in (tmp_path / "odd.svg").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_drawn_is_one_line(ranker: Ranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     maps = attention_maps([explain(ranker, QUERY, "fish")])
-    with pytest.raises(RankwellError, match=r"map\.gif: a picture ends in \.png"):
+    with pytest.raises(RankwellError, match=r"map\.gif: unknown picture format; expected a name that ends in \.png"):
         draw_attention(maps, tmp_path / "map.gif")
     with pytest.raises(RankwellError, match="nothing to draw"):
         draw_attention(attention_maps([explain(ranker, QUERY, "")]), tmp_path / "map.png")

@@ -9,23 +9,26 @@ import typer
 
 
 def analyse(
-    qrels: Annotated[Path, typer.Argument(help="The judgments.", metavar="QRELS")],
-    baseline: Annotated[Path, typer.Argument(help="The run to compare with.", metavar="RUN")],
-    run: Annotated[Path, typer.Argument(help="The run that is compared.", metavar="RUN2")],
-    out: Annotated[Path, typer.Option("--out", help="The folder for tables, differences and their picture.")],
-    queries: Annotated[
-        Path | None, typer.Option(help="The queries: adds the figures by their length and type.")
+    qrels: Annotated[Path, typer.Argument(help="Relevance judgments.", metavar="QRELS")],
+    baseline: Annotated[Path, typer.Argument(help="The baseline run.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help="The run to compare with it.", metavar="RUN2")],
+    out: Annotated[Path, typer.Option("--out", help="Output folder for tables, differences and pictures.")],
+    queries: Annotated[Path | None, typer.Option(help="The queries; adds tables by query length and type.")] = None,
+    types: Annotated[
+        Path | None, typer.Option(help="Query types (qid, tab, type). Default: assigned by rules.")
     ] = None,
-    types: Annotated[Path | None, typer.Option(help="The queries' types; without it, by rules.")] = None,
     measures: Annotated[
-        str, typer.Option("--measures", "-m", help="Measures in ir-measures notation; the first is taken apart.")
+        str, typer.Option("--measures", "-m", help="Measures in ir-measures notation; the first is broken down.")
     ] = "RR@10 nDCG@10 AP",
     depths: Annotated[
         str | None,
-        typer.Option(help="Where RUN2 re-ranks RUN: its figures had only so many candidates been re-ranked."),
+        typer.Option(
+            help="Re-ranking depths, such as 10,20,50: the figures of RUN2, which re-ranks RUN, at each.",
+            metavar="N,N,...",
+        ),
     ] = None,
 ) -> None:
-    """Take the difference between two runs apart: query by query, by query length, by query type and by depth.
+    """Break down the difference between two runs by query, query length, query type and re-ranking depth.
 
     **Examples**
 
@@ -34,37 +37,74 @@ def analyse(
         rankwell analyse qrels.dev.txt bm25.run bert.run --depths 10,20,50,100 --out analysis
     """
     from rankwell.core.errors import RankwellError
-    from rankwell.corpus.formats import read_qrels, read_queries, read_run, read_types
-    from rankwell.corpus.query_types import rule_types
-    from rankwell.evaluation.breakdowns import Groups, length_groups, type_groups, write_analysis
+    from rankwell.corpus.formats import read_qrels, read_run
+    from rankwell.evaluation.breakdowns import differences_file, query_differences, write_analysis
     from rankwell.evaluation.compare import compare, names_of_runs
-    from rankwell.evaluation.depths import compare_depths, parse_depths, write_depths
-    from rankwell.evaluation.pictures import need_matplotlib
+    from rankwell.evaluation.depths import compare_depths, write_depths
+    from rankwell.evaluation.significance import mean_intervals
     from rankwell.evaluation.tables import as_text
+    from rankwell.plots.curves import draw_differences, draw_sweep
+    from rankwell.plots.pictures import need_matplotlib
 
-    wanted = None if depths is None else parse_depths(depths)
+    cuts = parse_depths(depths) if depths is not None else ()
     unzipped = [Path(str(path).removesuffix(".gz")) for path in (baseline, run)]
     if unzipped[0] == unzipped[1]:
-        raise RankwellError(f"both runs are {unzipped[0]}; expected the run to compare with, then another")
+        raise RankwellError(f"both runs are {unzipped[0]}; expected a baseline and another run")
     need_matplotlib("rankwell analyse")
     named = zip((baseline, run), names_of_runs(unzipped), strict=True)
     first, second = (read_run(path, name=name) for path, name in named)
-    groups: dict[str, Groups] = {}
-    labels = {} if types is None else read_types(types)
-    if queries is not None:
-        asked = read_queries(queries)
-        groups["length"] = length_groups(asked)
-        if types is None:
-            guessed = zip(asked, rule_types(query.text for query in asked), strict=True)
-            labels = {query.qid: label for query, label in guessed if label is not None}
-    if labels:
-        groups["type"] = type_groups(labels)
+    groups = query_groups(queries, types)
     judgments = read_qrels(qrels)
     comparison = compare(judgments, {first.name: first, second.name: second}, measures, baseline=first.name)
-    # Before anything is written, so that runs that do not fit leave nothing half done.
-    by_depth = wanted and compare_depths(judgments, first, second, comparison.measures, wanted)
+    # Compared before anything is written, so that runs that do not match leave no files behind.
+    by_depth = compare_depths(judgments, first, second, comparison.measures, cuts) if cuts else None
+    measure = comparison.measures[0]
     tables = write_analysis(comparison, groups, out)
+    gaps = [gap for _, gap in query_differences(comparison, second.name, measure)]
+    picture = (out / differences_file(second.name)).with_suffix(".png")
+    draw_differences(gaps, picture, title=f"{second.name} against {first.name}", measure=str(measure))
     if by_depth:
-        tables.append(write_depths(by_depth, second.name, out))
+        import numpy as np
+
+        tables.append(write_depths(by_depth, out))
+        values = np.stack([evaluation.per_query[str(measure)] for evaluation in by_depth.evaluations.values()])
+        line = np.array(cuts, np.float64), mean_intervals(values)
+        draw_sweep({second.name: line}, out / "depths.png", option="candidates re-ranked", measure=str(measure))
     for table in tables:
         print(f"{as_text(table)}\n")
+
+
+def query_groups(queries: Path | None, types: Path | None) -> dict[str, dict[str, frozenset[str]]]:
+    """The queries by length and by type, as far as the given files tell."""
+    from rankwell.corpus.formats import read_queries, read_types
+    from rankwell.corpus.query_types import rule_types
+    from rankwell.evaluation.breakdowns import length_groups, type_groups
+
+    groups = {}
+    labels = {} if types is None else read_types(types)
+    if queries is not None:
+        texts = read_queries(queries)
+        groups["length"] = dict(length_groups(texts))
+        if types is None:
+            by_rule = zip(texts, rule_types(query.text for query in texts), strict=True)
+            labels = {query.qid: label for query, label in by_rule if label is not None}
+    if labels:
+        groups["type"] = dict(type_groups(labels))
+    return groups
+
+
+def parse_depths(text: str) -> tuple[int, ...]:
+    """The depths in ascending order.
+
+    >>> parse_depths("100, 10,50")
+    (10, 50, 100)
+    """
+    from rankwell.core.errors import RankwellError
+
+    try:
+        depths = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise RankwellError(f"--depths {text!r}: expected numbers with commas, such as 10,20,50,100") from None
+    if depths[0] < 1:
+        raise RankwellError(f"--depths {text!r}: a depth of {depths[0]}; expected 1 or more")
+    return depths

@@ -62,8 +62,8 @@ def explain(
     """
     from rankwell.core.errors import RankwellError
     from rankwell.core.files import atomic_text
-    from rankwell.evaluation.attention_plots import draw_attention, draw_rule, rule_text
-    from rankwell.evaluation.pictures import FORMATS
+    from rankwell.plots.attention import draw_attention, draw_rule, rule_text
+    from rankwell.plots.pictures import FORMATS
     from rankwell.rank.attention_maps import MOST_WORDS, MOST_WORDS_OF_RULE, attention_maps, rule_map
     from rankwell.rank.explain import explain as explain_pair
 

@@ -18,7 +18,7 @@ from rankwell.corpus.records import Document
 from rankwell.enrich.shared import SharedFolder
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
 from rankwell.enrich.weighing import SHARD_SIZE, model_digest, read_shards, weigh_collection, weigh_texts
-from rankwell.evaluation.term_plots import WeighedText, write_terms_page
+from rankwell.plots.terms import WeighedText, write_terms_page
 from rankwell.retrieve.index import Index
 
 SHOWN = 20

@@ -15,7 +15,6 @@ from rankwell.corpus.records import Query
 from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import Measure
-from rankwell.evaluation.pictures import new_picture, save_picture
 from rankwell.evaluation.significance import differences, holm
 from rankwell.evaluation.tables import (
     TEST_NAMES,
@@ -53,40 +52,39 @@ def length_groups(queries: Iterable[Query], longest: int = LONGEST) -> Groups:
     >>> list(length_groups([Query("1", "what is it"), Query("2", "a b c d"), Query("3", "a b c d e")], longest=4))
     ['3', '4+']
     """
-    found: dict[int, set[str]] = {}
+    by_length: dict[int, set[str]] = {}
     for query in queries:
-        found.setdefault(min(len(query.text.split()), longest), set()).add(query.qid)
-    return {f"{n}+" if n == longest else str(n): frozenset(found[n]) for n in sorted(found)}
+        by_length.setdefault(min(len(query.text.split()), longest), set()).add(query.qid)
+    return {f"{n}+" if n == longest else str(n): frozenset(by_length[n]) for n in sorted(by_length)}
 
 
 def type_groups(types: Mapping[str, str]) -> Groups:
     """Queries by their type."""
     labels = sorted(set(types.values()))
-    return {label: frozenset(qid for qid, own in types.items() if own == label) for label in labels}
+    return {label: frozenset(qid for qid, type in types.items() if type == label) for label in labels}
 
 
 def part_of(evaluation: Evaluation, qids: frozenset[str]) -> Evaluation:
-    """The figures on some of the queries."""
+    """The evaluation restricted to some of the queries."""
     places = [place for place, qid in enumerate(evaluation.qids) if qid in qids]
-    kept = tuple(evaluation.qids[place] for place in places)
-    return replace(evaluation, qids=kept, values=evaluation.values[:, places])
+    return replace(
+        evaluation, qids=tuple(evaluation.qids[place] for place in places), values=evaluation.values[:, places]
+    )
 
 
 def break_down(comparison: Comparison, by: str, groups: Groups) -> Breakdown:
     """The comparison within each group that has any of its queries."""
-    found: dict[str, Comparison] = {}
+    test, level = comparison.test, comparison.level
+    comparisons: dict[str, Comparison] = {}
     for name, qids in groups.items():
-        parts = {run: part_of(one, qids) for run, one in comparison.evaluations.items()}
+        parts = {run: part_of(evaluation, qids) for run, evaluation in comparison.evaluations.items()}
         if parts[comparison.baseline].qids:
-            found[name] = compare_evaluations(parts, comparison.baseline, test=comparison.test, level=comparison.level)
-    corrected = iter(holm([one.p for within in found.values() for one in within.contrasts]))
-    return Breakdown(
-        by,
-        {
-            name: replace(within, contrasts=tuple(replace(one, corrected=next(corrected)) for one in within.contrasts))
-            for name, within in found.items()
-        },
-    )
+            comparisons[name] = compare_evaluations(parts, comparison.baseline, test=test, level=level)
+    corrected = iter(holm([contrast.p for within in comparisons.values() for contrast in within.contrasts]))
+    for name, within in comparisons.items():
+        contrasts = tuple(replace(contrast, corrected=next(corrected)) for contrast in within.contrasts)
+        comparisons[name] = replace(within, contrasts=contrasts)
+    return Breakdown(by, comparisons)
 
 
 def breakdown_table(breakdown: Breakdown, measure: Measure) -> Table:
@@ -120,39 +118,33 @@ def query_differences(comparison: Comparison, run: str, measure: Measure) -> lis
     return [(comparison.qids[place], float(gaps[place])) for place in np.argsort(-gaps, kind="stable").tolist()]
 
 
-def draw_differences(comparison: Comparison, run: str, measure: Measure, path: Path) -> None:
-    """Each query's difference from the baseline, sorted, with wins, ties and losses, as a png."""
-    figure, axes = new_picture("drawing differences", 5.4, 3.0)
-    from matplotlib.ticker import MaxNLocator
-
-    gaps = np.array([gap for _, gap in query_differences(comparison, run, measure)])
-    contrast = comparison.by_name[run, str(measure)]
-    axes.stairs(np.maximum(gaps, 0), fill=True, color="#2a6f97")
-    axes.stairs(np.minimum(gaps, 0), fill=True, color="#c1554a")
-    axes.axhline(0, color="black", linewidth=0.6)
-    axes.set_xlabel(f"queries: {contrast.wins} better, {contrast.ties} equal, {contrast.losses} worse")
-    axes.set_ylabel(f"Δ {measure}")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"{run} against {comparison.baseline}", fontsize=9)
-    save_picture(figure, path)
-
-
 def write_analysis(comparison: Comparison, groups: Mapping[str, Groups], out: Path) -> list[Table]:
-    """Where the runs' differences from the baseline come from, in the first measure; returns the tables.
+    """Write where the runs' differences from the baseline come from, in the first measure, and return the tables.
 
-    ``analysis.md`` has the tables, ``differences.RUN.tsv`` each query's difference, the greatest gain first, and
-    ``differences.RUN.png`` their picture. Where a run's name is a path, its slashes are underscores there.
+    ``analysis.md`` holds the tables; the file :func:`differences_file` names holds each query's difference, the
+    greatest gain first.
     """
     measure = comparison.measures[0]
-    broken = [break_down(comparison, by, own) for by, own in groups.items()]
-    tables = [comparison_table(comparison), contrast_table(comparison), *(breakdown_table(b, measure) for b in broken)]
+    breakdowns = [break_down(comparison, by, members) for by, members in groups.items()]
+    tables = [
+        comparison_table(comparison),
+        contrast_table(comparison),
+        *(breakdown_table(part, measure) for part in breakdowns),
+    ]
     with atomic_text(out / "analysis.md") as file:
         file.write("\n\n".join(map(as_markdown, tables)) + "\n")
     for run in comparison.evaluations:
         if run == comparison.baseline:
             continue
-        name = f"differences.{run.strip('/').replace('/', '_')}"
-        with atomic_text(out / f"{name}.tsv") as file:
+        with atomic_text(out / differences_file(run)) as file:
             file.writelines(f"{qid}\t{gap:g}\n" for qid, gap in query_differences(comparison, run, measure))
-        draw_differences(comparison, run, measure, out / f"{name}.png")
     return tables
+
+
+def differences_file(run: str) -> str:
+    """The name of a run's file of differences; slashes become underscores.
+
+    >>> differences_file("ours/x.run")
+    'differences.ours_x.run.tsv'
+    """
+    return f"differences.{run.strip('/').replace('/', '_')}.tsv"

@@ -21,6 +21,7 @@ TESTS: Registry[Test] = Registry("significance test")
 SEED = 0
 SIGN_ROUNDS = 10_000
 BOOTSTRAP_ROUNDS = 5_000
+MEAN_ROUNDS = 1_000
 CELLS_AT_ONCE = 4_000_000  # bounds the memory of the resampling methods to some tens of megabytes
 
 
@@ -106,6 +107,16 @@ def bootstrap_interval(
     tail = (1.0 - confidence) / 2.0
     low, high = np.quantile(np.concatenate(means), (tail, 1.0 - tail))
     return Interval(float(low), float(high))
+
+
+def mean_interval(values: Values) -> Interval:
+    """The 95 % bootstrap interval of the mean over queries."""
+    return bootstrap_interval(values, np.zeros_like(values), rounds=MEAN_ROUNDS)
+
+
+def mean_intervals(values: Values) -> Values:
+    """The mean of each row, with the ends of its 95 % bootstrap interval: (rows, queries) → (rows, 3)."""
+    return np.array([(row.mean(), *mean_interval(row)) for row in values])
 
 
 def batches(rounds: int, width: int) -> list[int]:

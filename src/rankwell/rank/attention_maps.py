@@ -1,4 +1,4 @@
-"""From an explanation to the maps that :mod:`rankwell.evaluation.attention_plots` draws, of a size one can read."""
+"""From an explanation to the maps that :mod:`rankwell.plots.attention` draws, of a readable size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluation.attention_plots import AttentionMap
+from rankwell.plots.attention import AttentionMap, Label
 from rankwell.rank.explain import Explanation, Head, Token
 
 MOST_WORDS = 24
@@ -75,7 +75,8 @@ def _map(
     layer: int | None = None,
 ) -> AttentionMap:
     cells = np.ix_(rows, columns)
-    across, down = [explanation.tokens[i] for i in columns], [explanation.tokens[i] for i in rows]
+    labels = [Label(token.piece, token.position, token.word, token.last, token.match) for token in explanation.tokens]
+    across, down = [labels[i] for i in columns], [labels[i] for i in rows]
     return AttentionMap(title, down, across, weights[cells], explanation.open_in(layer)[cells], note)
 
 

@@ -12,14 +12,12 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_text, disk_errors, open_binary
-from rankwell.evaluation.pictures import check_picture, new_picture, save_picture
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from rankwell.plots.curves import draw_training
+from rankwell.plots.pictures import check_picture
 
 METRICS = "metrics.jsonl"
 EVENTS = "tensorboard"
@@ -127,29 +125,7 @@ def plot_training(folder: str | Path, out: str | Path, *, title: str = "") -> No
     figures = _curves([row for row in rows if not is_training(row)])
     if not losses and not figures:
         raise InputError(Path(folder) / METRICS, None, "nothing to draw: no loss and no validation figure")
-    figure, axes = new_picture("drawing a training curve", 6.4, 3.6)
-    from matplotlib.ticker import MaxNLocator
-
-    axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_ylabel("loss")
-    _draw(axes, losses, "-", colour=7)
-    if figures:
-        # A scale of its own: a loss of 2 would flatten an RR@10 of 0.4.
-        right = axes.twinx()
-        right.set_ylabel("validation")
-        _draw(right, figures, "o-", colour=0)
-        drawn = [*axes.get_lines(), *right.get_lines()]
-        names = [str(line.get_label()) for line in drawn]
-        figure.legend(drawn, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
-    save_picture(figure, out)
-
-
-def _draw(axes: Axes, curves: Mapping[str, tuple[list[int], list[float]]], style: str, colour: int) -> None:
-    for number, (name, (steps, values)) in enumerate(curves.items()):
-        marked = style if len(steps) > 1 else "o"
-        axes.plot(steps, values, marked, color=f"C{colour + number}", markersize=3, linewidth=1.2, label=name)
+    draw_training(losses, figures, out, title=title)
 
 
 def _curves(rows: list[Row], only: str | None = None) -> dict[str, tuple[list[int], list[float]]]:

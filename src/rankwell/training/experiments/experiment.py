@@ -19,8 +19,9 @@ from pydantic import ValidationError
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.corpus.datasets import IRDS_PREFIXES
-from rankwell.evaluation.breakdowns import Groups, draw_differences
+from rankwell.evaluation.breakdowns import Groups, query_differences
 from rankwell.evaluation.evaluate import Evaluation
+from rankwell.plots.curves import draw_differences
 from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.experiments.groups import query_groups
 from rankwell.training.experiments.jobs import Job, run_jobs
@@ -316,4 +317,6 @@ class _Board:
             for name in recipes:
                 if name in comparison.evaluations and name != comparison.baseline:
                     path = self.out / "differences" / f"{file_name(name)}.png"
-                    draw_differences(comparison, name, self.measures[0], path)
+                    gaps = [gap for _, gap in query_differences(comparison, name, self.measures[0])]
+                    title = f"{name} against {comparison.baseline}"
+                    draw_differences(gaps, path, title=title, measure=str(self.measures[0]))

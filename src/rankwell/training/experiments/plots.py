@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rankwell.evaluation.pictures import new_picture, save_picture
 from rankwell.evaluation.tables import mark
+from rankwell.plots.pictures import new_picture, save_picture
 from rankwell.training.experiments.tables import Compared, Measured, deviations
 
 BETTER, WORSE, ALIKE = "#2a6f97", "#c1554a", "#8a8a8a"

@@ -15,8 +15,7 @@ from rankwell.core.jsonfile import write_json
 from rankwell.evaluation.breakdowns import Breakdown, Groups, break_down, breakdown_table
 from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
-from rankwell.evaluation.significance import Interval
-from rankwell.evaluation.sweep_plots import mean_interval
+from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.evaluation.tables import (
     Cell,
     Table,

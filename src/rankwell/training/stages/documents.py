@@ -27,10 +27,11 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import Measure, parse_measure
-from rankwell.evaluation.sweep_plots import draw_sweep
+from rankwell.evaluation.significance import mean_intervals
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
 from rankwell.inputs.windows import Windows, parse_aggregate
 from rankwell.models.checkpoints.config import RankerConfig, WindowsConfig, read_ranker_config
+from rankwell.plots.curves import draw_sweep
 from rankwell.rank.documents.fusion import (
     DocumentFusion,
     DocumentTable,
@@ -301,7 +302,7 @@ def _draw(work: Work, options: InterpolateOptions, tuning: DocumentTuning, score
     """The sweeps: over β, and over the number of windows that count."""
     tried = {one.aggregate for one in tuning.settings}
     shown = dict.fromkeys(how for how in (*options.aggregate, tuning.best.aggregate) if how in tried)
-    lines = {how: tuning.rows(how) for how in shown}
+    lines = {how: (x, mean_intervals(values)) for how in shown for x, values in [tuning.rows(how)]}
     draw_sweep(lines, folder / "beta.png", option="β, the first stage's share", measure=tuning.measure)
     most = min(scores.best.shape[1], int(scores.counts.max()))
     if most == 1:
@@ -310,5 +311,6 @@ def _draw(work: Work, options: InterpolateOptions, tuning: DocumentTuning, score
     lines = {}
     for beta in betas:
         settings = settings_of([beta], [f"top{n}" for n in counts], options.normalise)
-        lines[f"β={beta:g}"] = counts.astype(np.float64), _tune(work, options, scores, settings).values
+        values = _tune(work, options, scores, settings).values
+        lines[f"β={beta:g}"] = counts.astype(np.float64), mean_intervals(values)
     draw_sweep(lines, folder / "top-k.png", option="best windows that count", measure=tuning.measure)

@@ -30,12 +30,12 @@ from rankwell.enrich.features import PassageFeatures, StoredFeatures, store_feat
 from rankwell.enrich.named_features import NamedFeatures, open_features
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
-from rankwell.evaluation.significance import TESTS
-from rankwell.evaluation.sweep_plots import draw_sweep, mean_interval
+from rankwell.evaluation.significance import TESTS, mean_interval, mean_intervals
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
+from rankwell.plots.curves import draw_sweep
 from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
 from rankwell.rank.sdnet_ranker import SdnetRanker
 from rankwell.training.data.sampling import draw
@@ -212,7 +212,9 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     write_run(fuse([first, run], tuning.best, name="interpolated"), folder / "interpolated.run.gz")
     write_json(folder / "interpolation.json", _grid(tuning))
     with suppress(MissingExtraError):  # the figures are what counts
-        lines = {name: (np.array(ALPHAS), tuning.values[_rows(tuning, name)]) for name in NORMALISATIONS}
+        lines = {
+            name: (np.array(ALPHAS), mean_intervals(tuning.values[_rows(tuning, name)])) for name in NORMALISATIONS
+        }
         draw_sweep(lines, folder / "alpha.png", option="α, the first stage's share", measure=str(measure))
     alone = {
         name: evaluate(dev.qrels, found, [measure]).values[0] for name, found in (("first stage", first), ("S", run))

@@ -14,9 +14,9 @@ from rankwell.core.shards import Shards
 from rankwell.corpus.records import Query, Run
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
 from rankwell.enrich.weighing import model_digest, read_shards, tf_counts, weigh_collection, weigh_texts
-from rankwell.evaluation.term_plots import WeighedText, draw_frequencies, draw_terms, write_terms_page
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.plots.terms import WeighedText, draw_frequencies, draw_terms, write_terms_page
 from rankwell.retrieve.index import Index
 from rankwell.training.loop import train
 from rankwell.training.options import DeepctOptions

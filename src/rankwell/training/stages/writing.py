@@ -30,11 +30,11 @@ from rankwell.enrich.expansion import (
     expanded_documents,
 )
 from rankwell.enrich.weighing import model_digest
-from rankwell.evaluation.expansion_page import ExpandedText, write_expansions_page
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.writing.checkpoints import load_writer, save_writer
 from rankwell.models.writing.decoding import Writer, Writing
+from rankwell.plots.expansions import ExpandedText, write_expansions_page
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.training.loop import CPU_BUDGET, train

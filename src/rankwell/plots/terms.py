@@ -1,6 +1,6 @@
-"""Term weights to look at: the words of passages shaded by weight, and how term frequencies are distributed.
+"""Term weights: the words of passages shaded by weight, and the distribution of term frequencies.
 
-Pages are one file each and load nothing from anywhere; pictures need matplotlib.
+Pages are self-contained HTML files; pictures need matplotlib.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import atomic_text
 from rankwell.corpus.analyser import Analyzer
-from rankwell.evaluation.pictures import check_picture, need_matplotlib, save_picture
+from rankwell.plots.pictures import check_picture, need_matplotlib, new_picture, save_picture, write_page
 
+PICTURE_STYLE: Any = {"font.size": 9, "svg.hashsalt": "rankwell"}
 SHADE = (31, 119, 180)
 LINE_CHARACTERS = 96
 CHARACTER_INCHES = 0.0815  # of a fixed width at 9.5 points, and a little between words
@@ -37,7 +37,7 @@ table { border-collapse: collapse; font-size: .85em } td { padding: 0 .6em 0 0; 
 
 @dataclass(frozen=True)
 class WeighedText:
-    """A passage with its words' weights; ``notes`` (queries that ask for it, say) stand below its id."""
+    """A passage with its words' weights; ``notes``, such as queries it answers, are shown below its id."""
 
     docid: str
     text: str
@@ -46,7 +46,7 @@ class WeighedText:
 
 
 def fragments(passage: WeighedText, analyzer: Analyzer | None = None) -> list[tuple[str, float | None]]:
-    """The text in order, words with the weight of their stem (0 where it has none), what is no word with ``None``.
+    """The text in order: words with the weight of their stem (0 if it has none), other characters with ``None``.
 
     >>> fragments(WeighedText("d", "Bees make honey.", {"honey": 93, "bee": 40}))
     [('Bees', 40.0), (' ', None), ('make', 0.0), (' ', None), ('honey', 93.0), ('.', None)]
@@ -76,24 +76,18 @@ def write_terms_page(
     title: str = "Term weights",
     counts: Mapping[str, NDArray[np.integer]] | None = None,
 ) -> None:
-    """A page of passages whose words are the darker the more they weigh, and of ``counts`` of term frequencies."""
-    lines = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>',
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{html.escape(title)}</h1>",
-        "<p class=q>The darker a word, the higher its term frequency in the index; point at it to read the number.</p>",
+    """Write a page of passages, heavier words shaded darker; ``counts`` adds histograms of term frequencies."""
+    body = [
+        "<p class=q>The darker a word, the higher its term frequency in the index; point at it to read the number.</p>"
     ]
     for name, numbers in (counts or {}).items():
-        lines += [f"<h2>{html.escape(name)}: terms by term frequency</h2>", _bars(numbers)]
+        body += [f"<h2>{html.escape(name)}: terms by term frequency</h2>", _bars(numbers)]
     for passage in passages:
         highest = max([*map(float, passage.weights.values()), 1.0])
-        lines.append(f"<h2>{html.escape(passage.docid)}</h2>")
-        lines += [f"<p class=q>{html.escape(note)}</p>" for note in passage.notes]
-        lines.append(f"<p>{''.join(_span(text, weight, highest) for text, weight in fragments(passage))}</p>")
-    lines.append("</body></html>")
-    with atomic_text(path) as file:
-        file.write("\n".join(lines).encode("utf-8", "replace").decode("utf-8") + "\n")
+        body.append(f"<h2>{html.escape(passage.docid)}</h2>")
+        body += [f"<p class=q>{html.escape(note)}</p>" for note in passage.notes]
+        body.append(f"<p>{''.join(_span(text, weight, highest) for text, weight in fragments(passage))}</p>")
+    write_page(path, title, STYLE, body)
 
 
 def _span(text: str, weight: float | None, highest: float) -> str:
@@ -118,7 +112,7 @@ def _bars(counts: NDArray[np.integer]) -> str:
 
 
 def _binned(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """``counts[tf]`` in bins of equal width from 1 on: their edges, and the terms in each."""
+    """Bin ``counts[tf]`` into equal widths from 1 on: the bins' edges, and the number of terms in each."""
     highest = max(1, len(counts) - 1)
     width = -(-highest // BINS)
     edges = np.arange(1, highest + width + 1, width)
@@ -128,13 +122,17 @@ def _binned(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def draw_terms(passage: WeighedText, path: str | Path) -> None:
-    """Draw one passage, its words shaded by weight with the numbers above them."""
-    figure_of, style = _matplotlib(path)
+    """Draw one passage, its words shaded by weight, with the weights above them."""
+    check_picture(path)
+    need_matplotlib("drawing term weights")
+    import matplotlib
+    from matplotlib.figure import Figure
+
     highest = max([*map(float, passage.weights.values()), 1.0])
     places = _lay_out(fragments(passage))
     lines = max((line for _, line, _, _ in places), default=0) + 1
-    with style:
-        figure = figure_of(figsize=(LINE_CHARACTERS * CHARACTER_INCHES / 0.98, 0.42 * lines + 0.5))
+    with matplotlib.rc_context(PICTURE_STYLE):
+        figure = Figure(figsize=(LINE_CHARACTERS * CHARACTER_INCHES / 0.98, 0.42 * lines + 0.5))
         axes = figure.add_axes((0.01, 0.0, 0.98, 1.0))
         axes.set_xlim(0, LINE_CHARACTERS)
         axes.set_ylim(lines + 0.2, -1)
@@ -161,7 +159,7 @@ def draw_terms(passage: WeighedText, path: str | Path) -> None:
 
 
 def _lay_out(parts: Sequence[tuple[str, float | None]]) -> list[tuple[int, int, str, float | None]]:
-    """Column and line of each part in lines of fixed width; a word is not broken."""
+    """Place each part at a column and line; lines have a fixed width and words are not broken."""
     places = []
     column = line = 0
     for text, weight in parts:
@@ -176,28 +174,20 @@ def _lay_out(parts: Sequence[tuple[str, float | None]]) -> list[tuple[int, int, 
 
 
 def draw_frequencies(counts: Mapping[str, NDArray[np.integer]], path: str | Path) -> None:
-    """Draw how many terms have which term frequency, a line for each of several indexes."""
+    """Draw the distribution of term frequencies, one line per index."""
     if not counts:
         raise RankwellError("nothing to draw: no term frequencies")
-    figure_of, style = _matplotlib(path)
-    with style:
-        figure = figure_of(figsize=(6, 3.6), layout="constrained")
-        axes = figure.subplots()
+    check_picture(path)
+    need_matplotlib("drawing term weights")
+    import matplotlib
+
+    with matplotlib.rc_context(PICTURE_STYLE):
+        figure, axes = new_picture("drawing term weights", 6, 3.6)
         for name, numbers in counts.items():
             edges, heights = _binned(numbers)
             axes.stairs(heights / max(1, heights.sum()), edges, label=name, linewidth=1.4)
         axes.set_xlabel("term frequency")
         axes.set_ylabel("share of the terms")
-        axes.spines[["top", "right"]].set_visible(False)
         if len(counts) > 1:
             axes.legend(frameon=False)
         save_picture(figure, path)
-
-
-def _matplotlib(path: str | Path) -> tuple[Any, Any]:
-    check_picture(path)
-    need_matplotlib("drawing term weights")
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    return Figure, matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "rankwell"})

@@ -1,4 +1,4 @@
-"""Expansions to look at: passages with the queries that were written for them, on one page that loads nothing else."""
+"""A page that shows expansions: passages with the queries generated for them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankwell.core.files import atomic_text
 from rankwell.corpus.analyser import Analyzer
+from rankwell.plots.pictures import write_page
 
 STYLE = """
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 76em; margin: 2em auto; padding: 0 1em; color: #222;
@@ -21,7 +21,7 @@ h1 { font-size: 1.3em } h2 { font-size: 1em; margin: 1.6em 0 .2em; color: #555 }
 
 @dataclass(frozen=True)
 class ExpandedText:
-    """A passage with the queries written for it; ``asked`` are real queries that it answers."""
+    """A passage with the queries generated for it; ``asked`` are real queries that it answers."""
 
     docid: str
     text: str
@@ -46,20 +46,12 @@ def mark_new_words(query: str, passage: str, analyzer: Analyzer | None = None) -
 
 
 def write_expansions_page(passages: Sequence[ExpandedText], path: str | Path, *, title: str = "Expansions") -> None:
-    """A page of passages, each beside what was written for it."""
+    """Write a page of passages, each beside the queries generated for it."""
     analyzer = Analyzer.english()
-    lines = [
-        "<!doctype html>",
-        f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>',
-        f"<style>{STYLE}</style></head><body>",
-        f"<h1>{html.escape(title)}</h1>",
-        "<p class=q>Marked words are not in the passage: an index without them could not find it by them.</p>",
-    ]
+    body = ["<p class=q>Marked words are not in the passage: an index without them could not find it by them.</p>"]
     for passage in passages:
-        written = "".join(f"<li>{mark_new_words(query, passage.text, analyzer)}</li>" for query in passage.queries)
-        lines.append(f"<h2>{html.escape(passage.docid)}</h2>")
-        lines += [f"<p class=q>{html.escape(query)}</p>" for query in passage.asked]
-        lines.append(f"<div class=row><p>{html.escape(passage.text)}</p><ul>{written}</ul></div>")
-    lines.append("</body></html>")
-    with atomic_text(path) as file:
-        file.write("\n".join(lines).encode("utf-8", "replace").decode("utf-8") + "\n")
+        items = "".join(f"<li>{mark_new_words(query, passage.text, analyzer)}</li>" for query in passage.queries)
+        body.append(f"<h2>{html.escape(passage.docid)}</h2>")
+        body += [f"<p class=q>{html.escape(query)}</p>" for query in passage.asked]
+        body.append(f"<div class=row><p>{html.escape(passage.text)}</p><ul>{items}</ul></div>")
+    write_page(path, title, STYLE, body)

@@ -1,13 +1,15 @@
-"""Pictures: what all that are drawn have in common."""
+"""Setup shared by all pictures and pages: file formats, figures, reproducible output."""
 
 from __future__ import annotations
 
+import html
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.files import atomic_binary
+from rankwell.core.files import atomic_binary, atomic_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,19 +20,19 @@ _NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def check_picture(path: str | Path) -> None:
-    """Whether a file's name says what kind of picture it shall be."""
+    """Raise unless the file name ends in a supported picture format."""
     if Path(path).suffix.lower() not in FORMATS:
-        raise RankwellError(f"{path}: a picture ends in {', '.join(FORMATS)}")
+        raise RankwellError(f"{path}: unknown picture format; expected a name that ends in {', '.join(FORMATS)}")
 
 
 def need_matplotlib(purpose: str) -> None:
-    """An error that names the extra where matplotlib is not installed."""
+    """Raise an error that names the extra to install if matplotlib is missing."""
     if find_spec("matplotlib") is None:
         raise MissingExtraError("matplotlib", "plots", purpose)
 
 
 def new_picture(purpose: str, width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of so many inches with one pair of axes."""
+    """A figure with one pair of axes; width and height are inches."""
     need_matplotlib(purpose)
     from matplotlib.figure import Figure
 
@@ -41,8 +43,22 @@ def new_picture(purpose: str, width: float, height: float) -> tuple[Figure, Axes
 
 
 def save_picture(figure: Figure, path: str | Path, **options: Any) -> None:
-    """Write a figure in the format its name says, without a date: what is drawn alike is the same file."""
+    """Write a figure in the format of its file name, without a date, so that the same data gives the same file."""
     kind = Path(path).suffix.lower()
     metadata: Any = _NO_DATE.get(kind, {})
     with atomic_binary(path) as file:
         figure.savefig(file, format=kind[1:], dpi=200, metadata=metadata, **options)
+
+
+def write_page(path: str | Path, title: str, style: str, body: Iterable[str]) -> None:
+    """Write a self-contained HTML page under the heading ``title``; ``body`` is HTML, line by line."""
+    lines = [
+        "<!doctype html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>',
+        f"<style>{style}</style></head><body>",
+        f"<h1>{html.escape(title)}</h1>",
+        *body,
+        "</body></html>",
+    ]
+    with atomic_text(path) as file:
+        file.write("\n".join(lines).encode("utf-8", "replace").decode("utf-8") + "\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankwell.evaluation.expansion_page import ExpandedText, mark_new_words, write_expansions_page
+from rankwell.plots.expansions import ExpandedText, mark_new_words, write_expansions_page
 
 
 def test_words_that_the_passage_does_not_have_are_marked() -> None:

@@ -1,7 +1,7 @@
-"""Pictures of attention: who looks at what (DR-BERT's Figure 4, MarkedBERT's Figure 3), and the rule itself (Figure 3).
+"""Pictures of attention (DR-BERT's Figure 4, MarkedBERT's Figure 3) and of attention rules (DR-BERT's Figure 3).
 
-A picture is drawn from an :class:`AttentionMap`, plain data. Cells the rule closes are hatched, a bracket holds the
-pieces of one split word together, words with the stem of a word of the other side are green.
+A picture is drawn from an :class:`AttentionMap`, plain data. Cells that the rule closes are hatched, a bracket joins
+the tokens of a split word, and words that share a stem with the other side are green.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluation.pictures import check_picture, need_matplotlib, save_picture
+from rankwell.plots.pictures import check_picture, need_matplotlib, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 CELL = 0.19  # inches; a label of 8 points fits
-GAP = 0.45  # of a cell, where words are left out
+GAP = 0.45  # share of a cell, where words are left out
 INK, GREY, SPLIT, MATCH = "#222222", "#8c8c8c", "#c8550b", "#17703a"
-OPEN, OWN = "#a9c9e8", "#2f6fb0"
+OPEN, WITHIN = "#a9c9e8", "#2f6fb0"
 CLOSED: dict[str, Any] = {"facecolor": "#f7f7f7", "edgecolor": "#b5b5b5", "hatch": "/////", "linewidth": 0}
 STYLE: dict[str, Any] = {
     "font.size": 8,
@@ -39,46 +39,42 @@ STYLE: dict[str, Any] = {
 }
 
 
-class Piece(Protocol):
-    """A row or column: the piece's text and place, its word, whether it is the word's last piece, a match's number."""
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A row or column: a token's text and position, its word, whether it is the word's last token, its match number."""
 
-    @property
-    def piece(self) -> str: ...  # noqa: D102
-    @property
-    def position(self) -> int: ...  # noqa: D102
-    @property
-    def word(self) -> int: ...  # noqa: D102
-    @property
-    def last(self) -> bool: ...  # noqa: D102
-    @property
-    def match(self) -> int: ...  # noqa: D102
+    text: str
+    position: int
+    word: int
+    last: bool
+    match: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMap:
-    """Attention from rows to columns: ``weights`` and ``open`` are (rows, columns), closed cells weigh 0."""
+    """Attention from rows to columns: ``weights`` and ``open`` are (rows, columns); closed cells weigh 0."""
 
     title: str
-    rows: Sequence[Piece]
-    columns: Sequence[Piece]
+    rows: Sequence[Label]
+    columns: Sequence[Label]
     weights: NDArray[np.float32]
     open: NDArray[np.bool_]
     note: str = ""
 
 
 def rule_text(rule: AttentionMap) -> str:
-    """The rule as text: a row attends to the columns with ●, those with · are closed to it; places count from 1."""
-    width = max(len(piece.piece) for piece in rule.rows)
-    wide = max(len(str(piece.position + 1)) for piece in rule.columns)
-    lines = [" " * (width + wide + 2) + " ".join(f"{piece.position + 1:>{wide}}" for piece in rule.columns)]
-    for piece, cells in zip(rule.rows, rule.open, strict=True):
+    """The rule as text: a row attends to the columns marked ●, not to those marked ·; positions count from 1."""
+    width = max(len(label.text) for label in rule.rows)
+    wide = max(len(str(label.position + 1)) for label in rule.columns)
+    lines = [" " * (width + wide + 2) + " ".join(f"{label.position + 1:>{wide}}" for label in rule.columns)]
+    for label, cells in zip(rule.rows, rule.open, strict=True):
         marks = " ".join(f"{'●' if cell else '·':>{wide}}" for cell in cells)
-        lines.append(f"{piece.position + 1:>{wide}} {piece.piece:<{width}} {marks}")
+        lines.append(f"{label.position + 1:>{wide}} {label.text:<{width}} {marks}")
     return "\n".join(lines)
 
 
 def draw_attention(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
-    """Draw one map, or several of the same rows and columns under each other with one scale of colours."""
+    """Draw one map, or several with the same rows and columns, one below the other on one colour scale."""
     highest = max(float(drawn.weights.max(initial=0.0)) for drawn in maps) or 1.0
 
     def fill(axes: Axes, drawn: AttentionMap) -> Any:
@@ -102,7 +98,7 @@ def draw_attention(maps: Sequence[AttentionMap], path: str | Path, *, title: str
 
 
 def draw_rule(rules: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
-    """Draw who may attend to whom: a row's open columns are filled, darker within one word."""
+    """Draw which tokens may attend to which: open cells are filled, darker within a word."""
 
     def fill(axes: Axes, drawn: AttentionMap) -> None:
         from matplotlib.patches import Rectangle
@@ -111,38 +107,36 @@ def draw_rule(rules: Sequence[AttentionMap], path: str | Path, *, title: str = "
         for row, a in enumerate(drawn.rows):
             for column, b in enumerate(drawn.columns):
                 if drawn.open[row, column]:
-                    colour = OWN if a.word == b.word else OPEN
+                    colour = WITHIN if a.word == b.word else OPEN
                     place = (float(across[column]), float(down[row]))
                     axes.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.6))
 
     _draw(rules, path, title, fill, rule=True)
 
 
-def _runs(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
-    """Where consecutive positions begin and end; between two runs something is left out."""
-    positions = np.array([piece.position for piece in pieces])
+def _runs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
+    """Begin and end of each run of consecutive positions; tokens are left out between two runs."""
+    positions = np.array([label.position for label in labels])
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
-    yield from itertools.pairwise([0, *cuts.tolist(), len(pieces)])
+    yield from itertools.pairwise([0, *cuts.tolist(), len(labels)])
 
 
-def _places(pieces: Sequence[Piece]) -> NDArray[np.float64]:
-    """Where each piece's cell begins, with a gap where something is left out."""
-    return np.concatenate([np.arange(begin, end) + GAP * i for i, (begin, end) in enumerate(_runs(pieces))])
+def _places(labels: Sequence[Label]) -> NDArray[np.float64]:
+    """Where each cell begins, with a gap where tokens are left out."""
+    return np.concatenate([np.arange(begin, end) + GAP * i for i, (begin, end) in enumerate(_runs(labels))])
 
 
 def _draw(maps: Sequence[AttentionMap], path: str | Path, title: str, fill: Any, *, rule: bool) -> None:
     check_picture(path)
     if not all(len(drawn.rows) and len(drawn.columns) for drawn in maps):
-        raise RankwellError("nothing to draw: the query or the document has no pieces")
+        raise RankwellError("nothing to draw: the query or the document has no tokens")
     need_matplotlib("drawing attention")
     import matplotlib
     from matplotlib.figure import Figure
 
-    families, codes = _fonts(
-        {char for drawn in maps for piece in (*drawn.rows, *drawn.columns) for char in piece.piece}
-    )
+    families, codes = _fonts({char for drawn in maps for label in (*drawn.rows, *drawn.columns) for char in label.text})
     if codes:
-        maps = [_recoded(drawn, codes) for drawn in maps]
+        maps = [_spell_out(drawn, codes) for drawn in maps]
     style: Any = {**STYLE, "font.family": families}
     with matplotlib.rc_context(style):
         figure = Figure()
@@ -151,15 +145,14 @@ def _draw(maps: Sequence[AttentionMap], path: str | Path, title: str, fill: Any,
 
 
 def _compose(figure: Figure, maps: Sequence[AttentionMap], title: str, fill: Any, rule: bool) -> None:
-    """Lay the panels out in inches: square ones beside each other, wide ones under each other."""
+    """Lay out the panels in inches: rules side by side, attention maps one below the other."""
     rows, columns = maps[0].rows, maps[0].columns
     across, down = _places(columns)[-1] + 1, _places(rows)[-1] + 1
     # Few columns are drawn wider, so that the title has room above them.
     wide, high = across * CELL if rule else across * max(CELL, min(0.42, 2.6 / across)), down * CELL
-    beside = rule
-    left, below = (0.065 * max(len(_label(p, rule)) for p in pieces) + 0.2 for pieces in (rows, columns))
-    step = wide + left + 0.25 if beside else high + 0.42
-    further, lower = (step * (len(maps) - 1), 0.0) if beside else (0.0, step * (len(maps) - 1))
+    left, below = (0.065 * max(len(_text(label, rule)) for label in side) + 0.2 for side in (rows, columns))
+    step = wide + left + 0.25 if rule else high + 0.42
+    further, lower = (step * (len(maps) - 1), 0.0) if rule else (0.0, step * (len(maps) - 1))
     width, height = left + max(wide, 2.6) + further + 0.9, below + high + lower + 0.9
     figure.set_size_inches(width, height)
 
@@ -168,12 +161,12 @@ def _compose(figure: Figure, maps: Sequence[AttentionMap], title: str, fill: Any
 
     filled: Any = None
     for number, drawn in enumerate(maps):
-        x = left + number * step if beside else left
-        y = below if beside else below + (len(maps) - 1 - number) * step
+        x = left + number * step if rule else left
+        y = below if rule else below + (len(maps) - 1 - number) * step
         axes = axes_at(x, y, wide, high)
         filled = fill(axes, drawn)
         _hatch(axes, drawn)
-        _label_sides(axes, drawn, rule, columns_too=beside or number == len(maps) - 1)
+        _label_sides(axes, drawn, rule, columns_too=rule or number == len(maps) - 1)
         letter = f"({'abcdefgh'[number]})  " if len(maps) > 1 else ""
         axes.set_title(letter + drawn.title, loc="left", fontsize=8.5, pad=5, parse_math=False)
     if not rule:
@@ -189,7 +182,7 @@ def _compose(figure: Figure, maps: Sequence[AttentionMap], title: str, fill: Any
 
 
 def _hatch(axes: Axes, drawn: AttentionMap) -> None:
-    """Hatch what the rule closes; one patch for each cell, so that the grid stays visible."""
+    """Hatch the closed cells one by one, so that the grid stays visible."""
     from matplotlib.patches import Rectangle
 
     across, down = _places(drawn.columns), _places(drawn.rows)
@@ -204,29 +197,29 @@ def _hatch(axes: Axes, drawn: AttentionMap) -> None:
         spine.set_visible(False)
 
 
-def _label(piece: Piece, rule: bool) -> str:
-    return f"{piece.position + 1}  {piece.piece}" if rule else piece.piece
+def _text(label: Label, rule: bool) -> str:
+    return f"{label.position + 1}  {label.text}" if rule else label.text
 
 
 def _label_sides(axes: Axes, drawn: AttentionMap, rule: bool, *, columns_too: bool) -> None:
-    """Write the pieces beside and below the cells, and a bracket along the pieces of one split word."""
-    # What stands for its word is closed to nobody but, under the strict rule, to pieces that stand for nothing.
+    """Write the tokens beside and below the cells, with a bracket along the tokens of each split word."""
+    # A word's last token represents it: only the strict rule closes it, and only to tokens that represent no word.
     closed = {drawn.columns[i].position for i in np.argwhere(~drawn.open)[:, 1] if not drawn.columns[i].last}
-    for pieces, upright in ((drawn.rows, True), (drawn.columns, False)):
+    for labels, upright in ((drawn.rows, True), (drawn.columns, False)):
         if not upright and not columns_too:
             continue
-        places = _places(pieces)
+        places = _places(labels)
         frame = axes.get_yaxis_transform() if upright else axes.get_xaxis_transform()
         inches = axes.get_position().size * axes.figure.get_size_inches()  # type: ignore[union-attr]
         inch = 1 / inches[0 if upright else 1]
-        for piece, place in zip(pieces, places, strict=True):
-            is_closed, is_match = piece.position in closed, piece.match > 0 and not rule
+        for label, place in zip(labels, places, strict=True):
+            is_closed, is_match = label.position in closed, label.match > 0 and not rule
             colour = MATCH if is_match else GREY if is_closed else INK
             x, y = (-0.12 * inch, place + 0.5) if upright else (place + 0.5, -0.12 * inch)
             axes.text(
                 x,
                 y,
-                _label(piece, rule),
+                _text(label, rule),
                 transform=frame,
                 rotation=0 if upright else 90,
                 ha="right" if upright else "center",
@@ -236,7 +229,7 @@ def _label_sides(axes: Axes, drawn: AttentionMap, rule: bool, *, columns_too: bo
                 weight="bold" if is_match and not is_closed else "normal",
                 parse_math=False,
             )
-        for begin, end in _split(pieces):
+        for begin, end in _split_words(labels):
             a, b = places[begin] + 0.2, places[end - 1] + 0.8
             near, far = -0.03 * inch, -0.08 * inch
             along, off = [a, a, b, b], [near, far, far, near]
@@ -244,28 +237,28 @@ def _label_sides(axes: Axes, drawn: AttentionMap, rule: bool, *, columns_too: bo
             axes.plot(x_line, y_line, color=SPLIT, linewidth=1.2, transform=frame, clip_on=False)
 
 
-def _split(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
-    """The stretches of two or more pieces of one word."""
-    for _, group in itertools.groupby(range(len(pieces)), key=lambda i: pieces[i].word):
+def _split_words(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
+    """Begin and end of each word of two or more tokens."""
+    for _, group in itertools.groupby(range(len(labels)), key=lambda i: labels[i].word):
         members = list(group)
         if len(members) > 1:
             yield members[0], members[-1] + 1
 
 
 def _foot(figure: Figure, maps: Sequence[AttentionMap], rule: bool, width: float, height: float) -> None:
-    """The legend, of what occurs only, and the notes, below everything."""
+    """Write the legend, with the entries that occur, and the notes below everything."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    pieces = [piece for drawn in maps for piece in (*drawn.rows, *drawn.columns)]
+    sides = [side for drawn in maps for side in (drawn.rows, drawn.columns)]
     handles: list[Any] = []
     if rule:
-        handles += [Patch(facecolor=OPEN, label="open"), Patch(facecolor=OWN, label="open, within one word")]
+        handles += [Patch(facecolor=OPEN, label="open"), Patch(facecolor=WITHIN, label="open, within one word")]
     if not all(drawn.open.all() for drawn in maps):
         handles.append(Patch(label="closed by the rule", **CLOSED))
-    if any(True for drawn in maps for side in (drawn.rows, drawn.columns) for _ in _split(side)):
-        handles.append(Line2D([], [], color=SPLIT, linewidth=1.4, label="pieces of one word"))
-    if not rule and any(piece.match for piece in pieces):
+    if any(True for side in sides for _ in _split_words(side)):
+        handles.append(Line2D([], [], color=SPLIT, linewidth=1.4, label="tokens of one word"))
+    if not rule and any(label.match for side in sides for label in side):
         handles.append(Line2D([], [], color=MATCH, marker="s", linestyle="", markersize=5, label="same stem"))
     abreast = max(1, min(len(handles), int(width / 1.45)))
     if handles:
@@ -287,7 +280,7 @@ def _foot(figure: Figure, maps: Sequence[AttentionMap], rule: bool, width: float
 
 
 def _fonts(characters: set[str]) -> tuple[list[str], dict[int, str]]:
-    """DejaVu Sans and, for characters it lacks, installed fonts that have them; codes for those that none has."""
+    """DejaVu Sans and, for the characters it lacks, installed fonts that have them; codes for what no font has."""
     from matplotlib import font_manager
     from matplotlib.ft2font import FT2Font
 
@@ -296,28 +289,18 @@ def _fonts(characters: set[str]) -> tuple[list[str], dict[int, str]]:
 
     families = ["DejaVu Sans"]
     missing = characters - covered(font_manager.findfont("DejaVu Sans"))
-    # The font of last resort has a box for every character, which says less than its code.
+    # The font of last resort draws a box for every character; its code says more.
     upright = (f for f in font_manager.fontManager.ttflist if f.style == "normal" and "Last Resort" not in f.name)
     for font in upright:
-        if missing and (found := missing & covered(font.fname)):
+        if missing and (drawable := missing & covered(font.fname)):
             families.append(font.name)
-            missing -= found
+            missing -= drawable
     return families, {ord(char): f"U+{ord(char):04X}" for char in missing}
 
 
-@dataclass(frozen=True, slots=True)
-class _Recoded:
-    piece: str
-    position: int
-    word: int
-    last: bool
-    match: int
-
-
-def _recoded(drawn: AttentionMap, codes: dict[int, str]) -> AttentionMap:
-    """The map with characters no font has written as their codes."""
+def _spell_out(drawn: AttentionMap, codes: dict[int, str]) -> AttentionMap:
+    """The map with the characters that no font has written as their codes."""
     rows, columns = (
-        [_Recoded(p.piece.translate(codes), p.position, p.word, p.last, p.match) for p in side]
-        for side in (drawn.rows, drawn.columns)
+        [replace(label, text=label.text.translate(codes)) for label in side] for side in (drawn.rows, drawn.columns)
     )
     return replace(drawn, rows=rows, columns=columns)

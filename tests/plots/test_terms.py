@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluation.term_plots import (
+from rankwell.plots.terms import (
     LINE_CHARACTERS,
     WeighedText,
     _binned,
@@ -73,5 +73,5 @@ def test_pictures_are_drawn_and_are_the_same_each_time(tmp_path: Path) -> None:
         assert (tmp_path / f"{kind}-a.svg").read_bytes() == (tmp_path / f"{kind}-b.svg").read_bytes()
     draw_terms(PASSAGE, tmp_path / "terms.png")
     assert (tmp_path / "terms.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(RankwellError, match="a picture ends in"):
+    with pytest.raises(RankwellError, match="unknown picture format"):
         draw_terms(PASSAGE, tmp_path / "terms.txt")

@@ -1,0 +1,1 @@
+"""Pictures and pages drawn from plain numbers: attention, term weights, expansions, curves."""

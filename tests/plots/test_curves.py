@@ -1,0 +1,35 @@
+"""Curves drawn from plain numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankwell.plots.curves import draw_differences, draw_sweep
+
+
+def test_a_picture_has_a_line_for_each_way(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    random = np.random.default_rng(1)
+    x = np.arange(1.0, 5.0)
+    lines = {name: (x, np.sort(random.uniform(size=(4, 3)))[:, [1, 0, 2]]) for name in ("max", "mean")}
+    draw_sweep(lines, tmp_path / "sweep.png", option="windows", measure="RR@10")
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    one = {"max": lines["max"]}
+    draw_sweep(one, tmp_path / "one.png", option="windows", measure="RR@10")
+    assert (tmp_path / "one.png").read_bytes() != (tmp_path / "sweep.png").read_bytes()
+
+
+def test_differences_are_drawn_with_wins_ties_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = pytest.importorskip("matplotlib.figure")
+    figures: list[Any] = []
+    plain = figure.Figure.savefig
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *a, **k: (figures.append(self), plain(self, *a, **k)))
+    draw_differences([0.8, 0.7, 0.5, 0.0, -0.1], tmp_path / "d.png", title="ours against base", measure="RR@10")
+    assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")
+    (axes,) = figures[0].axes
+    assert axes.get_xlabel() == "queries: 3 better, 1 equal, 1 worse"
+    assert axes.get_ylabel() == "Δ RR@10"
