@@ -23,7 +23,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.features import PassageFeatures
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
-from rankwell.rank.sdnet_ranker import SdnetRanker
+from rankwell.rank.sdnet import SdnetRanker
 
 T = TypeVar("T")
 

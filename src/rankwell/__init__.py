@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from rankwell.rank.explain import explain
     from rankwell.rank.fusion import Fusion, fuse, interpolation, rank_fusion, tune_fusion
     from rankwell.rank.hybrid import Hybrid, search_hybrid
-    from rankwell.rank.opening import open_ranker
     from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
     from rankwell.rank.ranker import Ranker
+    from rankwell.rank.rankers import open_ranker
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
     from rankwell.training.losses import LOSSES, TWO_LABELS, loss, make_loss
@@ -83,9 +83,9 @@ _MODULES = {
     "rankwell.rank.explain": ("explain",),
     "rankwell.rank.fusion": ("Fusion", "fuse", "interpolation", "rank_fusion", "tune_fusion"),
     "rankwell.rank.hybrid": ("Hybrid", "search_hybrid"),
-    "rankwell.rank.opening": ("open_ranker",),
     "rankwell.rank.pipeline": ("Cut", "Duo", "First", "Fuse", "Given", "Pipeline", "Rerank"),
     "rankwell.rank.ranker": ("Ranker",),
+    "rankwell.rank.rankers": ("open_ranker",),
     "rankwell.retrieve.bm25": ("BM25",),
     "rankwell.retrieve.index": ("Index",),
     "rankwell.training.losses": ("LOSSES", "TWO_LABELS", "loss", "make_loss"),

@@ -34,7 +34,7 @@ from rankwell.rank.dense import DenseRanker
 from rankwell.rank.duo import DuoOptions, rerank_duo
 from rankwell.rank.fusion import Fusion, fuse, interpolation
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.sdnet_ranker import SdnetRanker
+from rankwell.rank.sdnet import SdnetRanker
 from rankwell.retrieve.index import Index
 
 Call = Callable[..., Any]
@@ -297,7 +297,7 @@ def complaint(outcome: Any) -> str:
         ([], {"collection": "small.tsv"}, "of the run (query '"),
         ([], {"out": "."}, "cannot write .: is a directory"),
         (["--types", "none.tsv"], {}, "none.tsv: no such file"),
-        (["--types", "types.tsv"], {}, "the template mono has no place for --types; add --template typed"),
+        (["--types", "types.tsv"], {}, "its template has no place for --types; add --template typed"),
         (["--fuse", "1.5"], {}, "α is 1.5, expected a number from 0 to 1"),
         (["--fuse", "0.8", "--blend", "0.3"], {}, "--fuse 0.8 and --blend 0.3: two shares of 1"),
         (["--blend", "-0.1"], {}, "--blend -0.1: two shares of 1"),
@@ -375,12 +375,11 @@ def test_an_sdnet_re_ranks_as_well(call: Call, first: Path, queries: Path, index
     ranker = SdnetRanker.from_pretrained(sdnet, device="cpu")
     assert same("out.run", ranker.rerank(read_run(first), read_queries(queries), Index.open(index)))
     for options, problem in {
-        ("--windows", "20"): "--windows is for cross-encoders",
-        ("--cache", "scores.db"): "--cache is for cross-encoders",
-        ("--attention", "strm"): "it has no attention to change",
-        ("--backend", "onnx"): "runs on the backend torch alone, not on onnx",
+        ("--windows", "20"): "no option windows",
+        ("--cache", "scores.db"): "no option cache",
+        ("--attention", "strm"): "no option attention",
+        ("--backend", "onnx"): "no option backend",
     }.items():
         refused = call(*options, model=sdnet)
         assert refused.code == 2
-        assert "is an SDNet ranker" in refused.err
-        assert problem in refused.err
+        assert f"SDNet rankers have {problem}" in refused.err

@@ -154,10 +154,10 @@ def rerank(
     from rankwell.rank.cache import ScoreCache, hash_model
     from rankwell.rank.engines.precision import engine_options
     from rankwell.rank.fusion import told_shares
-    from rankwell.rank.opening import AnyRanker, open_ranker
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker
-    from rankwell.rank.texts import digest_texts, make_tokens, open_texts, worth_keeping
+    from rankwell.rank.rankers import AnyRanker, kind_of, open_ranker
+    from rankwell.rank.texts import digest_texts, open_texts, worth_keeping
     from rankwell.scale.rerank import ClusterRanker, RerankJob
     from rankwell.scale.runs import remove_shards, shards_folder
 
@@ -178,7 +178,7 @@ def rerank(
     if lost is not None:
         raise InputError(queries, None, f"no query {lost!r}, for which {run} has results")
     reading = {"windows": windows, "stride": stride, "aggregate": aggregate, "keep_tokens": keep_tokens}
-    _check_sdnet(model, types=types, cache=cache, **reading)
+    kind_of(model).check(model, types=types, cache=cache, ray=ray, **reading)
     kept = ScoreCache(cache) if cache else None
     computing = engine_options(backend, device, precision)
     options: dict[str, Any] = {"backend": backend, "cache": kept, "engine": computing}
@@ -186,23 +186,19 @@ def rerank(
     changes = _given(attention=attention, template=parts or None)
     here = "cpu" if cluster and backend == "torch" else device  # with --ray workers compute, this process only checks
     ranker = open_ranker(model, backend=backend, device=here, precision=precision, cache=kept, **changes)
-    if isinstance(ranker, Ranker):
-        ranker.windows = _windows(ranker.windows, asked_windows, stride, aggregate)
-        if labels and ranker.template.name != "typed":
-            raise RankwellError(f"the template {ranker.template.name} has no place for --types; add --template typed")
+    ranker.windows = _windows(ranker.windows, asked_windows, stride, aggregate)
+    if labels and not ranker.takes_types:
+        raise RankwellError(f"{model}: its template has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
     similar = None if blend is None else open_encoder(encoder or BACKBONE, device, precision)
     texts = open_texts(collection, candidates)
     if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
-        if isinstance(ranker, Ranker):
-            make_tokens(texts, ranker.tokenizer, stems=ranker.template.markers)
-        if second is not None:
-            make_tokens(texts, second.tokenizer)
+        for reader in (ranker, second):
+            if reader is not None:
+                reader.store_tokens(texts)
 
     scorer: AnyRanker | ClusterRanker = ranker
     if cluster is not None:
-        if not isinstance(ranker, Ranker):
-            raise RankwellError(f"{model} is an SDNet ranker: --ray is for cross-encoders")
         engine = {"device": "cpu", **computing} if backend == "torch" else {}
         job = RerankJob(
             run.absolute(),
@@ -239,8 +235,8 @@ def rerank(
         "device": device,
         "precision": precision,
         "attention": attention,
-        "template": asdict(ranker.template) if isinstance(ranker, Ranker) else None,
-        "windows": _described(ranker.windows) if isinstance(ranker, Ranker) else None,
+        "template": asdict(ranker.template) if ranker.template else None,
+        "windows": _described(ranker.windows),
         "fuse": None if fuse is None else [fuse, normalise],
         "blend": None if blend is None else [blend, normalise],
         "duo": None if duo is None else [duo_depth, duo_aggregate],
@@ -258,16 +254,6 @@ def rerank(
     report += [f"duo: {second.truncation}"] if second else []
     report += [f"{kept.hits:,} scores from {cache}"] if kept else []
     print("; ".join(report))
-
-
-def _check_sdnet(model: str, **given: object) -> None:
-    """An SDNet reads passages its own way: what says how a cross-encoder reads them cannot be given."""
-    from rankwell.core.errors import RankwellError
-    from rankwell.models.checkpoints.names import holds_sdnet
-
-    named = next((name.replace("_", "-") for name, value in given.items() if value is not None), None)
-    if named is not None and holds_sdnet(model):
-        raise RankwellError(f"{model} is an SDNet ranker: --{named} is for cross-encoders")
 
 
 def _windows(

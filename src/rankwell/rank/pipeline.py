@@ -9,15 +9,16 @@ re-ranker looks at, a fusion keeps. A pipeline is checked as a whole before any 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.rank.duo import DuoOptions, rerank_duo
 from rankwell.rank.fusion import Fusion, fuse, interpolation
 from rankwell.rank.ranker import Ranker, Texts
+from rankwell.rank.rankers import Reranker
 from rankwell.retrieve.index import Index
 
 
@@ -148,14 +149,6 @@ class Given(Stage):
 
 
 R = TypeVar("R")
-
-
-class Reranker(Protocol):
-    """Whatever orders candidates by their texts: a cross-encoder, an SDNet, a cluster of workers."""
-
-    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
-        """A run of the same candidates, the first ``depth`` of each query, in another order."""
-        ...
 
 
 def check_texts(stage: Stage, texts: Texts | None, first: Stage) -> None:

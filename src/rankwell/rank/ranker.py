@@ -23,16 +23,16 @@ from rankwell.inputs.stored import InMemoryTokens, TokenSource
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
-from rankwell.models.checkpoints.names import DEFAULT, find_model, holds_sdnet
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engines.engine import Engine, Logits, load, probability, relevance
+from rankwell.rank.engines.precision import Precision, engine_options
+from rankwell.rank.rankers import best_first, check_cross_encoder
 from rankwell.rank.texts import Texts as Texts
-from rankwell.rank.texts import distinct, find_tokens
+from rankwell.rank.texts import distinct, find_tokens, make_tokens
 
 FITTING = Fitting()
 PAIRS_AT_A_TIME = 4096
-
-
 PIECES_AT_A_TIME = 512 * PAIRS_AT_A_TIME
 Activation = Literal["probability"] | None
 Pair = tuple[str, str]
@@ -124,6 +124,8 @@ class Ranker:
         folder: str | Path = DEFAULT,
         *,
         backend: str = "torch",
+        device: str | None = None,
+        precision: Precision | None = None,
         windows: Windows | Literal["default"] | None = "default",
         engine: Mapping[str, Any] | None = None,
         cache: ScoreCache | None = None,
@@ -132,31 +134,30 @@ class Ranker:
         """Load a checkpoint folder: ours, a transformers classifier, a CrossEncoder, or a bare BERT; or the default.
 
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
-        ``engine`` holds the backend's own options (device, dtype, budget). What ``cache`` holds is not computed.
+        ``engine`` holds other options of the backend, say ``budget``. Scores in ``cache`` are not recomputed.
         Long documents are read in the checkpoint's windows, or else in as many as they need; with ``windows=None``
         they are cut.
         """
         folder = find_model(folder)
-        if holds_sdnet(folder):
-            raise RankwellError(f"{folder} is an SDNet ranker, not a cross-encoder; open it with rankwell.rank.opening")
-        loaded = load(folder, backend, changes, engine or {})
+        check_cross_encoder(folder)
+        engine = {**engine_options(backend, device, precision), **(engine or {})}
+        loaded = load(folder, backend, changes, engine)
         if windows == "default":
             windows = loaded.config.reading()
-        template = loaded.config.template.build()
         identity = ""
         if cache is not None:
             description = {
                 "files": cache.model_digest(folder),
                 "backend": backend,
                 "device": str(getattr(loaded.engine, "device", "")),
-                "options": {name: value for name, value in (engine or {}).items() if name not in ("budget", "threads")},
+                "options": {name: value for name, value in engine.items() if name not in ("budget", "threads")},
                 "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
             }
             identity = digest(description)
         return cls(
             loaded.engine,
             loaded.tokenizer,
-            template,
+            loaded.config.template.build(),
             windows=windows,
             segments=loaded.segments,
             cache=cache,
@@ -176,11 +177,10 @@ class Ranker:
         """
         alone = _is_pair(pairs)
         given = _checked_pairs([pairs] if alone else pairs)
-        queries, query_of = distinct([query for query, _ in given])
-        documents, document_of = distinct([document for _, document in given])
+        (queries, query_of), (documents, document_of) = (distinct([pair[side] for pair in given]) for side in (0, 1))
         if types is not None and len(types) != len(given):
             raise RankwellError(f"{len(types)} types for {len(given)} pairs")
-        if any(types or ()) and all(field.name != "type" for field in self.template.fields):
+        if any(types or ()) and not self.takes_types:
             raise RankwellError(f"types are given, but the template {self.template.name} has no place for them")
         labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(given)])
 
@@ -207,12 +207,7 @@ class Ranker:
         """The documents, best first, as CrossEncoder.rank gives them: ``corpus_id``, ``score``, on request ``text``."""
         pairs = [(query, document) for document in documents]
         scores = self.predict(pairs, types=None if type is None else [type] * len(pairs), activation=activation)
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        found: list[dict[str, Any]] = [{"corpus_id": int(i), "score": float(scores[i])} for i in order]
-        if return_documents:
-            for entry in found:
-                entry["text"] = documents[entry["corpus_id"]]
-        return found
+        return best_first(scores, documents if return_documents else None, top_k)
 
     def rerank(
         self,
@@ -233,6 +228,15 @@ class Ranker:
             rankings |= rest()
             rest = partial(_rank_all, group.qids, group.docids, finish)
         return Run(rankings | rest(), name=name)
+
+    @property
+    def takes_types(self) -> bool:
+        """Whether the template has a place for the query's type."""
+        return any(field.name == "type" for field in self.template.fields)
+
+    def store_tokens(self, texts: Texts) -> None:
+        """Tokenise all documents of an index or store and save the tokens there."""
+        make_tokens(texts, self.tokenizer, stems=self._stems)
 
     def groups(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Iterator[Group]:
         """A run's first ``depth`` candidates of each query as pairs to score, some queries at a time."""

@@ -15,7 +15,6 @@ import torch
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.words import Vocabulary, WordRows
-from rankwell.models.checkpoints.names import holds_sdnet
 from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.models.sdnet.word_features import KeptFeatures, PairBatch, PairMaker
 
@@ -155,8 +154,6 @@ def test_a_checkpoint_scores_as_what_was_saved(vocabulary: Vocabulary, tmp_path:
     model = new_sdnet(CONFIG, seed=3).eval()
     save_sdnet(tmp_path / "model", model)
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"sdnet.safetensors", "sdnet.json"}
-    assert holds_sdnet(tmp_path / "model")
-    assert not holds_sdnet(tmp_path)
     again = load_sdnet(tmp_path / "model")
     batch = make(vocabulary, QUERIES, PASSAGES)(np.array([0, 1]), np.array([4, 2]))
     with torch.no_grad():

@@ -19,10 +19,10 @@ import rankwell.training.loop as loop
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.models.checkpoints.names import holds_sdnet
 from rankwell.models.sdnet.network import load_sdnet
 from rankwell.rank.fusion import fuse, interpolation
-from rankwell.rank.sdnet_ranker import SdnetRanker
+from rankwell.rank.rankers import kind_of
+from rankwell.rank.sdnet import SdnetRanker
 from rankwell.training.options import SdnetOptions
 from rankwell.training.recipe import Override, Recipe, build_recipe
 from rankwell.training.run import Trained, run_recipe
@@ -56,7 +56,7 @@ def trained(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_it_leaves_a_ranker_its_run_and_an_interpolation(trained: tuple[Trained, Path]) -> None:
     done, folder = trained
     assert done.model is not None
-    assert holds_sdnet(done.model)
+    assert kind_of(done.model).name == "SDNet"
     figures = json.loads((folder / "stage.json").read_text())["produced"]["figures"]
     dev = done.work.data.dev
     run = read_run(next(folder.glob("sdnet-*.run.gz")))

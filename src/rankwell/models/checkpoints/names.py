@@ -46,12 +46,6 @@ def find_model(name: str | Path = DEFAULT) -> Path:
     return folder
 
 
-def holds_sdnet(folder: str | Path) -> bool:
-    """Whether a folder, or a model of that name, is an SDNet rather than a checkpoint."""
-    # By the file's name: models.sdnet imports torch, which an exported model must not need.
-    return (find_model(folder) / "sdnet.json").is_file()
-
-
 def find_vectors(name: str | Path) -> Path:
     """A file or folder of word vectors; ``PACKAGE:FOLDER`` is one within an installed package."""
     return find_model(name) if isinstance(name, str) and ":" in name else Path(name)

@@ -37,7 +37,7 @@ from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, sa
 from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
-from rankwell.rank.sdnet_ranker import SdnetRanker
+from rankwell.rank.sdnet import SdnetRanker
 from rankwell.training.data.sampling import draw
 from rankwell.training.guard import CollapseGuard
 from rankwell.training.loop import train

@@ -14,7 +14,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.models.sdnet.network import Sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
-from rankwell.rank.sdnet_ranker import Passages, SdnetRanker
+from rankwell.rank.sdnet import Passages, SdnetRanker
 from rankwell.training.data.lists import Lists
 from rankwell.training.tasks.ranking import ListTask, Loss
 from rankwell.training.tasks.task import Step

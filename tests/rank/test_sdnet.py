@@ -11,14 +11,14 @@ pytest.importorskip("torch")
 
 import torch
 
-import rankwell.rank.sdnet_ranker as module
+import rankwell.rank.sdnet as module
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, encoder_digest
-from rankwell.rank.opening import open_ranker
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.sdnet_ranker import SdnetRanker
+from rankwell.rank.rankers import kind_of, open_ranker
+from rankwell.rank.sdnet import SdnetRanker
 from rankwell.rank.texts import InMemoryTexts
 
 DOCUMENTS = {
@@ -154,7 +154,19 @@ def test_a_folder_says_which_ranker_it_holds(folder: Path, tiny_checkpoint: Path
     ranked = found.rank("tea", [DOCUMENTS["a"], DOCUMENTS["d"]], return_documents=True)
     assert [entry["text"] for entry in ranked] == [DOCUMENTS["ad"[entry["corpus_id"]]] for entry in ranked]
     assert isinstance(open_ranker(tiny_checkpoint, device="cpu", attention="strm"), Ranker)
-    with pytest.raises(RankwellError, match="is an SDNet ranker: it has no attention to change"):
-        open_ranker(folder, attention="strm")
-    with pytest.raises(RankwellError, match="runs on the backend torch alone, not on onnx"):
-        open_ranker(folder, backend="onnx")
+    assert (kind_of(folder).name, kind_of(tiny_checkpoint).name) == ("SDNet", "cross-encoder")
+    with pytest.raises(RankwellError, match="is an SDNet ranker, not a cross-encoder; open it with rankwell"):
+        Ranker.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "option", [{"attention": "strm"}, {"backend": "onnx"}, {"precision": "bf16"}, {"template": {"max_length": 80}}]
+)
+def test_an_option_of_cross_encoders_is_refused(folder: Path, option: dict[str, object]) -> None:
+    with pytest.raises(RankwellError, match=f"SDNet rankers have no option {next(iter(option))}"):
+        open_ranker(folder, **option)
+
+
+def test_options_that_are_not_set_are_ignored(folder: Path) -> None:
+    ranker = open_ranker(folder, device="cpu", cache=None, windows=None, template={})
+    assert (ranker.windows, ranker.template, ranker.takes_types) == (None, None, False)

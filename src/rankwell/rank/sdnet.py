@@ -19,10 +19,12 @@ from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.vectors import open_vectors
 from rankwell.inputs.templates import Field, TruncationReport
+from rankwell.inputs.windows import Windows
 from rankwell.inputs.words import Vocabulary, WordRows
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, KeptFeatures, PairMaker, WordTable
+from rankwell.rank.rankers import best_first
 from rankwell.rank.texts import Texts, distinct
 
 CPU_WORDS = 4096
@@ -45,7 +47,14 @@ class Passages(FeatureSource, Protocol):
 
 
 class SdnetRanker:
-    """An SDNet with the encoder and the word vectors it was trained on."""
+    """An SDNet with the encoder and word vectors it was trained on.
+
+    It reads words rather than a template's tokens, truncates passages to ``max_words`` words, and ignores query types.
+    """
+
+    template = None
+    windows: Windows | None = None
+    takes_types = False
 
     def __init__(self, model: Sdnet, encoder: FeatureEncoder, table: WordTable, *, budget: int | None = None):
         self.device = encoder.device
@@ -87,12 +96,7 @@ class SdnetRanker:
     ) -> list[dict[str, Any]]:
         """The documents, best first: ``corpus_id`` and ``score``, on request ``text``."""
         scores = self.predict([(query, document) for document in documents])
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        found: list[dict[str, Any]] = [{"corpus_id": int(i), "score": float(scores[i])} for i in order]
-        if return_documents:
-            for entry in found:
-                entry["text"] = documents[entry["corpus_id"]]
-        return found
+        return best_first(scores, documents if return_documents else None, top_k)
 
     def rerank(
         self,
@@ -128,6 +132,9 @@ class SdnetRanker:
             parts = np.split(self.score(asked, source, query_of, passage_of), np.cumsum(sizes)[:-1])
             rankings |= {qid: Ranking.of(head[qid].docids, part) for qid, part in zip(qids, parts, strict=True)}
         return Run(rankings, name=name)
+
+    def store_tokens(self, texts: Texts) -> None:
+        """Do nothing: stored tokens are of no use to an SDNet."""
 
     def read_queries(self, texts: Sequence[str]) -> KeptFeatures:
         """Queries with their features."""

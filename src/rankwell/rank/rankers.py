@@ -1,0 +1,139 @@
+"""The kinds of rankers: which kind a folder holds, and which options each kind takes.
+
+A new kind is one line of :data:`RANKERS` and a class with the methods of :class:`AnyRanker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.types import Scores
+from rankwell.corpus.records import Query, Run
+from rankwell.inputs.templates import Template, TruncationReport
+from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.rank.texts import Texts
+
+
+class Reranker(Protocol):
+    """Anything that reorders candidates by their texts: a ranker of any kind, or a cluster of workers."""
+
+    def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
+        """Re-rank the first ``depth`` candidates of each query."""
+        ...
+
+
+class AnyRanker(Reranker, Protocol):
+    """What a ranker of every kind has."""
+
+    windows: Windows | None
+    """How long documents are split into windows; ``None`` if they are truncated."""
+
+    @property
+    def template(self) -> Template | None:
+        """How query and document form a sequence; ``None`` if the ranker has no template."""
+        ...
+
+    @property
+    def takes_types(self) -> bool:
+        """Whether the ranker reads the queries' types."""
+        ...
+
+    @property
+    def truncation(self) -> TruncationReport:
+        """Counts of what was truncated so far."""
+        ...
+
+    def predict(self, pairs: Sequence[tuple[str, str]]) -> Scores:
+        """Score (query, document) pairs."""
+        ...
+
+    def rank(self, query: str, documents: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
+        """The documents, best first, each with its ``corpus_id`` and ``score``."""
+        ...
+
+    def store_tokens(self, texts: Texts) -> None:
+        """Tokenise all documents of an index or store and save the tokens there, if the ranker can reuse them."""
+        ...
+
+
+@dataclass(frozen=True)
+class RankerKind:
+    """One kind of ranker.
+
+    ``home`` is the class, imported only when a model is opened because it may need torch. Folders of this kind contain
+    the file ``marker``. ``takes`` lists the options it supports; ``None`` means all.
+    """
+
+    name: str
+    home: str
+    marker: str | None = None
+    takes: frozenset[str] | None = None
+
+    def check(self, model: str | Path, **options: object) -> None:
+        """Raise for the first option that is set but not supported. Needs only the model's name, not the model."""
+        for option, value in options.items():
+            if value not in (None, {}) and self.takes is not None and option not in self.takes:
+                raise RankwellError(f"{model}: {self.name} rankers have no option {option.replace('_', '-')}")
+
+
+CROSS_ENCODER = RankerKind("cross-encoder", "rankwell.rank.ranker:Ranker")
+RANKERS = (
+    RankerKind("SDNet", "rankwell.rank.sdnet:SdnetRanker", marker="sdnet.json", takes=frozenset({"device"})),
+    CROSS_ENCODER,  # last: it has no marker, since any BERT checkpoint will do
+)
+
+
+def kind_of(model: str | Path) -> RankerKind:
+    """The kind of ranker a folder, or the model of that name, holds."""
+    folder = find_model(model)
+    return next(kind for kind in RANKERS if kind.marker is None or (folder / kind.marker).is_file())
+
+
+def open_ranker(
+    model: str | Path = DEFAULT,
+    *,
+    backend: str = "torch",
+    device: str | None = None,
+    precision: Literal["auto", "fp32", "bf16"] | None = None,
+    **options: Any,
+) -> AnyRanker:
+    """Open a ranker of whatever kind the folder holds.
+
+    ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises if
+    the kind does not support an option that is given.
+    """
+    folder = find_model(model)
+    kind = kind_of(folder)
+    computing = {"backend": backend if backend != "torch" else None, "device": device, "precision": precision}
+    options |= {option: value for option, value in computing.items() if value is not None}
+    kind.check(folder, **options)
+    if kind.takes is not None:
+        options = {option: value for option, value in options.items() if option in kind.takes}
+    module, _, name = kind.home.partition(":")
+    ranker: AnyRanker = getattr(import_module(module), name).from_pretrained(folder, **options)
+    return ranker
+
+
+def check_cross_encoder(folder: Path) -> None:
+    """Raise if a folder holds a ranker of another kind."""
+    if (kind := kind_of(folder)) is not CROSS_ENCODER:
+        raise RankwellError(
+            f"{folder} is an {kind.name} ranker, not a cross-encoder; open it with rankwell.open_ranker"
+        )
+
+
+def best_first(scores: Scores, documents: Sequence[str] | None, top_k: int | None) -> list[dict[str, Any]]:
+    """The results of ``rank``: ``corpus_id`` and ``score``, and with ``documents`` also ``text``."""
+    order = np.argsort(-scores, kind="stable")[:top_k].tolist()
+    return [
+        {"corpus_id": i, "score": float(scores[i])} | ({} if documents is None else {"text": documents[i]})
+        for i in order
+    ]
