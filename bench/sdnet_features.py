@@ -20,8 +20,8 @@ import torch
 
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.store import DocumentStore
-from rankwell.enrich.features import PassageFeatures
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet
+from rankwell.models.sdnet.stored_features import open_features
 from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
 from rankwell.rank.sdnet import SdnetRanker
 
@@ -65,7 +65,7 @@ def main() -> None:
             return result
 
         passages = timed(
-            "computing features and keeping them", lambda: PassageFeatures.open(store, encoder, max_words=given.words)
+            "computing features and keeping them", lambda: open_features(store, encoder, max_words=given.words)
         )
         size, words = passages.features.bytes_per_text, passages.lengths(np.arange(count)).mean()
         print(

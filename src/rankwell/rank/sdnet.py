@@ -1,6 +1,6 @@
 """Ranking with SDNet: one pass of the query through the frozen encoder, features for the passages, a small network.
 
-Passages' features come from disk, where they are kept (:mod:`rankwell.enrich.features`), or are computed as they are
+Passages' features come from disk, where they are kept (:mod:`rankwell.models.sdnet.stored_features`), or are computed as they are
 needed.
 """
 
@@ -17,13 +17,13 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.progress import track
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.corpus.vectors import open_vectors
 from rankwell.inputs.templates import Field, TruncationReport
 from rankwell.inputs.windows import Windows
-from rankwell.inputs.words import Vocabulary, WordRows
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
-from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, KeptFeatures, PairMaker, WordTable
+from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, InMemoryFeatures, PairMaker, WordTable
+from rankwell.models.sdnet.word_vectors import open_vectors
+from rankwell.models.sdnet.words import WordRows, WordVocabulary
 from rankwell.rank.rankers import best_first
 from rankwell.rank.texts import Texts, distinct
 
@@ -136,7 +136,7 @@ class SdnetRanker:
     def store_tokens(self, texts: Texts) -> None:
         """Do nothing: stored tokens are of no use to an SDNet."""
 
-    def read_queries(self, texts: Sequence[str]) -> KeptFeatures:
+    def read_queries(self, texts: Sequence[str]) -> InMemoryFeatures:
         """Queries with their features."""
         return self._read(texts, self.model.config.max_query_words)[0]
 
@@ -155,12 +155,12 @@ class SdnetRanker:
             begin += len(some)
         return scores
 
-    def _read(self, texts: Sequence[str], most: int) -> tuple[KeptFeatures, Rows]:
+    def _read(self, texts: Sequence[str], most: int) -> tuple[InMemoryFeatures, Rows]:
         """Texts with their features, each cut to so many words, and how many pieces of each that left out."""
         vocabulary = self.encoder.vocabulary
         whole = vocabulary.read(texts)
         words = vocabulary.fit(whole, most, self.encoder.max_pieces)
-        kept = KeptFeatures(vocabulary, words, self.encoder.compute(words))
+        kept = InMemoryFeatures(vocabulary, words, self.encoder.compute(words))
         return kept, _pieces(vocabulary, whole) - _pieces(vocabulary, words)
 
     def _by_text(self, texts: Texts | None) -> Callable[[list[str]], Found]:
@@ -192,7 +192,7 @@ class SdnetRanker:
                 words.append(found.numbers)
                 ends.append(found.ends + end)
                 end += len(own)
-        kept = KeptFeatures(passages.vocabulary, WordRows(np.concatenate(words), np.concatenate(ends)), mixed)
+        kept = InMemoryFeatures(passages.vocabulary, WordRows(np.concatenate(words), np.concatenate(ends)), mixed)
 
         def find(docids: list[str]) -> Found:
             return kept, np.searchsorted(numbers, passages.numbers(docids)), np.zeros(len(docids), np.int64)
@@ -200,7 +200,7 @@ class SdnetRanker:
         return find
 
 
-def _pieces(vocabulary: Vocabulary, words: WordRows) -> Rows:
+def _pieces(vocabulary: WordVocabulary, words: WordRows) -> Rows:
     """The number of pieces of each text."""
     ends = np.concatenate([[0], np.cumsum(vocabulary.pieces.lengths()[words.numbers])])
     return np.diff(ends[words.ends], prepend=0)

@@ -14,9 +14,9 @@ import torch
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.inputs.words import Vocabulary, WordRows
 from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
-from rankwell.models.sdnet.word_features import KeptFeatures, PairBatch, PairMaker
+from rankwell.models.sdnet.word_features import InMemoryFeatures, PairBatch, PairMaker
+from rankwell.models.sdnet.words import WordRows, WordVocabulary
 
 CPU = torch.device("cpu")
 SIZE, LAYERS = 8, 2
@@ -30,7 +30,7 @@ class Table:
 
     size = SIZE
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, vocabulary: WordVocabulary):
         self._vectors = torch.randn(len(vocabulary) + 400, SIZE, generator=torch.Generator().manual_seed(1))
 
     def at(self, numbers: np.ndarray) -> torch.Tensor:
@@ -38,17 +38,17 @@ class Table:
 
 
 @pytest.fixture
-def vocabulary(tiny_tokenizer: Path) -> Vocabulary:
-    return Vocabulary(Tokenizer.open(tiny_tokenizer))
+def vocabulary(tiny_tokenizer: Path) -> WordVocabulary:
+    return WordVocabulary(Tokenizer.open(tiny_tokenizer))
 
 
-def source(vocabulary: Vocabulary, words: WordRows) -> KeptFeatures:
+def source(vocabulary: WordVocabulary, words: WordRows) -> InMemoryFeatures:
     """Features drawn for each form, the same wherever it stands."""
     drawn = np.random.default_rng(2).normal(size=(len(vocabulary) + 400, LAYERS, SIZE)).astype(np.float16)
-    return KeptFeatures(vocabulary, words, drawn[words.numbers])
+    return InMemoryFeatures(vocabulary, words, drawn[words.numbers])
 
 
-def make(vocabulary: Vocabulary, queries: list[str], passages: list[str]) -> PairMaker:
+def make(vocabulary: WordVocabulary, queries: list[str], passages: list[str]) -> PairMaker:
     asked, found = vocabulary.read(queries), vocabulary.read(passages)
     return PairMaker(source(vocabulary, asked), source(vocabulary, found), Table(vocabulary), CPU)  # type: ignore[arg-type]
 
@@ -58,7 +58,7 @@ PASSAGES = ["bee", "", "the hive is warm and the bees are warm, too, in a long w
 
 
 @pytest.mark.parametrize("signals", ["softmax", "cosine", "dot"])
-def test_padding_never_changes_a_score(vocabulary: Vocabulary, signals: str) -> None:
+def test_padding_never_changes_a_score(vocabulary: WordVocabulary, signals: str) -> None:
     model = new_sdnet(CONFIG.model_copy(update={"signals": signals}), seed=3).eval()
     maker = make(vocabulary, QUERIES, PASSAGES)
     queries, passages = (grid.reshape(-1) for grid in np.meshgrid(np.arange(3), np.arange(5), indexing="ij"))
@@ -75,7 +75,7 @@ def test_padding_never_changes_a_score(vocabulary: Vocabulary, signals: str) -> 
 
 @pytest.mark.parametrize("signals", ["softmax", "cosine", "dot"])
 def test_one_word_queries_and_empty_and_unknown_passages_have_finite_gradients(
-    vocabulary: Vocabulary, signals: str
+    vocabulary: WordVocabulary, signals: str
 ) -> None:
     model = new_sdnet(CONFIG.model_copy(update={"signals": signals}), seed=3).train()
     scores = model(*make(vocabulary, QUERIES, ["", "\u2603 \u2603\u2603", "bee"])(np.arange(3), np.arange(3)))
@@ -87,7 +87,7 @@ def test_one_word_queries_and_empty_and_unknown_passages_have_finite_gradients(
 
 
 @pytest.mark.parametrize("signals", ["softmax", "cosine"])
-def test_the_gradient_reaches_every_parameter(vocabulary: Vocabulary, signals: str) -> None:
+def test_the_gradient_reaches_every_parameter(vocabulary: WordVocabulary, signals: str) -> None:
     model = new_sdnet(CONFIG.model_copy(update={"signals": signals, "dropout": 0.0}), seed=3).train()
     scores = model(*make(vocabulary, QUERIES[:2], PASSAGES)(np.array([0, 1, 1, 1]), np.array([2, 2, 4, 3])))
     (scores * torch.tensor([1.0, -2.0, 3.0, -4.0])).sum().backward()
@@ -114,7 +114,7 @@ def test_widths_are_those_of_the_paper() -> None:
     assert config.dropout == 0.4
 
 
-def test_layers_may_be_mixed_beforehand(vocabulary: Vocabulary) -> None:
+def test_layers_may_be_mixed_beforehand(vocabulary: WordVocabulary) -> None:
     model = new_sdnet(CONFIG, seed=3).eval()
     with torch.no_grad():
         model.mix.alpha.copy_(torch.tensor([0.3, -0.2]))
@@ -123,7 +123,7 @@ def test_layers_may_be_mixed_beforehand(vocabulary: Vocabulary) -> None:
         assert torch.allclose(model(*batch), model(*batch._replace(passages=mixed)), atol=1e-6)
 
 
-def word_task(vocabulary: Vocabulary, random: np.random.Generator, low: int, high: int, lists: int) -> PairBatch:
+def word_task(vocabulary: WordVocabulary, random: np.random.Generator, low: int, high: int, lists: int) -> PairBatch:
     """Queries of two words, each with a passage of six that has one of them and a passage that has none by intent."""
     queries = random.integers(low, high, (lists, 2), np.int32)
     passages = random.integers(low, high, (2 * lists, 6), np.int32)
@@ -134,7 +134,7 @@ def word_task(vocabulary: Vocabulary, random: np.random.Generator, low: int, hig
     return maker(np.repeat(np.arange(lists), 2), np.arange(2 * lists))
 
 
-def test_it_learns_to_match_words_it_has_never_seen(vocabulary: Vocabulary) -> None:
+def test_it_learns_to_match_words_it_has_never_seen(vocabulary: WordVocabulary) -> None:
     vocabulary.add([f"{letter}{other}x" for letter in "abcdefghijklmnop" for other in "abcdefghijklmnop"])
     random = np.random.default_rng(0)
     model = new_sdnet(CONFIG.model_copy(update={"dropout": 0.0}), seed=1).train()
@@ -150,7 +150,7 @@ def test_it_learns_to_match_words_it_has_never_seen(vocabulary: Vocabulary) -> N
     assert float((better > worse).float().mean()) > 0.8
 
 
-def test_a_checkpoint_scores_as_what_was_saved(vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_a_checkpoint_scores_as_what_was_saved(vocabulary: WordVocabulary, tmp_path: Path) -> None:
     model = new_sdnet(CONFIG, seed=3).eval()
     save_sdnet(tmp_path / "model", model)
     assert {path.name for path in (tmp_path / "model").iterdir()} == {"sdnet.safetensors", "sdnet.json"}

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.inputs.words import FEATURES
 from rankwell.models.checkpoints.folders import seeded
 from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.models.sdnet.layers import (
@@ -38,6 +37,7 @@ from rankwell.models.sdnet.layers import (
     match_signals,
     top_signals,
 )
+from rankwell.models.sdnet.words import FEATURES
 
 WEIGHTS, DESCRIPTION = "sdnet.safetensors", "sdnet.json"
 

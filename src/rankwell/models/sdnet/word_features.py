@@ -20,15 +20,15 @@ from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest, file_digest
 from rankwell.core.types import Rows
-from rankwell.corpus.vectors import WordVectors
 from rankwell.inputs.batching import take_sequences, token_batches
-from rankwell.inputs.words import Vocabulary, WordRows, lay_out_words, match_features
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
 from rankwell.models.encoder import Encoder
 from rankwell.models.placing import Batch, Placer
 from rankwell.models.sdnet.network import WordBatch
+from rankwell.models.sdnet.word_vectors import WordVectors
+from rankwell.models.sdnet.words import WordRows, WordVocabulary, lay_out_words, match_features
 
 CPU_BUDGET = 4096
 GPU_BUDGET = 1 << 16
@@ -45,7 +45,7 @@ class FeatureSource(Protocol):
     """Texts as words with features, by number. All sources of a batch share one vocabulary."""
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> WordVocabulary:
         """What the words are numbered by."""
         ...
 
@@ -59,10 +59,10 @@ class FeatureSource(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class KeptFeatures:
+class InMemoryFeatures:
     """Features in memory."""
 
-    vocabulary: Vocabulary
+    vocabulary: WordVocabulary
     words: WordRows
     features: NDArray[np.floating]
 
@@ -86,7 +86,7 @@ class FeatureEncoder:
     def __init__(
         self,
         encoder: Encoder,
-        vocabulary: Vocabulary,
+        vocabulary: WordVocabulary,
         *,
         layers: int | None = None,
         device: str | None = None,
@@ -115,7 +115,7 @@ class FeatureEncoder:
         if not isinstance(encoder, Encoder):
             raise RankwellError(f"{folder}: a model of the type {encoder.config.model_type}; features need a BERT")
         name = encoder_digest(folder)
-        return cls(encoder, Vocabulary(tokenizer), layers=layers, device=device, budget=budget, name=name)
+        return cls(encoder, WordVocabulary(tokenizer), layers=layers, device=device, budget=budget, name=name)
 
     @property
     def width(self) -> int:
@@ -141,10 +141,10 @@ class FeatureEncoder:
                 found[index] = pool_words(states, counts[index], lengths[rows]).to(torch.float16).cpu().numpy()
         return found
 
-    def read(self, texts: Sequence[str], max_words: int) -> KeptFeatures:
+    def read(self, texts: Sequence[str], max_words: int) -> InMemoryFeatures:
         """Texts with their features in memory, each cut to so many words."""
         words = self.vocabulary.fit(self.vocabulary.read(texts), max_words, self.max_pieces)
-        return KeptFeatures(self.vocabulary, words, self.compute(words))
+        return InMemoryFeatures(self.vocabulary, words, self.compute(words))
 
     def _states(self, batch: Batch) -> Tensor:
         """The last K layers' states of all tokens: (tokens, K, H)."""
@@ -173,7 +173,7 @@ def pool_words(states: Tensor, pieces: Rows, words: Rows) -> Tensor:
 class WordTable:
     """The word vectors of a vocabulary, on a device: of a file, or the encoder's own input embeddings."""
 
-    def __init__(self, vocabulary: Vocabulary, source: WordVectors | Encoder, device: torch.device):
+    def __init__(self, vocabulary: WordVocabulary, source: WordVectors | Encoder, device: torch.device):
         self._vocabulary = vocabulary
         self._source = source
         self._own: Tensor | None = None

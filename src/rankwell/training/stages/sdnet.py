@@ -25,16 +25,15 @@ from rankwell.core.manifest import digest
 from rankwell.core.types import Rows
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Run
-from rankwell.corpus.vectors import open_vectors
-from rankwell.enrich.features import PassageFeatures, StoredFeatures, store_features
-from rankwell.enrich.named_features import NamedFeatures, open_features
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS, mean_interval, mean_intervals
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
+from rankwell.models.sdnet.stored_features import PassageFeatures, StoredFeatures, open_features, store_features
 from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
+from rankwell.models.sdnet.word_vectors import open_vectors
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
 from rankwell.rank.sdnet import SdnetRanker
@@ -53,7 +52,6 @@ from rankwell.training.tasks.sdnet import SdnetTask, SdnetValidation
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
 NORMALISATIONS = ("none", "min-max", "z-score")
 PAPER = interpolation(0.8, "none")
-Features = PassageFeatures | NamedFeatures
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +147,7 @@ def sdnet(work: Work, options: SdnetOptions, folder: Path) -> Produced:
         "passages with features": len(passages.features),
         "bytes of features a passage": round(passages.features.bytes_per_text),
         "feature seconds": round(feature_seconds, 1),
-        "passages cut": passages.features.cut,
+        "passages cut": passages.features.truncated,
     }
     run = _rerank_dev(work, folder / "model", passages, parts)
     write_run(run, folder / _dev_run(work))
@@ -182,7 +180,7 @@ def _measure(work: Work, options: SdnetOptions) -> Measure:
     return measure_of(work.recipe, "RR@10" if options.best == "last" else options.best)
 
 
-def _validation(work: Work, options: SdnetOptions, parts: _Parts, passages: Features) -> SdnetValidation | None:
+def _validation(work: Work, options: SdnetOptions, parts: _Parts, passages: PassageFeatures) -> SdnetValidation | None:
     if options.best == "last":
         return None
     dev = work.data.dev
@@ -247,7 +245,7 @@ def _dev_run(work: Work) -> str:
     return f"sdnet-{digest([work.data.dev.digest, work.recipe.evaluate.depth])}.run.gz"
 
 
-def _rerank_dev(work: Work, model: Path, passages: Features, parts: _Parts) -> Run:
+def _rerank_dev(work: Work, model: Path, passages: PassageFeatures, parts: _Parts) -> Run:
     ranker = SdnetRanker(load_sdnet(model), parts.encoder, parts.table)
     dev = work.data.dev
     return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankwell.core.errors import InputError
-from rankwell.corpus.vectors import open_vectors
+from rankwell.models.sdnet.word_vectors import open_vectors
 
 GLOVE = "the 0.5 -1\nbee 2 3e-1\nat name@x.org 1 2\nbee 9 9\n"
 

@@ -11,23 +11,23 @@ import pytest
 pytest.importorskip("tokenizers")
 
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.inputs.words import Vocabulary, WordRows, lay_out_words, match_features
+from rankwell.models.sdnet.words import WordRows, WordVocabulary, lay_out_words, match_features
 
 TEXTS = ["The bogue, insouciantly; isn't numeric!", "", "Bee bees honey-bee  BEE?", "in 12 days: 3.5 hours"]
 
 
 @pytest.fixture
-def vocabulary(tiny_tokenizer: Path) -> Vocabulary:
-    return Vocabulary(Tokenizer.open(tiny_tokenizer))
+def vocabulary(tiny_tokenizer: Path) -> WordVocabulary:
+    return WordVocabulary(Tokenizer.open(tiny_tokenizer))
 
 
-def forms(vocabulary: Vocabulary, words: WordRows) -> list[list[str]]:
+def forms(vocabulary: WordVocabulary, words: WordRows) -> list[list[str]]:
     strings = vocabulary.forms.strings(words.numbers)
     ends = [0, *words.ends.tolist()]
     return [strings[a:b] for a, b in pairwise(ends)]
 
 
-def test_words_are_runs_of_letters_and_digits_or_one_other_character(vocabulary: Vocabulary) -> None:
+def test_words_are_runs_of_letters_and_digits_or_one_other_character(vocabulary: WordVocabulary) -> None:
     texts = ["Don't stop: a_b $3.50!", " \n", "cafe\u0301 中文x"]
     assert forms(vocabulary, vocabulary.read(texts)) == [
         ["Don", "'", "t", "stop", ":", "a", "_", "b", "$", "3", ".", "50", "!"],
@@ -36,7 +36,7 @@ def test_words_are_runs_of_letters_and_digits_or_one_other_character(vocabulary:
     ]
 
 
-def test_the_pieces_of_a_text_are_those_of_its_words(vocabulary: Vocabulary) -> None:
+def test_the_pieces_of_a_text_are_those_of_its_words(vocabulary: WordVocabulary) -> None:
     words = vocabulary.read(TEXTS)
     sequences, counts = lay_out_words(vocabulary, words)
     whole = vocabulary.tokenizer.encode(TEXTS)
@@ -54,23 +54,23 @@ def test_the_pieces_of_a_text_are_those_of_its_words(vocabulary: Vocabulary) -> 
     assert sequences.last[5:9].tolist() == [False, False, False, True]
 
 
-def test_what_has_no_pieces_is_no_word(vocabulary: Vocabulary) -> None:
+def test_what_has_no_pieces_is_no_word(vocabulary: WordVocabulary) -> None:
     assert forms(vocabulary, vocabulary.read(["bee \x00\x07 hive", "\x00"])) == [["bee", "hive"], []]
 
 
-def test_texts_are_cut_to_whole_words_that_fit(vocabulary: Vocabulary) -> None:
+def test_texts_are_cut_to_whole_words_that_fit(vocabulary: WordVocabulary) -> None:
     words = vocabulary.read(["bee insouciantly honey hive", "bee", ""])
     assert forms(vocabulary, vocabulary.fit(words, 3, 100)) == [["bee", "insouciantly", "honey"], ["bee"], []]
     assert forms(vocabulary, vocabulary.fit(words, 100, 5)) == [["bee", "insouciantly"], ["bee"], []]
     assert forms(vocabulary, vocabulary.fit(words, 100, 4)) == [["bee"], ["bee"], []]
 
 
-def test_rows_are_taken_in_any_order(vocabulary: Vocabulary) -> None:
+def test_rows_are_taken_in_any_order(vocabulary: WordVocabulary) -> None:
     words = vocabulary.read(["bee hive", "", "honey"]).take(np.array([2, 0, 2, 1]))
     assert forms(vocabulary, words) == [["honey"], ["bee", "hive"], ["honey"], []]
 
 
-def test_match_features_by_hand(vocabulary: Vocabulary) -> None:
+def test_match_features_by_hand(vocabulary: WordVocabulary) -> None:
     queries = vocabulary.read(["running Bee", "the hive", ""])
     documents = vocabulary.read(["Bee bee runs bees", "", "hive"])
     assert match_features(vocabulary, queries, documents).tolist() == [
@@ -82,7 +82,7 @@ def test_match_features_by_hand(vocabulary: Vocabulary) -> None:
     ]
 
 
-def test_words_keep_their_numbers_as_the_vocabulary_grows(vocabulary: Vocabulary) -> None:
+def test_words_keep_their_numbers_as_the_vocabulary_grows(vocabulary: WordVocabulary) -> None:
     first = vocabulary.read(["bee hive"]).numbers
     assert vocabulary.read(["honey HIVE hive"]).numbers.tolist() == [2, 3, first[1]]
     assert vocabulary.lower[3] == vocabulary.lower[first[1]]

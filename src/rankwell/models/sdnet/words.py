@@ -32,7 +32,7 @@ MAX_PIECES = 64
 
 @dataclass(frozen=True, eq=False)
 class WordRows:
-    """Texts as rows of words end to end: ``numbers`` (T,) in a :class:`Vocabulary`, ``ends`` (N,) of the texts."""
+    """Texts as rows of words end to end: ``numbers`` (T,) in a :class:`WordVocabulary`, ``ends`` (N,) of the texts."""
 
     numbers: NDArray[np.int32]
     ends: Rows
@@ -57,7 +57,7 @@ class WordRows:
         return WordRows(self.numbers[kept], np.cumsum(np.minimum(lengths, room)))
 
 
-class Vocabulary:
+class WordVocabulary:
     """Distinct words by number, and of each its lower-cased form, its stem and its pieces; grows by what is read.
 
     ==============  ==================  ===============================================================
@@ -124,7 +124,7 @@ class Vocabulary:
         )
 
 
-def lay_out_words(vocabulary: Vocabulary, words: WordRows) -> tuple[Sequences, Rows]:
+def lay_out_words(vocabulary: WordVocabulary, words: WordRows) -> tuple[Sequences, Rows]:
     """``[CLS] text [SEP]`` for each text, of segment 0, and the number of pieces of each of its words (T,)."""
     pieces = vocabulary.pieces.take(words.numbers)
     counts, special = pieces.lengths(), vocabulary.tokenizer.special
@@ -152,7 +152,7 @@ FEATURES = 4
 """Exact match, match of the lower-cased form, match of the stem, term frequency."""
 
 
-def match_features(vocabulary: Vocabulary, queries: WordRows, documents: WordRows) -> NDArray[np.float32]:
+def match_features(vocabulary: WordVocabulary, queries: WordRows, documents: WordRows) -> NDArray[np.float32]:
     """What a document's words have to do with the query's, row ``i`` with row ``i``: (T, 4) for the documents' words.
 
     Whether the query has the very word, the word in any case, a word of its stem; and which share of the document's

@@ -1,0 +1,225 @@
+"""Word features on disk: each passage goes through the frozen encoder once.
+
+A folder of features contains ``words`` (the words of each text and the distinct word forms) and memory-mapped shards of
+fp16 numbers. A text takes words × layers × width × 2 bytes: about 530 KB for 100 words in all seven layers of MiniLM, a
+seventh of that for the last layer alone. Any number of processes can compute the shards (:mod:`rankwell.core.shards`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.arrays import Ragged, RaggedWriter
+from rankwell.core.errors import RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.manifest import digest
+from rankwell.core.progress import track
+from rankwell.core.shards import Shards, map_shards
+from rankwell.core.types import Rows
+from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.store import DocumentStore
+from rankwell.models.sdnet.word_features import FeatureEncoder
+from rankwell.models.sdnet.words import WordRows, WordVocabulary
+
+SHARD_SIZE = 256
+ALL_ABOVE = 0.75
+"""Above this share of a collection, features of all documents are computed, so that other recipes can reuse them."""
+TEXTS_AT_A_TIME = 4096
+WORDS = "words"
+
+TextsAt = Callable[[Rows], Sequence[str]]
+"""The texts with these numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredWords:
+    """The words of texts, the distinct forms, and how many texts were truncated."""
+
+    rows: Ragged
+    forms: Lexicon
+    truncated: int
+
+
+class StoredFeatures:
+    """Texts' features on disk, as a :class:`~rankwell.models.sdnet.word_features.FeatureSource`.
+
+    ``vocabulary`` is shared with other sources: word numbers on disk are translated to its numbers.
+    """
+
+    def __init__(self, shards: Shards, words: StoredWords, vocabulary: WordVocabulary, shape: tuple[int, int]):
+        shards.check()
+        self.vocabulary = vocabulary
+        self.truncated = words.truncated
+        """How many texts are longer than ``max_words`` words."""
+        self._shards, self._words, self._shape = shards, words.rows, shape
+        self._renumber = vocabulary.add(words.forms.strings(range(len(words.forms))))
+        self._arrays: dict[int, NDArray[np.float16]] = {}
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+    @property
+    def bytes_per_text(self) -> float:
+        """The mean size of a text's features on disk."""
+        return sum(path.stat().st_size for path in self._shards.paths()) / max(1, len(self))
+
+    def lengths(self, numbers: Rows) -> Rows:
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
+        return self._words.ends[numbers] - self._begins(numbers)
+
+    def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
+        begins, ends = self._begins(numbers), self._words.ends[numbers]
+        out_ends = np.cumsum(ends - begins)
+        words = np.empty(int(out_ends[-1]) if len(out_ends) else 0, np.int32)
+        features = np.empty((len(words), *self._shape), np.float16)
+        rows = zip(numbers.tolist(), begins.tolist(), ends.tolist(), out_ends.tolist(), strict=True)
+        for number, begin, end, out_end in rows:
+            out = slice(out_end - (end - begin), out_end)
+            words[out] = self._words.values[begin:end]
+            shard, first = self._shard(number // self._shards.size)
+            features[out] = shard[begin - first : end - first]
+        return WordRows(self._renumber[words], out_ends), features
+
+    def _begins(self, numbers: Rows) -> Rows:
+        return np.where(numbers > 0, self._words.ends[numbers - 1], 0) if len(numbers) else numbers
+
+    def _shard(self, number: int) -> tuple[NDArray[np.float16], int]:
+        """A shard's features (words, K, H), and the number of its first word."""
+        items = self._shards.items(number)
+        first = int(self._words.ends[items.start - 1]) if items.start else 0
+        if number not in self._arrays:
+            shape = (int(self._words.ends[items.stop - 1]) - first, *self._shape)
+            path = self._shards.path(number)
+            if path.stat().st_size != 2 * int(np.prod(shape)):
+                raise RankwellError(f"{path} is truncated or too long; delete it to compute it again")
+            mapped = np.memmap(path, np.float16, "r", shape=shape) if shape[0] else np.empty(shape, np.float16)
+            self._arrays[number] = np.asarray(mapped)
+        return self._arrays[number], first
+
+
+def store_features(
+    encoder: FeatureEncoder,
+    texts_at: TextsAt,
+    count: int,
+    folder: Path,
+    *,
+    name: str,
+    max_words: int = 256,
+    shard_size: int = SHARD_SIZE,
+) -> StoredFeatures:
+    """The features of ``count`` texts in ``folder``; missing ones are computed. ``name`` identifies the texts."""
+    vocabulary = WordVocabulary(encoder.vocabulary.tokenizer)
+    stored = _store_words(encoder, vocabulary, texts_at, count, folder, max_words)
+    config: dict[str, Any] = {"encoder": encoder.digest, "layers": encoder.layers, "texts": name}
+    config |= {"max_words": max_words, "tokens": vocabulary.tokenizer.digest}
+    shards = Shards(folder, count, shard_size, config, suffix=".f16")
+    renumber = encoder.vocabulary.add(stored.forms.strings(range(len(stored.forms))))
+
+    def work(items: range, file: IO[bytes]) -> None:
+        words = stored.rows
+        first = int(words.ends[items.start - 1]) if items.start else 0
+        ends = words.ends[items.start : items.stop]
+        some = WordRows(renumber[words.values[first : int(ends[-1])]], ends - first)
+        file.write(encoder.compute(some).data)
+
+    map_shards(shards, work, description="computing features")
+    return StoredFeatures(shards, stored, encoder.vocabulary, (encoder.layers, encoder.width))
+
+
+@dataclass(frozen=True, eq=False)
+class PassageFeatures:
+    """The features of a store's documents, numbered as in the store: of all, or of those in ``rows`` (ascending)."""
+
+    store: DocumentStore
+    features: StoredFeatures
+    rows: Rows | None = None
+
+    @property
+    def vocabulary(self) -> WordVocabulary:
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
+        return self.features.vocabulary
+
+    def numbers(self, docids: Sequence[str]) -> Rows:
+        """The documents' numbers. Raises for the first unknown id."""
+        return self.store.numbers(docids).astype(np.int64)
+
+    def lengths(self, numbers: Rows) -> Rows:
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
+        return self.features.lengths(self._stored(numbers))
+
+    def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
+        """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
+        return self.features.at(self._stored(numbers))
+
+    def _stored(self, numbers: Rows) -> Rows:
+        """The documents' numbers among the stored features."""
+        if self.rows is None:
+            return numbers
+        stored = np.searchsorted(self.rows, numbers)
+        if len(numbers) and (self.rows.take(stored, mode="clip") != numbers).any():
+            raise RankwellError(f"{self.store.folder}: no features were computed for a passage outside the candidates")
+        return stored
+
+
+def open_features(
+    store: DocumentStore,
+    encoder: FeatureEncoder,
+    rows: Rows | None = None,
+    *,
+    max_words: int = 256,
+    shard_size: int = SHARD_SIZE,
+) -> PassageFeatures:
+    """The features of a store's documents, or of those numbered ``rows``; missing ones are computed and stored."""
+    config: list[Any] = [encoder.digest, encoder.layers, max_words, shard_size]
+    rows = None if rows is None else np.unique(rows).astype(np.int64)
+    if rows is None or len(rows) > ALL_ABOVE * len(store):
+        rows, some, name = None, np.arange(len(store)), "documents"
+    else:
+        some, name = rows, blake2b(rows.tobytes(), digest_size=16).hexdigest()
+        config.append(name)
+    features = store_features(
+        encoder,
+        lambda numbers: store.texts_at(some[numbers]),
+        len(some),
+        store.folder / f"features-{digest(config)}",
+        name=name,
+        max_words=max_words,
+        shard_size=shard_size,
+    )
+    return PassageFeatures(store, features, rows)
+
+
+def _store_words(
+    encoder: FeatureEncoder, vocabulary: WordVocabulary, texts_at: TextsAt, count: int, folder: Path, max_words: int
+) -> StoredWords:
+    """The words of all texts. Each folder numbers words by itself, so every process writes the same files."""
+    target = folder / WORDS
+    if not target.is_dir():
+        try:
+            with atomic_folder(target) as temporary:
+                truncated = 0
+                with RaggedWriter(temporary, "rows", np.int32) as writer:
+                    for begin in track(range(0, count, TEXTS_AT_A_TIME), "reading words", unit="batches"):
+                        whole = vocabulary.read(texts_at(np.arange(begin, min(begin + TEXTS_AT_A_TIME, count))))
+                        words = vocabulary.fit(whole, max_words, encoder.max_pieces)
+                        truncated += int((words.lengths() < whole.lengths()).sum())
+                        writer.append(words.numbers, words.ends)
+                vocabulary.forms.save(temporary, "forms")
+                write_json(temporary / "words.json", {"texts": count, "cut": truncated})
+        except RankwellError:
+            if not target.is_dir():  # otherwise another process has just written the same files
+                raise
+    truncated = int(read_object(target / "words.json")["cut"])
+    rows = Ragged.open(target, "rows", np.int32)
+    if len(rows) != count:
+        raise RankwellError(f"{target} has the words of {len(rows):,} texts, not of {count:,}; delete {folder}")
+    return StoredWords(rows, Lexicon.open(target, "forms"), truncated)
