@@ -124,7 +124,7 @@ def test_the_encoder_must_be_the_one_it_was_trained_on(folder: Path, tiny_checkp
     (moved / "model.safetensors").write_bytes(data)
     with pytest.raises(InputError, match="moved is not the encoder it was trained on"):
         SdnetRanker.from_pretrained(folder, encoder=moved, device="cpu")
-    with pytest.raises(InputError, match="its frozen encoder is not to be had; say where it is"):
+    with pytest.raises(InputError, match="cannot open its frozen encoder; give its folder as encoder"):
         SdnetRanker.from_pretrained(folder, encoder=tmp_path / "nowhere", device="cpu")
 
 

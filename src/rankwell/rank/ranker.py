@@ -386,15 +386,15 @@ def _whole_pairs(pair_of: Rows) -> Iterator[slice]:
         begin = end
 
 
-def groups_of_queries(run: Run, depth: int) -> list[list[str]]:
-    """Queries together as long as they have at most some ten thousand candidates, so that memory is bounded."""
+def groups_of_queries(run: Run, depth: int, most: int | None = None) -> list[list[str]]:
+    """Consecutive queries with at most ``most`` candidates together, to bound memory."""
     groups: list[list[str]] = []
     room = 0
     for qid, ranking in run.items():
         size = min(depth, len(ranking))
         if not groups or size > room:
             groups.append([])
-            room = 4 * PAIRS_AT_A_TIME
+            room = most or 4 * PAIRS_AT_A_TIME
         groups[-1].append(qid)
         room -= size
     return groups

@@ -14,7 +14,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.models.sdnet.network import Sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
-from rankwell.rank.sdnet import Passages, SdnetRanker
+from rankwell.rank.sdnet import PassageSource, SdnetRanker
 from rankwell.training.data.lists import Lists
 from rankwell.training.tasks.ranking import ListTask, Loss
 from rankwell.training.tasks.task import Step
@@ -57,8 +57,8 @@ class SdnetValidation:
     run: Run
     queries: Sequence[Query]
     qrels: Qrels
-    asked: FeatureSource
-    passages: Passages
+    query_features: FeatureSource
+    passages: PassageSource
     encoder: FeatureEncoder
     table: WordTable
     measure: Measure
@@ -68,5 +68,7 @@ class SdnetValidation:
         """The measure's figure, by its notation."""
         assert isinstance(model, Sdnet)
         ranker = SdnetRanker(model, self.encoder, self.table)
-        found = ranker.rerank(self.run, self.queries, passages=self.passages, asked=self.asked, depth=self.depth)
+        found = ranker.rerank(
+            self.run, self.queries, passages=self.passages, query_features=self.query_features, depth=self.depth
+        )
         return dict(evaluate(self.qrels, found, [self.measure]).mean)
