@@ -37,11 +37,11 @@ from rankwell.training.data.candidates import Candidates, Selection
 from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.experiments.tables import Outcome, compare_variants, file_name
-from rankwell.training.recipe import Recipe, read_recipe
-from rankwell.training.results import FIRST_STAGE, evaluate_split, kept_run, measures_of
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import read_recipe
+from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import run_recipe
 from rankwell.training.stage_store import stage_seconds
-from rankwell.training.stages.kinds import STAGES
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "listwise.yaml"
 OURS, BLENDED = "rankwell", "rankwell, blended"
@@ -63,7 +63,7 @@ def recipe_of(options: argparse.Namespace, seed: int) -> Recipe:
     settings = [*SETTINGS, f"data={options.data}", f"seed={seed}", *options.set]
     if options.smoke:
         settings += [*SMOKE, f"model.start={_tiny(options.out / 'tiny')}", "evaluate.depth=10"]
-    return read_recipe(RECIPE, {name: kind.options for name, kind in STAGES.items()}, settings)
+    return read_recipe(RECIPE, settings)
 
 
 def _tiny(folder: Path) -> Path:
@@ -76,11 +76,12 @@ def _tiny(folder: Path) -> Path:
 
 def train_ours(recipe: Recipe, out: Path) -> dict[str, tuple[Run, float]]:
     """Our runs of the dev queries and the seconds of training, before and after blending."""
-    trained = run_recipe(recipe, STAGES, out / "ours" / f"seed-{recipe.seed}", pool=out, resume=True, say=print)
+    trained = run_recipe(recipe, out / "ours" / f"seed-{recipe.seed}", pool=out, resume=True, say=print)
     assert trained.last is not None
-    folders = {done.stage.kind: done.produced.model.parent for done in trained.work.done if done.produced.model}
+    assert trained.last.run is not None
+    folders = {done.stage.kind: done.result.model.parent for done in trained.work.done if done.result.model}
     seconds = sum(stage_seconds(folder) for kind, folder in folders.items() if kind != "blend")
-    found = {OURS: (read_run(kept_run(trained.work, folders["listwise"])), seconds)}
+    found = {OURS: (read_run(trained.work.dev_run_path(folders["listwise"])), seconds)}
     if "blend" in folders:
         found[BLENDED] = trained.last.run, seconds
     return found

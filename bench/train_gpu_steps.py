@@ -24,10 +24,11 @@ from rankwell.models.layouts import Blocks
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
 from rankwell.training.data.lists import Lists, TrainingSet
-from rankwell.training.losses import make_loss
-from rankwell.training.optimiser import OptimiserOptions, make_optimiser
-from rankwell.training.tasks.ranking import RankingTask
-from rankwell.training.tasks.task import Step
+from rankwell.training.loop.list_task import RankingTask
+from rankwell.training.loop.losses import make_loss
+from rankwell.training.loop.optimiser import make_optimiser
+from rankwell.training.loop.options import TrainingOptions
+from rankwell.training.loop.task import Step
 from rerank_gpu_models import CLS, LONGEST, SEP, flops, make_pairs, random_model, texts
 from rerank_gpu_steps import Bench
 
@@ -141,7 +142,7 @@ class Training:
             assert self.place.blocks is not None
             self.graphed = GraphedEncoder(model, rule, self.place.blocks)
             self.place = BlockPlacer(self.place.device, rule, self.place.blocks)
-        self.optimiser = make_optimiser(model, OptimiserOptions(), torch.device(bench.device))
+        self.optimiser = make_optimiser(model, TrainingOptions(learning_rate=2e-5), torch.device(bench.device))
         self.parameters = list(model.parameters())
         self.number = 0
 

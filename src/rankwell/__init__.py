@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rankwell.rank.rankers import open_ranker
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
-    from rankwell.training.losses import LOSSES, TWO_LABELS, loss, make_loss
+    from rankwell.training.loop.losses import LOSSES, TWO_LABELS, loss, make_loss
     from rankwell.training.run import train
 
 _MODULES = {
@@ -88,7 +88,7 @@ _MODULES = {
     "rankwell.rank.rankers": ("open_ranker",),
     "rankwell.retrieve.bm25": ("BM25",),
     "rankwell.retrieve.index": ("Index",),
-    "rankwell.training.losses": ("LOSSES", "TWO_LABELS", "loss", "make_loss"),
+    "rankwell.training.loop.losses": ("LOSSES", "TWO_LABELS", "loss", "make_loss"),
     "rankwell.training.run": ("train",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import runpy
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -21,9 +19,9 @@ VARIANTS = {"half": {"stages.fit.share": 0.5}, "whole": {"stages.fit.share": 1.0
 
 
 class User:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
         self.folder = folder
-        self.toys = toys.Toys()
+        self.toys = toys.Toys(patch)
         self.app = typer.Typer()
         self.app.command()(experiment)
 
@@ -36,10 +34,7 @@ class User:
 @pytest.fixture
 def user(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> User:
     monkeypatch.chdir(tmp_path)
-    user = User(tmp_path)
-    stages: Any = ModuleType("rankwell.training.stages.kinds")
-    stages.STAGES = user.toys.kinds
-    monkeypatch.setitem(sys.modules, "rankwell.training.stages.kinds", stages)
+    user = User(tmp_path, monkeypatch)
     start = toys.write_start(tmp_path / "start", tiny_tokenizer)
     tree = toys.recipe_tree(Path("unknown"), start)
     del tree["data"]

@@ -29,14 +29,14 @@ TRAIN = """
 import sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from tests.training.test_loop import make_model, make_task, options, saver
+from tests.training.loop.test_loop import make_model, make_task, options, saver
 from rankwell.inputs.templates import Template
-from rankwell.training.loop import train
+from rankwell.training.loop.loop import train
 
 def run(folder):
     model = make_model()
     task = make_task(Template("mono", max_length=48, max_query=16), max_pairs=20)
-    train(model, task, options(epochs=3, save_every=3, log_every=1), Path(folder), save=saver(model))
+    train(model, task, options(epochs=3, save_every=1), Path(folder), save=saver(model), device="cpu")
 
 if __name__ == "__main__":
     run(sys.argv[1])
@@ -87,9 +87,9 @@ def test_a_process_reads_the_documents_of_its_own_lists_alone() -> None:
 
     from rankwell.inputs.templates import Template
     from rankwell.models.placing import Placer
-    from rankwell.training.tasks.task import Step
+    from rankwell.training.loop.task import Step
 
-    from ..training.test_loop import make_model, make_task
+    from ..training.loop.test_loop import make_model, make_task
 
     task, model, items = make_task(Template("mono", max_length=48, max_query=16)), make_model(), np.arange(8, 16)
     documents, asked = task.data.documents, []

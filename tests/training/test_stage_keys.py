@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankwell.training.recipe import build_recipe
+from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.stage_store import plan_stages
-from rankwell.training.stages.kinds import STAGES
 
 
 def test_models_and_labelled_texts_are_known_by_their_contents(tmp_path: Path) -> None:
@@ -14,12 +13,12 @@ def test_models_and_labelled_texts_are_known_by_their_contents(tmp_path: Path) -
     teacher.mkdir()
     labelled.parent.mkdir()
     tree = {"data": str(labelled.parent), "stages": {"distil": {"teachers": [str(teacher)]}, "classify": {}}}
-    recipe = build_recipe(tree, {name: kind.options for name, kind in STAGES.items()}, tmp_path / "r.yaml")
+    recipe = build_recipe(tree, tmp_path / "r.yaml")
     keys = []
     for weights, label in ((b"one", "a"), (b"two", "a"), (b"two", "b")):
         (teacher / "model.safetensors").write_bytes(weights)
         labelled.write_text(f"{label}\ttext\n")
-        keys.append([one.key for one in plan_stages(recipe, STAGES, {})])
+        keys.append([one.key for one in plan_stages(recipe, {})])
     (one, _), (two, three), (again, four) = keys
     assert one != two == again
     assert three != four

@@ -19,11 +19,11 @@ import pytest
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.locks import lock
 from rankwell.models.checkpoints.config import read_ranker_config
-from rankwell.training.recipe import Override, Recipe, build_recipe
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stage import PARTS, Produced, StageKind
+from rankwell.training.stage import PARTS, StageKind, StageResult, stage_kinds
 from rankwell.training.stage_store import StageStore, read_finished, wait_for
-from rankwell.training.stages.kinds import STAGES
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("toys.py"))))
 
@@ -41,24 +41,24 @@ def start(tmp_path: Path, tiny_tokenizer: Path) -> Path:
 class Bench:
     """Runs a recipe of toy stages, and tells which stages did any work."""
 
-    def __init__(self, data: Path, start: Path, out: Path):
+    def __init__(self, data: Path, start: Path, out: Path, patch: pytest.MonkeyPatch):
         self.data, self.start, self.out = data, start, out
-        self.toys = toys.Toys()
+        self.toys = toys.Toys(patch)
 
     def recipe(self, overrides: dict[str, object] | None = None, **stages: object) -> Recipe:
         tree = toys.recipe_tree(self.data, self.start, **stages)
         changes = [Override(path, value) for path, value in (overrides or {}).items()]
-        return build_recipe(tree, self.toys.options, "r.yaml", changes)
+        return build_recipe(tree, "r.yaml", changes)
 
     def run(self, recipe: Recipe, **options: object) -> tuple[Trained, list[str]]:
         self.toys.calls.clear()
-        trained = run_recipe(recipe, self.toys.kinds, self.out, **options)
+        trained = run_recipe(recipe, self.out, **options)
         return trained, list(self.toys.calls)
 
 
 @pytest.fixture
-def bench(data: Path, start: Path, tmp_path: Path) -> Bench:
-    return Bench(data, start, tmp_path / "out")
+def bench(data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(data, start, tmp_path / "out", monkeypatch)
 
 
 THREE = {"warm": None, "filter": {"keep": 2}, "fit": {"share": 0.75}}
@@ -84,14 +84,17 @@ def test_what_is_tuned_on_what_is_measured_is_tuned_for_each_depth(bench: Bench)
     bench.toys.kinds["fit"] = replace(bench.toys.kinds["fit"], reads=PARTS)
     bench.run(bench.recipe(**THREE))
     assert bench.run(bench.recipe({"evaluate.depth": 5}, **THREE))[1] == ["03-fit"]
-    assert {name for name, kind in STAGES.items() if "depth" in kind.reads} == {"blend", "interpolate", "sdnet"}
+
+
+def test_stages_that_tune_on_the_evaluated_candidates_read_their_depth() -> None:
+    assert {name for name, kind in stage_kinds().items() if "depth" in kind.reads} == {"blend", "interpolate", "sdnet"}
 
 
 def test_each_stage_starts_from_what_the_one_before_left(bench: Bench) -> None:
     trained, _ = bench.run(bench.recipe(**THREE))
     warm, filtered, fit = trained.work.done
-    assert (warm.start, filtered.start, fit.start) == (bench.start, warm.produced.model, warm.produced.model)
-    assert trained.work.model == fit.produced.model
+    assert (warm.work.model, filtered.work.model, fit.work.model) == (bench.start, warm.result.model, warm.result.model)
+    assert trained.work.model == fit.result.model
 
 
 def test_an_edited_stage_and_all_after_it_run_again(bench: Bench) -> None:
@@ -135,7 +138,7 @@ def test_a_killed_stage_goes_on_and_keeps_what_is_finished(bench: Bench) -> None
     assert not (bench.out / "model").exists()
     trained, calls = bench.run(recipe)
     assert calls == ["03-fit"]
-    assert trained.work.done[-1].produced.figures["resumed"] is True
+    assert trained.work.done[-1].result.figures["resumed"] is True
 
 
 def _run_and_die(bench: Bench, at: str) -> None:
@@ -292,7 +295,7 @@ def test_two_processes_never_work_in_one_folder(tmp_path: Path, bench: Bench) ->
 
 
 def test_a_stage_must_have_left_what_it_says(bench: Bench) -> None:
-    bench.toys.kinds["warm"] = StageKind(toys.FitOptions, lambda work, options, folder: Produced(folder / "none"))
+    bench.toys.kinds["warm"] = StageKind(toys.FitOptions, lambda work, stage, folder: StageResult(folder / "none"))
     with pytest.raises(RankwellError, match="the stage warm says it left"):
         bench.run(bench.recipe(warm=None))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shutil
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+import pytest
 from pydantic import Field
 
 from rankwell.core.errors import RankwellError
@@ -14,9 +16,10 @@ from rankwell.core.manifest import digest
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Run
 from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig
-from rankwell.training.options import Options
-from rankwell.training.stage import Produced, StageKind, Work
-from rankwell.training.stage_store import process_number
+from rankwell.training.options import Meaning, Options
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work, stage_kinds
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
 
@@ -52,7 +55,7 @@ def write_start(folder: Path, tokenizer: Path) -> Path:
 class FitOptions(Options):
     share: float = Field(default=0.5, description="Share of the dev queries that the model answers.")
     behaviour: Literal["works", "is killed", "is refused", "breaks"] = "works"
-    budget: int | None = None
+    budget: Annotated[int | None, Meaning.NO_EFFECT] = None
     extra: dict[str, float] = Field(default_factory=dict)
 
 
@@ -61,27 +64,29 @@ class FilterOptions(Options):
 
 
 class Toys:
-    """Stage kinds ``warm``, ``fit`` and ``filter`` that record what they did in ``calls``."""
+    """Stage kinds ``warm``, ``fit`` and ``filter``, registered while a test runs; ``calls`` records what they did."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
         reads = frozenset({"collection", "start", "seed"})
         self.kinds = {
+            **stage_kinds(),
             "warm": StageKind(FitOptions, self.fit, reads=reads),
             "fit": StageKind(FitOptions, self.fit, self.check, self.measure),
             "filter": StageKind(FilterOptions, self.filter),
             "find": StageKind(FilterOptions, self.find, reads=reads, finds=True),
         }
-        self.options = {name: kind.options for name, kind in self.kinds.items()}
+        patch.setattr(STAGES, "_parts", self.kinds)
 
-    def check(self, work: Work, options: FitOptions) -> None:
-        if options.behaviour == "is refused":
+    def check(self, work: Work, stage: Stage[FitOptions]) -> None:
+        if stage.options.behaviour == "is refused":
             raise RankwellError("the toy cannot be fitted to this")
 
-    def fit(self, work: Work, options: FitOptions, folder: Path) -> Produced:
+    def fit(self, work: Work, stage: Stage[FitOptions], folder: Path) -> StageResult:
+        options = stage.options
         self.calls.append(folder.name.rsplit("-", 1)[0])
         if process_number() > 0:  # as in real stages, the first process writes
-            return Produced(folder / "model")
+            return StageResult(folder / "model")
         half = folder / "half-way.json"
         if options.behaviour == "is killed" and not half.exists():
             half.write_text("{}")
@@ -92,25 +97,24 @@ class Toys:
         shutil.rmtree(model, ignore_errors=True)  # what a killed attempt left
         shutil.copytree(work.model, model)
         (model / "share.json").write_text(json.dumps({"share": options.share, "seed": work.seed}))
-        return Produced(model, figures={"resumed": half.exists(), "before": len(work.done)})
+        return StageResult(model, figures={"resumed": half.exists(), "before": len(work.done)})
 
-    def filter(self, work: Work, options: FilterOptions, folder: Path) -> Produced:
+    def filter(self, work: Work, stage: Stage[FilterOptions], folder: Path) -> StageResult:
         self.calls.append(folder.name.rsplit("-", 1)[0])
         path = folder / "candidates.run.gz"
-        write_run(work.data.train.run.head(options.keep), path)
-        return Produced(candidates=path)
+        write_run(work.data.train.run.head(stage.options.keep), path)
+        return StageResult(candidates=path)
 
-    def find(self, work: Work, options: FilterOptions, folder: Path) -> Produced:
+    def find(self, work: Work, stage: Stage[FilterOptions], folder: Path) -> StageResult:
         """A first stage of its own, which finds no more than so many documents."""
         for split in (work.data.train, work.data.dev):
             key = digest({"split": split.digest, "first stage": folder.name, "depth": work.recipe.first_stage.depth})
-            write_run(split.run.head(options.keep), folder / f"first-stage-{key}.run.gz")
-        return Produced(first_stage=folder)
+            write_run(split.run.head(stage.options.keep), folder / f"first-stage-{key}.run.gz")
+        return StageResult(first_stage=folder)
 
-    def measure(self, work: Work, produced: Produced) -> Run:
+    def measure(self, work: Work, stage: Stage[FitOptions], folder: Path) -> Run:
         """The relevant document comes first for the model's share of the queries, last for the others."""
-        assert produced.model is not None
-        model = json.loads((produced.model / "share.json").read_text())
+        model = json.loads((folder / "model" / "share.json").read_text())
         dev, scores = work.data.dev, {}
         for number, query in enumerate(dev.queries):
             good = number + model["seed"] - 1 < model["share"] * len(dev.queries)
@@ -130,3 +134,7 @@ def recipe_tree(data: Path, start: Path, **stages: object) -> dict[str, object]:
         "evaluate": {"measures": ["RR@10", "P@1"]},
         "stages": stages or {"warm": None, "fit": {"share": 0.75}},
     }
+
+
+if multiprocessing.parent_process() is not None:  # a job of an experiment, which was sent a recipe of these stages
+    Toys(pytest.MonkeyPatch())

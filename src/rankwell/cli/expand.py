@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def expand(
@@ -74,7 +79,6 @@ def expand(
     from rankwell.models.writing.checkpoints import load_writer
     from rankwell.models.writing.decoding import Writer, Writing
     from rankwell.scale.enrich import expand_on
-    from rankwell.training.stages.writing import judge_of
 
     if out.is_dir():
         raise InputError(out, None, "is a folder, expected the file to write")
@@ -108,7 +112,7 @@ def expand(
             filtering,
             source=source,
             model=written_by,
-            judge=None if judge is None else judge_of(find_model(judge), device),
+            judge=None if judge is None else _probability_by(find_model(judge), device),
             judged_by=judged_by,
         )
     settings = {"model": written_by, "judge": judged_by, **vars(options), **vars(filtering)}
@@ -125,3 +129,11 @@ def expand(
     for document, expansion in islice(zip(resolve_documents(collection), read_expansions(out), strict=False), show):
         print(f"\n{document.docid}: {document.contents}")
         print("\n".join(f"  - {query}" for query in expansion.queries))
+
+
+def _probability_by(model: Path, device: str | None) -> Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]:
+    """p(relevant) by a trained ranker."""
+    from rankwell.rank.ranker import Ranker
+
+    ranker = Ranker.from_pretrained(model, engine={} if device is None else {"device": device})
+    return lambda pairs: ranker.predict(pairs, activation="probability")

@@ -42,16 +42,15 @@ def experiment(
     """
     from rankwell.evaluation.tables import as_text
     from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
-    from rankwell.training.recipe import parse_setting
-    from rankwell.training.stage_store import StageStore, process_number
-    from rankwell.training.stages.kinds import STAGES
+    from rankwell.training.processes import process_number
+    from rankwell.training.recipe_reader import parse_setting
+    from rankwell.training.stage_store import StageStore
 
-    options = {name: kind.options for name, kind in STAGES.items()}
     asked = [f"seeds=[{seeds}]"] if seeds is not None else []
-    checked = read_suite(suite, options, [parse_setting(text) for text in (*(settings or ()), *asked)])
+    checked = read_suite(suite, [parse_setting(text) for text in (*(settings or ()), *asked)])
     if check:
         told: set[str] = set()
-        for unit, stages in planned_stages(checked, STAGES, out).items():
+        for unit, stages in planned_stages(checked, out).items():
             for planned in stages:
                 if planned.key in told:
                     state = "shared"
@@ -61,7 +60,7 @@ def experiment(
                 print(f"{unit}: {planned.folder_name}: {state}")
         return
     say = print if process_number() == 0 else lambda line: None
-    outcome = run_experiment(checked, STAGES, out, device=device, jobs=jobs, say=say)
+    outcome = run_experiment(checked, out, device=device, jobs=jobs, say=say)
     for place in outcome.compared:
         for table in (outcome.table(place), *outcome.group_tables(place)):
             say(f"\n{place}\n{as_text(table)}")

@@ -51,30 +51,30 @@ def train(
         torchrun --nproc-per-node 4 $(which rankwell) train recipes/monobert.yaml --set data=my-data --out my-model
     """
     from rankwell.evaluation.tables import as_text
-    from rankwell.training.recipe import read_recipe
-    from rankwell.training.run import claim, make_ready, run_recipe
-    from rankwell.training.stage_store import process_number
-    from rankwell.training.stages.blending import RERANK
-    from rankwell.training.stages.kinds import STAGES
+    from rankwell.training.processes import process_number
+    from rankwell.training.recipe_reader import read_recipe
+    from rankwell.training.run import claim, plan_recipe, run_recipe
+    from rankwell.training.stage_store import StageStore
+    from rankwell.training.stages.blend import RERANK
 
     asked = [f"data.train={queries}"] if queries is not None else []
-    chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, [*(settings or ()), *asked])
+    chosen = read_recipe(recipe, [*(settings or ()), *asked])
     if check:
         claim(out, chosen, resume=resume)
-        ready = make_ready(chosen, STAGES, out, device=device)
-        for planned in ready.planned:
-            state = "to do" if ready.store.finished(planned) is None else "done"
+        _, plan = plan_recipe(chosen, out, device=device)
+        for planned in plan:
+            state = "to do" if StageStore(out).finished(planned) is None else "done"
             print(f"{planned.folder_name}: {state}")
         return
     say = print if process_number() == 0 else lambda line: None
-    trained = run_recipe(chosen, STAGES, out, device=device, resume=resume, say=say)
+    trained = run_recipe(chosen, out, device=device, resume=resume, say=say)
     say(f"\n{as_text(trained.table)}")
     if trained.model is not None:
         say(f"\nmodel: {trained.model}")
-    learned = [done.produced.first_stage for done in trained.work.done if done.produced.first_stage]
+    learned = [done.result.first_stage for done in trained.work.done if done.result.first_stage]
     if learned:
         say(f"\nindex: {learned[-1] / 'index'}, tuned: {learned[-1] / 'bm25.json'}")
     elif trained.last is not None and (found := chosen.first_stage.search_options()):
         say(f"candidates as above: rankwell search INDEX QUERIES {found} --out RUN")
-    if trained.work.done and (told := trained.work.done[-1].produced.figures.get(RERANK)):
+    if trained.work.done and (told := trained.work.done[-1].result.figures.get(RERANK)):
         say(f"re-rank with it as above: rankwell rerank RUN --queries Q --collection C --model {trained.model} {told}")

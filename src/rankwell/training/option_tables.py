@@ -8,8 +8,11 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from rankwell.training.experiments.suite import Elsewhere, Suite
-from rankwell.training.options import STAGE_OPTIONS, DevOptions, ListOptions, TrainingOptions, ValidatedOptions
+from rankwell.training.first_stage import TuningOptions
+from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
+from rankwell.training.stage import stage_kinds
+from rankwell.training.stages.shared import DevOptions, ListOptions
 
 _SECTIONS: dict[str, type[BaseModel]] = {
     "A recipe": Recipe,
@@ -21,10 +24,9 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "Stages that are measured while they train (all that train but pretrain and deepct)": ValidatedOptions,
     "Stages that are measured on dev (pointwise, listwise, duo, distil, sdnet)": DevOptions,
     "Stages that train on lists (pointwise, listwise, duo, sdnet)": ListOptions,
-    **{f"Stage `{name}`": options for name, options in STAGE_OPTIONS.items()},
-    "A suite": Suite,
-    "`evaluate_on` of a suite": Elsewhere,
+    "Stages that learn a first stage (deepct, doc2query)": TuningOptions,
 }
+_SUITES: dict[str, type[BaseModel]] = {"A suite": Suite, "`evaluate_on` of a suite": Elsewhere}
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false"}
 
 
@@ -39,8 +41,8 @@ def option_rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
 
 def option_tables() -> str:
     """A table for each part of a recipe; a stage's has what it does not share with the others, or does differently."""
-    parts = []
-    for title, model in _SECTIONS.items():
+    parts, stages = [], {f"Stage `{name}`": kind.options for name, kind in stage_kinds().items()}
+    for title, model in {**_SECTIONS, **stages, **_SUITES}.items():
         own = [row for row in option_rows(model) if row[0] in model.__annotations__]
         lines = [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in own]
         about = (model.__doc__ or "").strip()

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rankwell.core.files import atomic_folder, temporary_name
-from rankwell.core.manifest import digest
-from rankwell.corpus.formats import read_run, write_run
+from rankwell.core.files import temporary_name
 from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import Contrast, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.significance import holm
 from rankwell.evaluation.tables import TEST_NAMES, Cell, Table, figure_cell, name_cell
+from rankwell.models.checkpoints.config import read_ranker_config
+from rankwell.models.checkpoints.linking import link_model
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.data.prepare import Split
 from rankwell.training.recipe import Recipe
-from rankwell.training.stage import Produced, StageKind, Work
-from rankwell.training.stage_store import POLL_SECONDS, process_number
-
-if TYPE_CHECKING:
-    from rankwell.models.checkpoints.config import RankerConfig
 
 LEVEL = 0.05
 FIRST_STAGE = "first stage"
@@ -44,37 +36,6 @@ class Row:
     evaluation: Evaluation | None
     seconds: float | None = None
     figures: Mapping[str, Any] | None = None
-
-
-def rerank_dev(work: Work, produced: Produced) -> Run:
-    """The dev candidates in the order of the stage's model: the ``measure`` of most stage kinds."""
-    from rankwell.rank.ranker import Ranker
-
-    assert produced.model is not None
-    engine = {} if work.device is None else {"device": work.device}
-    ranker = Ranker.from_pretrained(produced.model, engine=engine)
-    dev, depth = work.data.dev, work.recipe.evaluate.depth
-    return ranker.rerank(dev.run, dev.queries, work.data.index, depth=depth)
-
-
-def measured_run(work: Work, kind: StageKind, produced: Produced, folder: Path) -> Run | None:
-    """The dev run by what a stage made, computed once and kept in its folder."""
-    if kind.measure is None:
-        return None
-    path = kept_run(work, folder)
-    if process_number() > 0:
-        while not path.exists():
-            time.sleep(POLL_SECONDS)
-    elif not path.exists():
-        write_run(kind.measure(work, produced), path)
-    return read_run(path, name=folder.name)
-
-
-def kept_run(work: Work, folder: Path) -> Path:
-    """Where the dev run of the stage in ``folder`` is kept."""
-    dev = work.data.dev
-    key = digest({"queries": dev.digest, "depth": work.recipe.evaluate.depth})
-    return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', dev.name)}-{key}.run.gz"
 
 
 def measures_of(recipe: Recipe, measures: Sequence[str] | None = None) -> tuple[Measure, ...]:
@@ -182,13 +143,11 @@ def _row_data(row: Row, measures: Sequence[Measure], contrasts: Mapping[tuple[st
 
 def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], figures: Mapping[str, Any]) -> None:
     """Put a checkpoint at ``target`` with the whole history in its record; files are linked, where the disk can."""
-    from rankwell.models.checkpoints.config import read_ranker_config
-
     fresh = temporary_name(target)
-    own = read_ranker_config(model)
-    if own is not None:
-        own = own.model_copy(update={"history": list(history), "figures": {**own.figures, **figures}})
-    link_model(model, fresh, own)
+    config = read_ranker_config(model)
+    if config is not None:
+        config = config.model_copy(update={"history": list(history), "figures": {**config.figures, **figures}})
+    link_model(model, fresh, config)
     if target.exists():
         # A folder cannot replace another in one step. Whoever is killed in between finds the model in its stage.
         old = temporary_name(target)
@@ -197,29 +156,3 @@ def publish_model(model: Path, target: Path, history: Sequence[dict[str, Any]], 
         shutil.rmtree(old, ignore_errors=True)
     else:
         fresh.rename(target)
-
-
-def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
-    """A checkpoint's files in another folder, with another record of what it reads; they are linked where they can."""
-    from rankwell.models.checkpoints.card import model_card
-    from rankwell.models.checkpoints.config import read_encoder_config
-
-    with atomic_folder(target) as folder:
-        for file in sorted(path for path in model.iterdir() if path.is_file()):
-            _link(file, folder / file.name)
-        if ranker is not None:
-            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
-            _replace(folder / "README.md", model_card(ranker, read_encoder_config(model)))
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or one without links
-        shutil.copy2(source, target)
-
-
-def _replace(path: Path, text: str) -> None:
-    # Unlinked first: writing into a linked file would change the stage's own.
-    path.unlink(missing_ok=True)
-    path.write_text(text, encoding="utf-8")

@@ -1,43 +1,39 @@
-"""Carrying a recipe out: everything is checked, then stage after stage is done or found done, and measured."""
+"""Carrying a recipe out: check everything, then run and measure stage after stage, except those done before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_text, remove_leftovers
 from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock
+from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
 from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
-from rankwell.training.log import METRICS, plot_training
-from rankwell.training.recipe import Recipe, read_recipe, read_yaml
+from rankwell.training.first_stage import with_first_stage
+from rankwell.training.loop.log import METRICS, plot_training
+from rankwell.training.processes import process_number, write_once
+from rankwell.training.recipe import Recipe, Stage
+from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
     Row,
     evaluate_split,
-    measured_run,
     measures_of,
     publish_model,
     stage_table,
 )
-from rankwell.training.stage import Done, Produced, StageKind, Work
-from rankwell.training.stage_store import (
-    Planned,
-    StageStore,
-    parts_of,
-    plan_stages,
-    process_number,
-    stage_seconds,
-)
-from rankwell.training.stages.first import with_first_stage
+from rankwell.training.stage import FinishedStage, Work, stage_kinds
+from rankwell.training.stage_store import PlannedStage, StageStore, parts_of, plan_stages, stage_seconds
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.int8.safetensors")
 _TRAINED = ("mono", "typed", "twin", "nli")
@@ -47,34 +43,17 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """What ranked the dev queries: the stage's kind, what it worked with, what it left and where."""
-
-    kind: StageKind
-    work: Work
-    produced: Produced
-    folder: Path
-    run: Run
-
-
-@dataclass(frozen=True, eq=False)
 class Trained:
-    """A recipe carried out; ``last`` is the last stage that could be measured, ``work`` is for a further one."""
+    """A recipe that was carried out: what a further stage would be given, the table, and the model (or None)."""
 
-    recipe: Recipe
     work: Work
     table: Table
-    last: Measured | None
     model: Path | None
 
-
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """A recipe whose data, model and stages are checked: what is left is the work."""
-
-    work: Work
-    planned: list[Planned]
-    store: StageStore
+    @property
+    def last(self) -> FinishedStage | None:
+        """The last stage that ranks documents."""
+        return next((done for done in reversed(self.work.done) if done.run is not None), None)
 
 
 def train(
@@ -91,15 +70,11 @@ def train(
     >>> trained = train("recipes/drbert.yaml", "drbert", ["data=my-data"])         # doctest: +SKIP
     >>> trained.model                                                              # doctest: +SKIP
     """
-    from rankwell.training.stages.kinds import STAGES
-
-    chosen = read_recipe(recipe, {name: kind.options for name, kind in STAGES.items()}, settings)
-    return run_recipe(chosen, STAGES, Path(out), device=device, resume=resume, say=say)
+    return run_recipe(read_recipe(recipe, settings), Path(out), device=device, resume=resume, say=say)
 
 
 def run_recipe(
     recipe: Recipe,
-    kinds: Mapping[str, StageKind],
     out: Path,
     *,
     pool: Path | None = None,
@@ -107,58 +82,60 @@ def run_recipe(
     resume: bool = False,
     say: Say = lambda line: None,
 ) -> Trained:
-    """Carry ``recipe`` out in ``out``; what is finished is not done again. Recipes with one ``pool`` share stages."""
+    """Carry ``recipe`` out in ``out``; finished stages are not run again. Recipes with one ``pool`` share stages."""
     claim(out, recipe, resume=resume)
     if process_number() > 0:
-        return _run(recipe, kinds, out, pool or out, device, say)
+        return _run(recipe, out, pool or out, device, say)
     with lock(out, wait=False):
         remove_leftovers(out)
-        return _run(recipe, kinds, out, pool or out, device, say)
+        return _run(recipe, out, pool or out, device, say)
 
 
-def _run(
-    recipe: Recipe, kinds: Mapping[str, StageKind], out: Path, pool: Path, device: str | None, say: Say
-) -> Trained:
-    ready = make_ready(recipe, kinds, pool, device=device)
-    writes = process_number() == 0
+def _run(recipe: Recipe, out: Path, pool: Path, device: str | None, say: Say) -> Trained:
+    start, plan = plan_recipe(recipe, pool, device=device)
+    writes, store = process_number() == 0, StageStore(pool)
     if writes:
         with atomic_text(out / "recipe.yaml") as file:
             file.write(recipe.as_yaml())
-    work, last = ready.work, None
-    dev = work.prepared.dev if work.prepared else None
+    work, dev = start, start.prepared.dev if start.prepared else None
     measures, depth = measures_of(recipe), recipe.evaluate.depth
     rows = [] if dev is None else [Row(FIRST_STAGE, evaluate_split(dev, dev.run, measures, depth))]
-    for planned in ready.planned:
-        kind, stage = kinds[planned.stage.kind], planned.stage
-        produced = ready.store.finished(planned)
-        state = "running" if produced is None else "done before"
-        say(f"stage {planned.number} of {len(ready.planned)}, {stage.name}: {state}")
-        if produced is None:
-            produced = ready.store.run(planned, kind, work)
+    for planned in plan:
+        stage, result = planned.stage, store.finished(planned)
+        state = "running" if result is None else "done before"
+        say(f"stage {stage.number} of {len(plan)}, {stage.name}: {state}")
+        if result is None:
+            result = store.run(planned, work)
             if writes:
-                _draw_curve(ready.store.folder_of(planned), stage.name)
-        folder = ready.store.folder_of(planned)
-        evaluation = None
-        run = measured_run(work, kind, produced, folder)
-        if run is not None and dev is not None:
-            last = Measured(kind, work, produced, folder, run)
-            evaluation = evaluate_split(dev, run, measures, depth)
-        work = _after(work, planned, produced)
-        rows.append(Row(stage.name, evaluation, stage_seconds(folder), produced.figures))
+                _draw_curve(store.folder_of(planned), stage.name)
+        folder = store.folder_of(planned)
+        run = measured_run(work, stage, folder)
+        evaluation = None if run is None or dev is None else evaluate_split(dev, run, measures, depth)
+        work = _after(work, FinishedStage(stage, work, folder, result, run))
+        rows.append(Row(stage.name, evaluation, stage_seconds(folder), result.figures))
         table = stage_table(recipe, dev, rows)
         if writes:
             with atomic_text(out / "table.md") as file:
                 file.write(f"# {recipe.name}\n\n{as_markdown(table)}\n")
             write_json(out / "results.json", table.data)
     model = None
-    if work.model != ready.work.model:
+    if work.model != start.model:
         model = out / "model"
         if writes:
             figures = {}
             if rows[-1].evaluation is not None and dev is not None:
                 figures = {f"{name} on {dev.name}": value for name, value in rows[-1].evaluation.mean.items()}
             publish_model(work.model, model, work.history, figures)
-    return Trained(recipe, work, table, last, model)
+    return Trained(work, table, model)
+
+
+def measured_run(work: Work, stage: Stage[Any], folder: Path) -> Run | None:
+    """The dev run by what the stage left in ``folder``, computed once and stored there; None where it ranks nothing."""
+    measure = stage_kinds()[stage.kind].measure
+    if measure is None:
+        return None
+    path = work.dev_run_path(folder)
+    return read_run(write_once(path, lambda: write_run(measure(work, stage, folder), path)), name=folder.name)
 
 
 def _draw_curve(folder: Path, stage: str) -> None:
@@ -168,32 +145,28 @@ def _draw_curve(folder: Path, stage: str) -> None:
             plot_training(folder, folder / "training.png", title=stage)
 
 
-def make_ready(
-    recipe: Recipe,
-    kinds: Mapping[str, StageKind],
-    pool: Path,
-    *,
-    device: str | None = None,
-    prepared: Prepared | None = None,
-) -> Ready:
-    """Find what is wrong with recipe, data or model before any work begins; ``prepared`` spares reading the data."""
+def plan_recipe(
+    recipe: Recipe, pool: Path, *, device: str | None = None, prepared: Prepared | None = None
+) -> tuple[Work, list[PlannedStage]]:
+    """What the first stage is given, and all stages, after checking recipe, data and model; no work is done yet.
+
+    ``prepared`` saves reading the data again.
+    """
     measures_of(recipe)
-    start = check_start(recipe)
-    ranks = any(kinds[stage.kind].ranks for stage in recipe.stages)
-    if prepared is None and ranks:
+    start, kinds = check_start(recipe), stage_kinds()
+    if prepared is None and any(kinds[stage.kind].ranks for stage in recipe.stages):
         prepared = prepare(recipe, pool, device=device)
     if prepared is None:
         data = {"collection": folder_digest(Path(recipe.data.folder))}
     else:
         data = {"collection": prepared.collection.digest, "train": prepared.train.digest, "dev": prepared.dev.digest}
     work = Work(recipe, start, prepared=prepared, device=device)
-    planned = plan_stages(recipe, kinds, parts_of(recipe, folder_digest(start), data))
-    store = StageStore(pool)
-    for one in planned:
-        check = kinds[one.stage.kind].check
-        if check is not None and store.finished(one) is None:
-            check(work, one.stage.options)
-    return Ready(work, planned, store)
+    plan, store = plan_stages(recipe, parts_of(recipe, folder_digest(start), data)), StageStore(pool)
+    for planned in plan:
+        check = kinds[planned.stage.kind].check
+        if check is not None and store.finished(planned) is None:
+            check(work, planned.stage)
+    return work, plan
 
 
 def check_start(recipe: Recipe) -> Path:
@@ -235,17 +208,17 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _after(work: Work, planned: Planned, produced: Produced) -> Work:
-    """What the next stage works with."""
-    prepared = work.prepared
-    if prepared is not None and produced.first_stage is not None:
-        prepared = with_first_stage(prepared, produced.first_stage, work.recipe.first_stage.depth)
+def _after(work: Work, done: FinishedStage) -> Work:
+    """What the next stage is given."""
+    prepared, result = work.prepared, done.result
+    if prepared is not None and result.first_stage is not None:
+        prepared = with_first_stage(prepared, result.first_stage, work.recipe.first_stage.depth)
     return replace(
         work,
         prepared=prepared,
-        model=produced.model or work.model,
-        candidates=produced.candidates or work.candidates,
-        done=(*work.done, Done(planned.stage, work.model, produced)),
+        model=result.model or work.model,
+        candidates=result.candidates or work.candidates,
+        done=(*work.done, done),
     )
 
 

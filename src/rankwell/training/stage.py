@@ -1,31 +1,46 @@
-"""What a stage is: its kind, what it works with and what it leaves."""
+"""The contract of a stage kind: what a stage is given, what it leaves, and the registry of all kinds.
+
+A kind is one module of ``rankwell.training.stages``: its options, its functions, and ``STAGES.register``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
+from typing import Any, Generic, TypeVar
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest
+from rankwell.core.registry import Registry
 from rankwell.corpus.records import Run
+from rankwell.training import stages
 from rankwell.training.data.prepare import Prepared
+from rankwell.training.options import Options
 from rankwell.training.recipe import Recipe, Stage
+
+T = TypeVar("T", bound=Options)
 
 PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention", "seed", "depth"})
 """The parts of a recipe and its data that a stage's result may depend on."""
 TRAINING = PARTS - {"depth"}
-"""Without ``evaluate.depth``, which is for measuring, and for what tunes shares on what is measured."""
+"""All but ``evaluate.depth``, which matters only to stages that tune on the evaluated candidates."""
 
 
 @dataclass(frozen=True)
-class Produced:
-    """What a stage leaves: a checkpoint folder, the candidates that are kept (a TREC run), a first stage of its own (a
-    folder with ``index`` and ``bm25.json``) in whose candidates later stages are trained and measured, figures.
+class StageResult:
+    """What a stage leaves; None stands for whatever there was before it.
 
-    What is None stays as it was before the stage.
+    ==================  ===========================================================================================
+    ``model``           a checkpoint folder
+    ``candidates``      a TREC run of the training candidates that later stages may use
+    ``first_stage``     a folder with ``index`` and ``bm25.json``; later stages train and measure on its candidates
+    ``figures``         numbers for the table and the stage's record
+    ==================  ===========================================================================================
     """
 
     model: Path | None = None
@@ -34,25 +49,27 @@ class Produced:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Done:
-    """A stage that is finished, the checkpoint it started from and what it left."""
+@dataclass(frozen=True, eq=False)
+class FinishedStage:
+    """A finished stage: what it was given, its folder, what it left, and its run of the dev queries (or None)."""
 
-    stage: Stage
-    start: Path
-    produced: Produced
+    stage: Stage[Any]
+    work: Work
+    folder: Path
+    result: StageResult
+    run: Run | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What a stage works with: the recipe, the data, and what the stages before it left."""
+    """What a stage is given: the recipe, the data, and what the stages before it left."""
 
     recipe: Recipe
     model: Path
     """The checkpoint to start from."""
     candidates: Path | None = None
-    """The training candidates an earlier stage kept; None: all of the first stage's."""
-    done: tuple[Done, ...] = ()
+    """The training candidates that an earlier stage selected; None: all of the first stage's."""
+    done: tuple[FinishedStage, ...] = ()
     prepared: Prepared | None = None
     device: str | None = None
 
@@ -65,8 +82,19 @@ class Work:
 
     @property
     def seed(self) -> int:
-        """Fixes everything that is random."""
+        """Determines everything random."""
         return self.recipe.seed
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        """The ``engine`` options of rankers: the device, where one was given."""
+        return {} if self.device is None else {"device": self.device}
+
+    def dev_run_path(self, folder: Path) -> Path:
+        """Where the dev run of the stage in ``folder`` is stored."""
+        dev = self.data.dev
+        key = digest({"queries": dev.digest, "depth": self.recipe.evaluate.depth})
+        return folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', dev.name)}-{key}.run.gz"
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -89,28 +117,31 @@ class Work:
     def history(self) -> list[dict[str, Any]]:
         """The stages so far, as a checkpoint's ``rankwell.json`` records them."""
         records = []
-        for one in self.done:
-            options = one.stage.options.model_dump(mode="json", exclude_none=True)
-            said = {name: value for name, value in options.items() if value != {}}
-            records.append({"stage": one.stage.name, "kind": one.stage.kind, **said})
+        for done in self.done:
+            options = done.stage.options.model_dump(mode="json", exclude_none=True)
+            given = {name: value for name, value in options.items() if value != {}}
+            records.append({"stage": done.stage.name, "kind": done.stage.kind, **given})
         return records
 
 
 @dataclass(frozen=True)
-class StageKind:
-    """A kind of stage.
+class StageKind(Generic[T]):
+    """A kind of stage; each function is told which stage of the recipe it is called for.
 
-    ``run`` does the work in its folder, where it may keep what it needs to resume. ``check`` finds what would make it
-    fail, before the first stage begins. ``measure`` gives the run of the dev queries by what the stage made; without
-    it, the stage has no row of figures. ``reads`` says on which parts the result depends: the others may change without
-    the work being done again. ``ranks``: whether it needs a collection, queries and judgments at all. ``finds``:
-    whether it leaves a first stage of its own.
+    ================  ===============================================================================================
+    ``run``           does the work in the stage's folder, where it may store what it needs to resume
+    ``check``         raises for whatever would make ``run`` fail; called before the first stage begins
+    ``measure``       the run of the dev queries by what the stage left in its folder; without it, no row of figures
+    ``reads``         the parts that the result depends on: the others may change without the work being repeated
+    ``ranks``         whether it needs a collection, queries and judgments
+    ``finds``         whether it leaves a first stage
+    ================  ===============================================================================================
     """
 
-    options: type[BaseModel]
-    run: Callable[[Work, Any, Path], Produced]
-    check: Callable[[Work, Any], None] | None = None
-    measure: Callable[[Work, Produced], Run] | None = None
+    options: type[T]
+    run: Callable[[Work, Stage[T], Path], StageResult]
+    check: Callable[[Work, Stage[T]], None] | None = None
+    measure: Callable[[Work, Stage[T], Path], Run] | None = None
     reads: frozenset[str] = TRAINING
     ranks: bool = True
     finds: bool = False
@@ -118,3 +149,14 @@ class StageKind:
     def __post_init__(self) -> None:
         if unknown := self.reads - PARTS:
             raise ValueError(f"no part of a recipe is called {', '.join(sorted(unknown))}")
+
+
+STAGES: Registry[StageKind[Any]] = Registry("stage kind")
+
+
+@cache
+def stage_kinds() -> Mapping[str, StageKind[Any]]:
+    """Every stage kind by name; imports the modules that register them."""
+    for module in pkgutil.iter_modules(stages.__path__):
+        importlib.import_module(f"{stages.__name__}.{module.name}")
+    return STAGES

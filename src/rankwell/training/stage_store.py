@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,28 +22,27 @@ from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, digest, file_digest
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.training.data.prepare import folder_digest
-from rankwell.training.options import LABELLED, MODELS, START, WITHOUT_EFFECT
+from rankwell.training.options import START, Meaning
+from rankwell.training.processes import POLL_SECONDS, process_count, process_number
 from rankwell.training.recipe import Recipe, Stage
-from rankwell.training.stage import Produced, StageKind, Work
+from rankwell.training.stage import StageResult, Work, stage_kinds
 
 FORMAT = 1
 FINISHED = "stage.json"
 PLACES = ("model", "candidates", "first_stage")
-POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedStage:
     """A stage with the hash that names its result."""
 
-    number: int
-    stage: Stage
+    stage: Stage[Any]
     key: str
 
     @property
     def folder_name(self) -> str:
         """``NN-name-HASH``."""
-        return f"{self.number:02d}-{self.stage.name}-{self.key}"
+        return f"{self.stage.number:02d}-{self.stage.name}-{self.key}"
 
 
 def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, Any]:
@@ -54,36 +53,38 @@ def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, A
     return {"start": start, "inputs": model, "attention": attention, "seed": recipe.seed, "depth": depth, **data}
 
 
-def plan_stages(recipe: Recipe, kinds: Mapping[str, StageKind], parts: Mapping[str, Any]) -> list[Planned]:
+def plan_stages(recipe: Recipe, parts: Mapping[str, Any]) -> list[PlannedStage]:
     """The stages with their hashes, each over the one before it."""
-    planned: list[Planned] = []
+    planned: list[PlannedStage] = []
     before = ""
-    for number, stage in enumerate(recipe.stages, start=1):
-        kind = kinds[stage.kind]
-        read = {name: parts[name] for name in sorted(kind.reads) if name in parts}
-        options = stage.options.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
-        options |= {name: _contents(name, options[name]) for name in MODELS & options.keys()}
-        options |= {name: _labelled(recipe, options[name]) for name in LABELLED & options.keys()}
+    for stage in recipe.stages:
+        read = {name: parts[name] for name in sorted(stage_kinds()[stage.kind].reads) if name in parts}
+        options = _identity(stage, recipe)
         before = digest({"format": FORMAT, "kind": stage.kind, "options": options, "parts": read, "before": before})
-        planned.append(Planned(number, stage, before))
+        planned.append(PlannedStage(stage, before))
     return planned
 
 
-def _contents(option: str, names: str | Sequence[str] | None) -> Any:
-    """Models and word vectors by what is in them."""
-    if isinstance(names, Sequence) and not isinstance(names, str):
-        return [_contents(option, name) for name in names]
-    if names is None or names == START:  # whose contents are a part of their own
-        return names
-    path = find_vectors(names) if option == "vectors" else find_model(names)
+def _identity(stage: Stage[Any], recipe: Recipe) -> dict[str, Any]:
+    """The options that decide the stage's result; those that name models or files by their contents."""
+    marked = stage.options.marked
+    options: dict[str, Any] = stage.options.model_dump(mode="json", exclude=set(marked(Meaning.NO_EFFECT)))
+    options |= {name: _contents(options[name], find_model) for name in marked(Meaning.MODEL)}
+    options |= {name: _contents(options[name], find_vectors) for name in marked(Meaning.VECTORS)}
+    data = Path(recipe.data.folder)
+    return options | {name: _contents(options[name], lambda file: data / file) for name in marked(Meaning.DATA_FILE)}
+
+
+def _contents(name: str | Sequence[str] | None, find: Callable[[str], Path]) -> Any:
+    """The digest of the file or folder that is named; a missing one stays a name, which the stage's check reports."""
+    if isinstance(name, Sequence) and not isinstance(name, str):
+        return [_contents(item, find) for item in name]
+    if name is None or name == START:  # the start checkpoint's contents are a part of their own
+        return name
+    path = find(name)
     if path.is_file():
         return file_digest(path)
-    return folder_digest(path) if path.is_dir() else names  # what is not there, the stage's check says best
-
-
-def _labelled(recipe: Recipe, name: str | None) -> str | None:
-    path = None if name is None else Path(recipe.data.folder) / name
-    return file_digest(path) if path is not None and path.is_file() else name
+    return folder_digest(path) if path.is_dir() else name
 
 
 class StageStore:
@@ -92,36 +93,36 @@ class StageStore:
     def __init__(self, pool: Path):
         self.folder = pool / "stages"
 
-    def folder_of(self, planned: Planned) -> Path:
+    def folder_of(self, planned: PlannedStage) -> Path:
         """The stage's folder; under another name where a recipe called the same stage otherwise."""
         found = sorted(self.folder.glob(f"*-{planned.key}"))
         return found[0] if found else self.folder / planned.folder_name
 
-    def finished(self, planned: Planned) -> Produced | None:
+    def finished(self, planned: PlannedStage) -> StageResult | None:
         """What the stage left, or None where it is not finished."""
         return read_finished(self.folder_of(planned))
 
-    def run(self, planned: Planned, kind: StageKind, work: Work) -> Produced:
+    def run(self, planned: PlannedStage, work: Work) -> StageResult:
         """Do the stage's work, or continue it; what it left is recorded last.
 
         Of several processes (torchrun) all do the work, the first records it and the others wait for the record.
         """
-        folder = self.folder_of(planned)
+        folder, kind = self.folder_of(planned), stage_kinds()[planned.stage.kind]
         if process_number() > 0:
-            kind.run(work, planned.stage.options, folder)
+            kind.run(work, planned.stage, folder)
             return wait_for(folder)
         with lock(folder, wait=False):
-            if (found := read_finished(folder)) is not None:
-                if process_count() > 1:  # the others have begun the work already and would wait for us in vain
+            if (result := read_finished(folder)) is not None:
+                if process_count() > 1:  # the other processes have begun the work and would wait for us in vain
                     raise RankwellError(f"another run has just finished {folder}; start again")
-                return found
+                return result
             begin = time.monotonic()
-            produced = kind.run(work, planned.stage.options, folder)
-            _record(folder, planned, work, produced, time.monotonic() - begin)
-        return produced
+            result = kind.run(work, planned.stage, folder)
+            _record(folder, planned, work, result, time.monotonic() - begin)
+        return result
 
 
-def read_finished(folder: Path) -> Produced | None:
+def read_finished(folder: Path) -> StageResult | None:
     """What a finished stage left; None where it is not finished."""
     path = folder / FINISHED
     try:
@@ -132,11 +133,11 @@ def read_finished(folder: Path) -> Produced | None:
         return None
     except (ValueError, KeyError, TypeError):
         raise InputError(path, None, "not the record of a stage; remove its folder to run the stage again") from None
-    found = Produced(**{name: None if at is None else folder / at for name, at in places.items()}, figures=figures)
-    for place in (found.model, found.candidates, found.first_stage):
+    result = StageResult(**{name: None if at is None else folder / at for name, at in places.items()}, figures=figures)
+    for place in (result.model, result.candidates, result.first_stage):
         if place is not None and not place.exists():
             raise InputError(path, None, f"{place} is gone; remove {folder} to run the stage again")
-    return found
+    return result
 
 
 def stage_seconds(folder: Path) -> float:
@@ -144,12 +145,12 @@ def stage_seconds(folder: Path) -> float:
     return float(json.loads((folder / FINISHED).read_text(encoding="utf-8"))["seconds"])
 
 
-def _record(folder: Path, planned: Planned, work: Work, produced: Produced, seconds: float) -> None:
+def _record(folder: Path, planned: PlannedStage, work: Work, result: StageResult, seconds: float) -> None:
     def place(path: Path | None) -> str | None:
         # Relative, so that the whole pool may be moved.
         return None if path is None else os.path.relpath(path, folder)
 
-    for path in (produced.model, produced.candidates, produced.first_stage):
+    for path in (result.model, result.candidates, result.first_stage):
         if path is not None and not path.exists():
             raise RankwellError(f"the stage {planned.stage.name} says it left {path}, which is not there")
     options = planned.stage.options.model_dump(mode="json")
@@ -160,28 +161,18 @@ def _record(folder: Path, planned: Planned, work: Work, produced: Produced, seco
         "key": planned.key,
         "seconds": round(seconds, 3),
         "produced": {
-            **{name: place(getattr(produced, name)) for name in PLACES},
-            "figures": produced.figures,
+            **{name: place(getattr(result, name)) for name in PLACES},
+            "figures": result.figures,
         },
     }
     write_json(folder / FINISHED, record)
 
 
-def process_number() -> int:
-    """This process among those torchrun started; 0 is the one that writes."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def process_count() -> int:
-    """How many processes torchrun started."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def wait_for(folder: Path, timeout: float | None = None) -> Produced:
+def wait_for(folder: Path, timeout: float | None = None) -> StageResult:
     """What the stage left, once the first process has recorded it."""
     begin = time.monotonic()
-    while (found := read_finished(folder)) is None:
+    while (result := read_finished(folder)) is None:
         if timeout is not None and time.monotonic() - begin > timeout:
             raise RankwellError(f"waited {timeout:.0f} s for {folder / FINISHED}")
         time.sleep(POLL_SECONDS)
-    return found
+    return result

@@ -17,9 +17,15 @@ from rankwell.corpus.records import Query
 from rankwell.evaluation import evaluate
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import find_types, folder_digest, prepare
-from rankwell.training.recipe import Override, Recipe, build_recipe
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import Override, build_recipe
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
+
+
+@pytest.fixture(autouse=True)
+def _toy_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    toys.Toys(monkeypatch)
 
 
 @pytest.fixture
@@ -30,7 +36,7 @@ def data(tmp_path: Path) -> Path:
 def recipe_for(data: Path, **changes: object) -> Recipe:
     tree = toys.recipe_tree(data, data)
     overrides = [Override(path.replace("__", "."), value) for path, value in changes.items()]
-    return build_recipe(tree, toys.Toys().options, "r.yaml", overrides)
+    return build_recipe(tree, "r.yaml", overrides)
 
 
 def append(path: Path, line: str) -> None:

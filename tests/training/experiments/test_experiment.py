@@ -21,9 +21,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
 from rankwell.training.experiments.groups import split_word_groups
 from rankwell.training.experiments.tables import Outcome
-from rankwell.training.options import STAGE_OPTIONS
-from rankwell.training.recipe import Override, read_recipe
-from rankwell.training.stages.kinds import STAGES
+from rankwell.training.recipe_reader import Override, read_recipe
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 SUITES = sorted((Path(__file__).parents[3] / "recipes" / "suites").glob("*.yaml"))
@@ -32,9 +30,9 @@ SUITES = sorted((Path(__file__).parents[3] / "recipes" / "suites").glob("*.yaml"
 class Bench:
     """Runs a suite over toy stages."""
 
-    def __init__(self, folder: Path, tokenizer: Path):
+    def __init__(self, folder: Path, tokenizer: Path, patch: pytest.MonkeyPatch):
         self.folder = folder
-        self.toys = toys.Toys()
+        self.toys = toys.Toys(patch)
         self.data = toys.write_data(folder / "data")
         self.start = toys.write_start(folder / "start", tokenizer)
         self.out = folder / "out"
@@ -47,13 +45,13 @@ class Bench:
 
     def run(self, *settings: Override, **suite: object) -> tuple[Outcome, list[str]]:
         self.toys.calls.clear()
-        experiment = read_suite(self.write(**suite), self.toys.options, settings)
-        return run_experiment(experiment, self.toys.kinds, self.out), list(self.toys.calls)
+        experiment = read_suite(self.write(**suite), settings)
+        return run_experiment(experiment, self.out), list(self.toys.calls)
 
 
 @pytest.fixture
-def bench(tmp_path: Path, tiny_tokenizer: Path) -> Bench:
-    return Bench(tmp_path, tiny_tokenizer)
+def bench(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(tmp_path, tiny_tokenizer, monkeypatch)
 
 
 VARIANTS = {"half": {"stages.fit.share": 0.5}, "whole": {"stages.fit.share": 1.0}}
@@ -173,7 +171,7 @@ def test_an_axis_is_drawn(bench: Bench) -> None:
 )
 def test_a_wrong_suite_is_refused_with_what_is_wrong(bench: Bench, suite: dict[str, object], expected: str) -> None:
     with pytest.raises(RankwellError) as caught:
-        read_suite(bench.write(**suite), bench.toys.options)
+        read_suite(bench.write(**suite))
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -181,12 +179,12 @@ def test_a_wrong_suite_is_refused_with_what_is_wrong(bench: Bench, suite: dict[s
 def test_a_missing_base_is_named(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("base: none.yaml\nvariants: {a: {}}\n")
     with pytest.raises(InputError, match=r"none\.yaml: no such file"):
-        read_suite(tmp_path / "s.yaml", STAGE_OPTIONS)
+        read_suite(tmp_path / "s.yaml")
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_suites_that_come_along_are_right(path: Path) -> None:
-    experiment = read_suite(path, STAGE_OPTIONS, [Override("data", "/data")])
+    experiment = read_suite(path, [Override("data", "/data")])
     assert len(experiment.recipes) > 2
     assert f"rankwell experiment recipes/suites/{path.name} --set data=" in path.read_text(encoding="utf-8")
 
@@ -196,19 +194,19 @@ def test_variants_may_have_another_recipe_and_settings_go_where_they_fit(bench: 
     (bench.folder / "other.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
     suite = bench.write(variants={"own": {}, "other": {"base": "other.yaml"}}, set={"stages.warm.share": 0.1})
     settings = [Override("first_stage.depth", 5), Override("stages.late.share", 0.7)]
-    recipes = read_suite(suite, bench.toys.options, settings).recipes
+    recipes = read_suite(suite, settings).recipes
     assert [stage.name for stage in recipes["own"][1].stages] == ["warm", "fit"]
     assert [stage.name for stage in recipes["other"][1].stages] == ["fit", "late"]
     assert [stage.options.share for stage in recipes["other"][1].stages] == [0.25, 0.7]
     assert [stage.options.share for stage in recipes["own"][1].stages] == [0.1, 0.75]
     assert {by_seed[1].first_stage.depth for by_seed in recipes.values()} == {5}
     with pytest.raises(RankwellError, match="the recipe has no stage 'never'"):
-        read_suite(suite, bench.toys.options, [Override("stages.never.share", 1)])
+        read_suite(suite, [Override("stages.never.share", 1)])
 
 
 def test_seeds_and_baseline_can_be_set_from_outside(bench: Bench) -> None:
     chosen = (Override("seeds", [4, 5]), Override("baseline", "whole"))
-    experiment = read_suite(bench.write(variants=VARIANTS, seeds=[1, 2, 3]), bench.toys.options, chosen)
+    experiment = read_suite(bench.write(variants=VARIANTS, seeds=[1, 2, 3]), chosen)
     assert list(experiment.recipes["half"]) == [4, 5]
     assert experiment.baseline == "whole"
 
@@ -258,27 +256,27 @@ def test_candidates_need_a_variant_that_learns_a_first_stage(bench: Bench) -> No
 
 def test_a_check_finds_what_would_fail_at_its_turn(bench: Bench) -> None:
     variants = {**VARIANTS, "refused": {"stages.fit.behaviour": "is refused"}}
-    experiment = read_suite(bench.write(variants=variants), bench.toys.options)
+    experiment = read_suite(bench.write(variants=variants))
     with pytest.raises(RankwellError, match="refused, seed 1: the toy cannot be fitted to this"):
-        planned_stages(experiment, bench.toys.kinds, bench.out)
+        planned_stages(experiment, bench.out)
 
 
 def test_a_recipe_is_no_suite_nor_a_suite_a_recipe(bench: Bench) -> None:
     suite = bench.write(variants=VARIANTS)
     with pytest.raises(InputError, match="this is a suite, whose variants `rankwell experiment` trains"):
-        read_recipe(suite, bench.toys.options)
+        read_recipe(suite)
     recipe = Path(__file__).parents[3] / "recipes" / "drbert.yaml"
     with pytest.raises(InputError, match="this is a recipe, which `rankwell train` carries out"):
-        read_suite(recipe, STAGE_OPTIONS)
+        read_suite(recipe)
 
 
 def test_several_at_once_give_what_one_after_the_other_gives(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    own = importlib.import_module("toys").Toys()  # as other processes can import it
+    importlib.import_module("toys").Toys(monkeypatch)  # as other processes can import it
     variants = {**VARIANTS, "refused": {"stages.fit.behaviour": "is refused"}}
-    experiment = read_suite(bench.write(variants=variants), own.options)
+    experiment = read_suite(bench.write(variants=variants))
     said: list[str] = []
-    outcome = run_experiment(experiment, own.kinds, bench.out, jobs=2, say=said.append)
+    outcome = run_experiment(experiment, bench.out, jobs=2, say=said.append)
     assert outcome.failures == {"refused, seed 1": "the toy cannot be fitted to this"}
     assert outcome.compared["dev"].comparison.mean["half"]["P@1"] == 0.5
     assert len(list(bench.out.glob("stages/01-warm-*"))) == 1
@@ -295,8 +293,8 @@ def test_table1_does_what_variants_share_once(bench: Bench) -> None:
     given = {"data": str(data), "seeds": [1], "model.start": str(bench.start), "model.adapt": True}
     given["model.attention_layers"] = [-1]  # the toy has two layers
     settings = [Override(path, value) for path, value in given.items()]
-    experiment = read_suite(suite, STAGE_OPTIONS, settings)
-    planned = planned_stages(experiment, STAGES, bench.out)
+    experiment = read_suite(suite, settings)
+    planned = planned_stages(experiment, bench.out)
     keys = {name.removesuffix(", seed 1"): {p.stage.name: p.key for p in own} for name, own in planned.items()}
     whole = keys["DR-BERT"]
     pretrained = {name: own.get("pretrain") for name, own in keys.items()}
@@ -315,10 +313,8 @@ def test_table1_does_what_variants_share_once(bench: Bench) -> None:
 
 
 def test_the_losses_of_the_suite_exist() -> None:
-    losses = pytest.importorskip("rankwell.training.losses")
-    experiment = read_suite(
-        next(path for path in SUITES if path.stem == "losses"), STAGE_OPTIONS, [Override("data", "/data")]
-    )
+    losses = pytest.importorskip("rankwell.training.loop.losses")
+    experiment = read_suite(next(path for path in SUITES if path.stem == "losses"), [Override("data", "/data")])
     chosen = {by_seed[1].stages[-1].options.loss for by_seed in experiment.recipes.values()}
     assert chosen <= set(losses.LOSSES)
     assert len(chosen) == len(experiment.recipes)
@@ -326,7 +322,7 @@ def test_the_losses_of_the_suite_exist() -> None:
 
 def test_the_ablations_are_those_of_the_paper() -> None:
     path = next(path for path in SUITES if path.stem == "table1")
-    experiment = read_suite(path, STAGE_OPTIONS, [Override("data", "/data")])
+    experiment = read_suite(path, [Override("data", "/data")])
     kinds = {name: [stage.kind for stage in seeds[1].stages] for name, seeds in experiment.recipes.items()}
     assert kinds == {
         "DeepCT-BM25": ["deepct"],

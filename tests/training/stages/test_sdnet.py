@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 import rankwell.sample
-import rankwell.training.loop as loop
+import rankwell.training.loop.loop as loop
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.evaluation.evaluate import evaluate
@@ -23,21 +23,18 @@ from rankwell.models.sdnet.network import load_sdnet
 from rankwell.rank.fusion import fuse, interpolation
 from rankwell.rank.rankers import kind_of
 from rankwell.rank.sdnet import SdnetRanker
-from rankwell.training.options import SdnetOptions
-from rankwell.training.recipe import Override, Recipe, build_recipe
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stage import StageKind
-from rankwell.training.stages.sdnet import check_sdnet, measure_sdnet, sdnet
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
-KINDS = {"sdnet": StageKind(SdnetOptions, sdnet, check=check_sdnet, measure=measure_sdnet)}
 
 
 def recipe_of(data: Path, start: Path, **changes: Any) -> Recipe:
     stage = {"epochs": 1, "batch": 8, "hidden": 8, "max_words": 16, "dropout": 0.1, "shard": 5}
     tree = toys.recipe_tree(data, start, sdnet=stage)
     overrides = [Override(path.replace("__", "."), value) for path, value in changes.items()]
-    return build_recipe(tree, {"sdnet": SdnetOptions}, "r.yaml", overrides)
+    return build_recipe(tree, "r.yaml", overrides)
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
@@ -48,7 +45,7 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 def trained(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
     place = tmp_path_factory.mktemp("sdnet")
     data = toys.write_data(place / "data", queries=16)
-    done = run_recipe(recipe_of(data, tiny_checkpoint), KINDS, place / "out", device="cpu")
+    done = run_recipe(recipe_of(data, tiny_checkpoint), place / "out", device="cpu")
     (folder,) = (place / "out" / "stages").iterdir()
     return done, folder
 
@@ -101,7 +98,7 @@ def test_features_are_kept_beside_the_texts_and_shared(
     times = {path.name: path.stat().st_mtime_ns for path in features.glob("*.f16")}
     assert len(times) == 3  # twelve documents, five to a shard
     other = done.recipe.model_copy(update={"seed": 2})
-    again = run_recipe(other, KINDS, tmp_path / "other", pool=folder.parents[1], device="cpu")
+    again = run_recipe(other, tmp_path / "other", pool=folder.parents[1], device="cpu")
     assert {path.name: path.stat().st_mtime_ns for path in features.glob("*.f16")} == times
     assert again.model is not None
     one, two = (load_sdnet(path).match.weight for path in (done.model, again.model))  # type: ignore[arg-type]
@@ -116,7 +113,7 @@ def test_features_of_passages_that_no_candidate_names_are_not_computed(tiny_chec
     with (data / "collection.tsv").open("a") as file:
         file.writelines(f"x{number}\tnothing that anybody asks for\n" for number in range(30))
     changes = {"first_stage__depth": 2, "stages__sdnet__best": "last", "stages__sdnet__epochs": 0.1}
-    done = run_recipe(recipe_of(data, tiny_checkpoint, **changes), KINDS, tmp_path / "out", device="cpu")
+    done = run_recipe(recipe_of(data, tiny_checkpoint, **changes), tmp_path / "out", device="cpu")
     (folder,) = (tmp_path / "out" / "stages").iterdir()
     figures = json.loads((folder / "stage.json").read_text())["produced"]["figures"]
     assert 2 <= figures["passages with features"] <= 12
@@ -142,9 +139,9 @@ def test_a_killed_run_continues_to_the_same_weights(
 
     monkeypatch.setattr(loop, "save_state", save_and_die)
     with pytest.raises(KeyboardInterrupt):
-        run_recipe(killed, KINDS, tmp_path / "out", device="cpu")
+        run_recipe(killed, tmp_path / "out", device="cpu")
     monkeypatch.undo()
-    finished = run_recipe(killed, KINDS, tmp_path / "out", device="cpu", resume=True)
+    finished = run_recipe(killed, tmp_path / "out", device="cpu", resume=True)
     assert finished.model is not None
     assert done.model is not None
     expected = load_sdnet(done.model).state_dict()
@@ -162,7 +159,7 @@ def test_what_would_fail_later_is_said_first(tiny_checkpoint: Path, tmp_path: Pa
     }
     for number, (path, (value, problem)) in enumerate(cases.items()):
         with pytest.raises(RankwellError, match=problem):
-            run_recipe(recipe_of(data, tiny_checkpoint, **{path: value}), KINDS, tmp_path / f"o{number}", device="cpu")
+            run_recipe(recipe_of(data, tiny_checkpoint, **{path: value}), tmp_path / f"o{number}", device="cpu")
 
 
 def test_it_learns_the_training_queries_of_the_sample(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -186,7 +183,7 @@ def test_it_learns_the_training_queries_of_the_sample(tiny_checkpoint: Path, tmp
         "stages__sdnet__shard": 100,
         "stages__sdnet__vectors": str(tmp_path / "v.txt"),
     }
-    run_recipe(recipe_of(sample, tiny_checkpoint, **changes), KINDS, tmp_path / "out", device="cpu")
+    run_recipe(recipe_of(sample, tiny_checkpoint, **changes), tmp_path / "out", device="cpu")
     (folder,) = (tmp_path / "out" / "stages").iterdir()
     losses = [line["loss"] for line in logged(folder) if "loss" in line]
     assert losses[-1] < 0.7 * losses[0]

@@ -6,22 +6,27 @@ are brought to one unit, the deviation of their scores within a list, before the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from rankwell.core.arrays import map_array, save_array
 from rankwell.core.errors import RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.core.manifest import digest
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.dense import PassageVectors, search_vectors
 from rankwell.rank.ranker import Ranker
+from rankwell.training.processes import write_once
 
 LISTS_AT_A_TIME = {"cuda": 1 << 14, "cpu": 1 << 11}
 PAIRS_AT_A_TIME = 1 << 16
@@ -121,6 +126,42 @@ class Named:
     def load_encoder(self, device: str | None, max_length: int | None) -> BiEncoder:
         """The bi-encoder."""
         return BiEncoder.from_pretrained(self.folder, device=device, max_length=max_length)
+
+
+def load_teachers(
+    store: DocumentStore, names: Sequence[str], texts: Sequence[str], max_length: int | None, device: str | None
+) -> list[Teacher]:
+    """The teachers, ready to score the queries ``texts`` by number; query vectors are stored beside the collection's.
+
+    Of several processes, the first encodes the queries and the others wait: all must see the same vectors.
+    """
+    teachers: list[Teacher] = []
+    for named in map(Named.of, names):
+        if named.pairs:
+            teachers.append(CrossEncoderTeacher(named.load_ranker(device), texts, store))
+            continue
+        encoder = named.load_encoder(device, max_length)
+        place = store.folder / f"asked-{digest([encoder.name, [encoder.query_prompt + text for text in texts]])}"
+
+        def encode(encoder: BiEncoder = encoder, place: Path = place) -> None:
+            store_arrays(place, {"vectors": encoder.encode_queries(texts).reshape(-1)})
+
+        write_once(place, encode)
+        vectors = map_array(place / "vectors.npy", np.float32).reshape(-1, encoder.width)
+        documents = PassageVectors.open(store, encoder)
+        teachers.append(BiEncoderTeacher(np.array(vectors), documents, encoder.device, encoder.query_prompt))
+    return teachers
+
+
+def store_arrays(place: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as a folder. If another run has just written it, its arrays are the same and stay."""
+    try:
+        with atomic_folder(place) as temporary:
+            for name, array in arrays.items():
+                save_array(temporary / f"{name}.npy", array)
+    except (OSError, RankwellError):
+        if not place.is_dir():
+            raise
 
 
 def teach(teachers: Sequence[Teacher], queries: Rows, documents: Rows, *, unit: Unit = "query") -> Scores:

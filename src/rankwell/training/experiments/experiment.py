@@ -29,11 +29,13 @@ from rankwell.training.experiments.plots import draw_axis, draw_table
 from rankwell.training.experiments.suite import Elsewhere, Suite
 from rankwell.training.experiments.tables import DEV, Outcome, compare_variants, file_name, write_tables
 from rankwell.training.experiments.units import Result, Unit, carry_out, carry_out_apart, elsewhere, with_candidates
-from rankwell.training.recipe import Kinds, Override, Recipe, build_recipe, problem_of, read_yaml, value_at
+from rankwell.training.processes import process_count, process_number
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
-from rankwell.training.run import Say, make_ready
-from rankwell.training.stage import StageKind
-from rankwell.training.stage_store import Planned, StageStore, process_count, process_number
+from rankwell.training.run import Say, plan_recipe
+from rankwell.training.stage import stage_kinds
+from rankwell.training.stage_store import PlannedStage, StageStore
 
 BASE = "base"
 SETTABLE = ("seeds", "baseline", "measures", "test", "candidates", "groups", "evaluate_on")
@@ -58,7 +60,7 @@ class Experiment:
                 yield Unit(name, seed, self.recipes[name][seed])
 
 
-def read_suite(path: str | Path, kinds: Kinds, settings: Sequence[Override] = ()) -> Experiment:
+def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experiment:
     """Read a suite and check all its recipes.
 
     ``settings`` go before what the variants say; those whose path is a key of :data:`SETTABLE` change the suite.
@@ -86,7 +88,7 @@ def read_suite(path: str | Path, kinds: Kinds, settings: Sequence[Override] = ()
     for name in suite.variants:
         if not _VARIANT_NAME.fullmatch(name):
             raise InputError(path, None, f"variants: {name!r} cannot name a folder")
-        recipe = _variant(path, suite, name, kinds, settings)
+        recipe = _variant(path, suite, name, settings)
         recipes[name] = {seed: recipe.model_copy(update={"seed": seed, "name": name}) for seed in suite.seeds}
         measures_of(recipe, suite.measures)
     if suite.axis is not None:
@@ -99,7 +101,7 @@ def read_suite(path: str | Path, kinds: Kinds, settings: Sequence[Override] = ()
     return Experiment(suite.model_copy(update={"evaluate_on": elsewhere}), baseline, recipes)
 
 
-def _variant(path: Path, suite: Suite, name: str, kinds: Kinds, settings: Sequence[Override]) -> Recipe:
+def _variant(path: Path, suite: Suite, name: str, settings: Sequence[Override]) -> Recipe:
     """The recipe of a variant. What is set for a stage goes for the recipes that have it, where any of them has."""
     differs = dict(suite.variants[name] or {})
     base = path.parent / differs.pop(BASE, suite.base)
@@ -108,7 +110,7 @@ def _variant(path: Path, suite: Suite, name: str, kinds: Kinds, settings: Sequen
     elsewhere = _stages_of_bases(path, suite) - set(tree.get("stages") or ())
     fitting = [one for one in [*shared, *settings] if not _is_of(one.path, elsewhere)]
     own = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
-    return build_recipe(tree, kinds, base, [*fitting, *own])
+    return build_recipe(tree, base, [*fitting, *own])
 
 
 def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
@@ -151,7 +153,6 @@ def _axis_values(recipes: Mapping[str, Mapping[int, Recipe]], axis: str, source:
 
 def run_experiment(
     experiment: Experiment,
-    kinds: Mapping[str, StageKind],
     out: Path,
     *,
     device: str | None = None,
@@ -164,9 +165,9 @@ def run_experiment(
     """
     if jobs > 1 and process_count() > 1:
         raise RankwellError("several jobs at once are for one device each, not for torchrun's processes")
-    _check_candidates(experiment, kinds)
+    _check_candidates(experiment)
     board = _Board(experiment, out, device, say)
-    work = _Work(experiment.suite, kinds, out, device, jobs)
+    work = _Work(experiment.suite, out, device, jobs)
     units = list(experiment.units())
     if (chosen := experiment.suite.candidates) is not None:
         first = next(unit for unit in units if unit.name == chosen)
@@ -179,23 +180,24 @@ def run_experiment(
     return board.outcome(last=True)
 
 
-def planned_stages(experiment: Experiment, kinds: Mapping[str, StageKind], out: Path) -> dict[str, list[Planned]]:
+def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedStage]]:
     """The stages of each variant and seed, checked; equal keys are the same work, done once."""
-    _check_candidates(experiment, kinds)
+    _check_candidates(experiment)
     data, planned = _Data(out), {}
     for unit in experiment.units():
         try:
-            planned[str(unit)] = data.plan(unit.recipe, kinds)
+            planned[str(unit)] = data.plan(unit.recipe)
         except RankwellError as error:
             raise RankwellError(f"{unit}: {error}") from None
     return planned
 
 
-def _check_candidates(experiment: Experiment, kinds: Mapping[str, StageKind]) -> None:
+def _check_candidates(experiment: Experiment) -> None:
     """The variant whose candidates all others rank must learn to find some."""
-    chosen, seed = experiment.suite.candidates, experiment.suite.seeds[0]
-    if chosen is not None and not any(kinds[stage.kind].finds for stage in experiment.recipes[chosen][seed].stages):
-        raise RankwellError(f"the candidates of {chosen}: it learns no first stage")
+    name, seed = experiment.suite.candidates, experiment.suite.seeds[0]
+    kinds = stage_kinds()
+    if name is not None and not any(kinds[stage.kind].finds for stage in experiment.recipes[name][seed].stages):
+        raise RankwellError(f"the candidates of {name}: it learns no first stage")
 
 
 class _Data:
@@ -205,11 +207,11 @@ class _Data:
         self._pool, self._device = pool, device
         self._prepared: dict[str, Prepared | None] = {}
 
-    def plan(self, recipe: Recipe, kinds: Mapping[str, StageKind]) -> list[Planned]:
+    def plan(self, recipe: Recipe) -> list[PlannedStage]:
         key = f"{recipe.data.model_dump_json()} {recipe.first_stage.model_dump_json()} {recipe.model.template}"
-        ready = make_ready(recipe, kinds, self._pool, device=self._device, prepared=self._prepared.get(key))
-        self._prepared[key] = ready.work.prepared
-        return ready.planned
+        work, plan = plan_recipe(recipe, self._pool, device=self._device, prepared=self._prepared.get(key))
+        self._prepared[key] = work.prepared
+        return plan
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +219,6 @@ class _Work:
     """How units are run."""
 
     suite: Suite
-    kinds: Mapping[str, StageKind]
     out: Path
     device: str | None
     jobs: int
@@ -227,17 +228,17 @@ class _Work:
         if self.jobs == 1:
             for unit in units:
                 say(str(unit))
-                yield unit, carry_out(unit, self.suite, self.kinds, self.out, self.device, say)
+                yield unit, carry_out(unit, self.suite, self.out, self.device, say)
             return
         data, store, by_name = _Data(self.out, self.device), StageStore(self.out), {str(unit): unit for unit in units}
         jobs = []
         for unit in units:
             try:
-                stages = tuple(planned.key for planned in data.plan(unit.recipe, self.kinds))
+                stages = tuple(planned.key for planned in data.plan(unit.recipe))
             except RankwellError as error:
                 yield unit, Result({}, str(error))
                 continue
-            arguments = (unit, self.suite, self.kinds, self.out, self.device)
+            arguments = (unit, self.suite, self.out, self.device)
             jobs.append(Job(str(unit), stages, carry_out_apart, arguments))
         for job, found in run_jobs(jobs, self.jobs, lambda key: any(store.folder.glob(f"*-{key}"))):
             yield by_name[job.name], Result({}, found) if isinstance(found, str) else found

@@ -18,11 +18,10 @@ from rankwell.evaluation.evaluate import Evaluation
 from rankwell.training.data.prepare import Collection, Prepared, Split, open_collection, open_split
 from rankwell.training.experiments.suite import Suite
 from rankwell.training.experiments.tables import DEV, file_name
+from rankwell.training.processes import process_count, process_number
 from rankwell.training.recipe import Recipe
-from rankwell.training.results import evaluate_split, measured_run, measures_of
-from rankwell.training.run import Say, Trained, run_recipe
-from rankwell.training.stage import StageKind
-from rankwell.training.stage_store import process_count, process_number
+from rankwell.training.results import evaluate_split, measures_of
+from rankwell.training.run import Say, Trained, measured_run, run_recipe
 
 
 @dataclass(frozen=True)
@@ -55,13 +54,11 @@ class Result:
     seconds: float = 0.0
 
 
-def carry_out(
-    unit: Unit, suite: Suite, kinds: Mapping[str, StageKind], out: Path, device: str | None, say: Say
-) -> Result:
+def carry_out(unit: Unit, suite: Suite, out: Path, device: str | None, say: Say) -> Result:
     """Train a unit and measure it."""
     begin, folder = time.monotonic(), out / unit.place
     try:
-        trained = run_recipe(unit.recipe, kinds, folder, pool=out, device=device, resume=True, say=say)
+        trained = run_recipe(unit.recipe, folder, pool=out, device=device, resume=True, say=say)
         found = {place: (one.qids, one.values) for place, one in _evaluations(trained, suite, out)}
         candidates = _write_candidates(trained, out) if unit.name == suite.candidates else None
     except Exception as error:
@@ -71,12 +68,12 @@ def carry_out(
     return Result(found, None, candidates, time.monotonic() - begin)
 
 
-def carry_out_apart(unit: Unit, suite: Suite, kinds: Mapping[str, StageKind], out: Path, device: str | None) -> Result:
+def carry_out_apart(unit: Unit, suite: Suite, out: Path, device: str | None) -> Result:
     """The same in a process of its own, whose words go to a file beside the unit's folder."""
     path = (out / unit.place).with_suffix(".log")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
-        return carry_out(unit, suite, kinds, out, device, print)
+        return carry_out(unit, suite, out, device, print)
 
 
 def _reason(error: Exception, folder: Path) -> str:
@@ -93,7 +90,7 @@ def _reason(error: Exception, folder: Path) -> str:
 
 def _write_candidates(trained: Trained, out: Path) -> tuple[str, str] | None:
     """The candidates that the last learned first stage of a recipe found, as files."""
-    learned = [done.produced.first_stage for done in trained.work.done if done.produced.first_stage is not None]
+    learned = [done.result.first_stage for done in trained.work.done if done.result.first_stage is not None]
     if not learned:
         return None
     paths = []
@@ -115,15 +112,15 @@ def with_candidates(unit: Unit, train_run: str, dev_run: str) -> Unit:
 
 
 def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[str, Evaluation]]:
-    recipe, last = trained.recipe, trained.last
-    if last is None:
+    recipe, last = trained.work.recipe, trained.last
+    if last is None or last.run is None:
         raise RankwellError(f"no stage of {recipe.name} ranks documents, so there is nothing to compare")
     measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
     data = last.work.data
     yield DEV, evaluate_split(data.dev, last.run, measures, depth)
     for name, collection, split in elsewhere(recipe, suite, pool, last.work.device):
         there = replace(last.work, prepared=Prepared(collection, data.train, split))
-        run = measured_run(there, last.kind, last.produced, last.folder)
+        run = measured_run(there, last.stage, last.folder)
         assert run is not None
         yield name, evaluate_split(split, run, measures, depth)
 

@@ -1,1 +1,1 @@
-"""The stages of recipes: what each kind does, and the kinds by name."""
+"""One module per stage kind: its options, what it learns, and how it is checked, run and measured."""

@@ -1,4 +1,4 @@
-"""The stage ``sdnet``: features of a frozen encoder, kept on disk; a network over them; BM25's share beside it.
+"""``sdnet``: a small network over features of a frozen encoder, and BM25's share beside it (CCNU's SDNet).
 
 Beside the network, the stage leaves
 
@@ -10,48 +10,146 @@ Beside the network, the stage leaves
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
 from rankwell.core.types import Rows
 from rankwell.corpus.formats import read_run, write_run
-from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS, mean_interval, mean_intervals
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.names import find_model, find_vectors
-from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
+from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.models.sdnet.stored_features import PassageFeatures, StoredFeatures, open_features, store_features
-from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
+from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import open_vectors
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
-from rankwell.rank.sdnet import SdnetRanker
+from rankwell.rank.sdnet import PassageSource, SdnetRanker
+from rankwell.training.data.lists import Lists
 from rankwell.training.data.sampling import draw
-from rankwell.training.guard import CollapseGuard
-from rankwell.training.loop import train
-from rankwell.training.losses import make_loss
-from rankwell.training.options import SdnetOptions
+from rankwell.training.loop.guard import CollapseGuard
+from rankwell.training.loop.list_task import ListTask
+from rankwell.training.loop.loop import train
+from rankwell.training.loop.losses import Loss, make_loss
+from rankwell.training.loop.task import Step
+from rankwell.training.options import Meaning
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import Stage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import Produced, Work
-from rankwell.training.stage_store import process_number
-from rankwell.training.stages.ranking import check_lists, list_plan, training_candidates
-from rankwell.training.stages.text import loop_options, outcome_figures
-from rankwell.training.tasks.sdnet import SdnetTask, SdnetValidation
+from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.shared import ListOptions, check_lists, training_candidates
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
 NORMALISATIONS = ("none", "min-max", "z-score")
 PAPER = interpolation(0.8, "none")
+
+
+class SdnetOptions(ListOptions):
+    """`sdnet`: a small network over the features of the start checkpoint, which stays as it is (CCNU's SDNet)."""
+
+    # As in the paper, which is silent on batch, epochs and negatives.
+    epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
+    batch: int = Field(default=32, ge=1, description="Lists of one optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="The highest learning rate.")
+    warm_up: float = Field(default=0, ge=0, description="The learning rate rises over this share of the steps.")
+    weight_decay: float = Field(default=0, ge=0, description="AdamW's decay; 0 is plain Adam.")
+    clip: float = Field(default=10, ge=0, description="Longest gradient (its norm); 0 does not clip.")
+    schedule: Literal["linear", "constant", "cosine"] = Field(
+        default="constant", description="How the learning rate falls after `warm_up`."
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="What is computed in: recurrent layers gain little from 16 bits."
+    )
+    loss: str = Field(default="hinge", description="The loss; docs/losses.md lists them.")
+    layers: int | None = Field(
+        default=None,
+        ge=1,
+        description="The encoder's last so many layers are kept and mixed; none: all, embeddings too.",
+    )
+    max_words: int = Field(default=256, ge=1, description="Words of a passage that are read.")
+    vectors: Annotated[str | None, Meaning.VECTORS] = Field(
+        default=None,
+        description="Word vectors: GloVe's or word2vec's text, a .npy with its words, a folder or PACKAGE:FOLDER of "
+        "these; none: the encoder's own input embeddings.",
+    )
+    signals: Literal["softmax", "cosine", "dot"] = Field(
+        default="softmax", description="How a passage's words are compared with the query."
+    )
+    top: int = Field(default=10, ge=1, description="The largest signals, which make the score.")
+    dropout: float = Field(default=0.4, ge=0, lt=1, description="Of all layers, the same for all words of a text.")
+    hidden: int = Field(default=125, ge=1, description="Width of a recurrent layer, each way.")
+    folds: int = Field(default=5, ge=2, description="Of the cross-validation that chooses α, BM25's share.")
+    shard: int = Field(default=256, ge=1, description="Passages whose features are computed, and written, at a time.")
+
+
+class SdnetTask(ListTask):
+    """Lists of a query and passages, scored from features of the frozen encoder; a step's budget counts words."""
+
+    def __init__(
+        self,
+        queries: FeatureSource,
+        passages: FeatureSource,
+        table: WordTable,
+        draw: Callable[[int], Lists],
+        loss: Loss,
+        *,
+        max_pairs: int | None = None,
+    ):
+        super().__init__(draw, loss, max_pairs=max_pairs)
+        self._queries, self._passages, self._table = queries, passages, table
+
+    def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
+        """See :class:`~rankwell.training.loop.list_task.ListTask`."""
+        passages = lists.documents.reshape(-1)
+        queries = np.repeat(lists.queries, lists.documents.shape[1])
+        make = PairMaker(self._queries, self._passages, self._table, step.device)
+
+        def score(model: nn.Module, chunk: slice) -> Tensor:
+            scores: Tensor = model(*make(queries[chunk], passages[chunk]))
+            return scores
+
+        # An empty passage takes a place, too.
+        return np.maximum(1, self._passages.lengths(passages)), score
+
+
+@dataclass(frozen=True, eq=False)
+class SdnetValidation:
+    """What ``train`` calls to validate: re-ranks ``run`` from kept features and evaluates it."""
+
+    run: Run
+    queries: Sequence[Query]
+    qrels: Qrels
+    query_features: FeatureSource
+    passages: PassageSource
+    encoder: FeatureEncoder
+    table: WordTable
+    measure: Measure
+    depth: int = 100
+
+    def __call__(self, model: nn.Module) -> Mapping[str, float]:
+        """The measure's figure, by its notation."""
+        assert isinstance(model, Sdnet)
+        ranker = SdnetRanker(model, self.encoder, self.table)
+        reranked = ranker.rerank(
+            self.run, self.queries, passages=self.passages, query_features=self.query_features, depth=self.depth
+        )
+        return dict(evaluate(self.qrels, reranked, [self.measure]).mean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,25 +195,26 @@ def _absolute(vectors: str | None) -> str | None:
     return vectors if vectors is None or ":" in vectors else str(Path(vectors).resolve())
 
 
-def check_sdnet(work: Work, options: SdnetOptions) -> None:
-    """Whatever would fail after the features are computed."""
-    check_lists(work, options)
-    kinds = [stage.kind for stage in work.recipe.stages]
-    if set(kinds[kinds.index("sdnet") + 1 :]) - {"interpolate"}:
-        raise RankwellError("stages.sdnet must be the last to train: what it leaves is no checkpoint to go on from")
+def check(work: Work, stage: Stage[SdnetOptions]) -> None:
+    """Raise for whatever would fail after the features are computed."""
+    options = stage.options
+    check_lists(work, stage)
+    if any(later.kind != "interpolate" for later in work.recipe.stages[stage.number :]):
+        raise RankwellError(f"{stage.path} must be the last to train: what it leaves is no checkpoint to go on from")
     known = read_encoder_config(work.model).num_hidden_layers + 1
     if options.layers is not None and options.layers > known:
         raise RankwellError(
-            f"stages.sdnet.layers is {options.layers}, but the encoder has {known}, embeddings included"
+            f"{stage.path}.layers is {options.layers}, but the encoder has {known}, embeddings included"
         )
     if options.vectors is not None:
         open_vectors(find_vectors(options.vectors))
     if len(work.data.dev.queries) < options.folds:
-        raise RankwellError(f"stages.sdnet.folds is {options.folds}, but dev has {len(work.data.dev.queries)} queries")
+        raise RankwellError(f"{stage.path}.folds is {options.folds}, but dev has {len(work.data.dev.queries)} queries")
 
 
-def sdnet(work: Work, options: SdnetOptions, folder: Path) -> Produced:
+def run(work: Work, stage: Stage[SdnetOptions], folder: Path) -> StageResult:
     """Compute features, train the network, measure it alone and interpolated with the first stage."""
+    options = stage.options
     parts = _Parts.open(work, options)
     store = work.data.collection.store
     # Numbered by the document store, as the features are.
@@ -124,34 +223,34 @@ def sdnet(work: Work, options: SdnetOptions, folder: Path) -> Produced:
     passages = open_features(store, parts.encoder, named, max_words=options.max_words, shard_size=options.shard)
     feature_seconds = time.monotonic() - begin
     queries = _training_queries(work, parts.encoder, candidates.qids, folder)
-    lists = partial(draw, candidates, list_plan(options), work.seed)
+    lists = partial(draw, candidates, options.plan(), work.seed)
     loss = make_loss(options.loss, **options.loss_options)
-    task = SdnetTask(
-        queries, passages, parts.table, lambda epoch: lists(epoch), loss, max_pairs=options.max_pairs_in_memory
-    )
+    task = SdnetTask(queries, passages, parts.table, lists, loss, max_pairs=options.max_pairs_in_memory)
     model = new_sdnet(parts.config(work, options), work.seed)
     outcome = train(
         model,
         task,
-        loop_options(work, options),
+        options,
         folder,
         save=lambda target: save_sdnet(target, model),
+        seed=work.seed,
+        device=work.device,
         validate=_validation(work, options, parts, passages),
         guard=CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels))),
         description="SDNet",
     )
     if process_number() > 0:
-        return Produced(folder / "model")
-    figures = outcome_figures(outcome) | {
+        return StageResult(folder / "model")
+    figures = outcome.figures() | {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "passages with features": len(passages.features),
         "bytes of features a passage": round(passages.features.bytes_per_text),
         "feature seconds": round(feature_seconds, 1),
         "passages cut": passages.features.truncated,
     }
-    run = _rerank_dev(work, folder / "model", passages, parts)
-    write_run(run, folder / _dev_run(work))
-    return Produced(folder / "model", figures=figures | _interpolate(work, options, run, folder))
+    ranked = _rerank_dev(work, SdnetRanker(load_sdnet(folder / "model"), parts.encoder, parts.table), passages)
+    write_run(ranked, folder / _dev_run(work))
+    return StageResult(folder / "model", figures=figures | _interpolate(work, options, ranked, folder))
 
 
 def _dev_numbers(work: Work) -> Rows:
@@ -245,27 +344,21 @@ def _dev_run(work: Work) -> str:
     return f"sdnet-{digest([work.data.dev.digest, work.recipe.evaluate.depth])}.run.gz"
 
 
-def _rerank_dev(work: Work, model: Path, passages: PassageFeatures, parts: _Parts) -> Run:
-    ranker = SdnetRanker(load_sdnet(model), parts.encoder, parts.table)
+def _rerank_dev(work: Work, ranker: SdnetRanker, passages: PassageFeatures) -> Run:
     dev = work.data.dev
     return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)
 
 
-def measure_sdnet(work: Work, produced: Produced) -> Run:
+def measure(work: Work, stage: Stage[SdnetOptions], folder: Path) -> Run:
     """The dev candidates by the network alone."""
-    assert produced.model is not None
-    kept = produced.model.parent / _dev_run(work)
-    if kept.exists():
-        return read_run(kept)
-    options = next(stage.options for stage in work.recipe.stages if stage.kind == "sdnet")
-    assert isinstance(options, SdnetOptions)
-    ranker = SdnetRanker.from_pretrained(produced.model, device=work.device)
-    passages = open_features(
-        work.data.collection.store,
-        ranker.encoder,
-        _dev_numbers(work),
-        max_words=ranker.model.config.max_words,
-        shard_size=options.shard,
-    )
-    dev = work.data.dev
-    return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)
+    path = folder / _dev_run(work)
+    if path.exists():
+        return read_run(path)
+    ranker = SdnetRanker.from_pretrained(folder / "model", device=work.device)
+    most, shard = ranker.model.config.max_words, stage.options.shard
+    store = work.data.collection.store
+    passages = open_features(store, ranker.encoder, _dev_numbers(work), max_words=most, shard_size=shard)
+    return _rerank_dev(work, ranker, passages)
+
+
+STAGES.register("sdnet")(StageKind(SdnetOptions, run, check, measure, reads=PARTS))

@@ -1,0 +1,30 @@
+"""Putting a checkpoint into another folder, with another record, without copying its weights."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from rankwell.core.files import atomic_folder
+from rankwell.models.checkpoints.card import model_card
+from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
+
+
+def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
+    """Link a checkpoint's files into ``target`` (copied where the disk cannot link), with ``ranker`` as its record."""
+    with atomic_folder(target) as folder:
+        for file in sorted(path for path in model.iterdir() if path.is_file()):
+            try:
+                os.link(file, folder / file.name)
+            except OSError:  # another disk, or one without links
+                shutil.copy2(file, folder / file.name)
+        if ranker is not None:
+            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
+            _replace(folder / "README.md", model_card(ranker, read_encoder_config(model)))
+
+
+def _replace(path: Path, text: str) -> None:
+    # Unlinked first: writing into a linked file would change the original.
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,160 @@
+"""First stages that a stage learns (DeepCT, doc2query): held-out queries, tuning BM25, and searching the index.
+
+Such a stage leaves a folder with ``index`` and, in ``bm25.json``, the k1 and b tuned for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.manifest import digest
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.evaluation.notation import parse_measure
+from rankwell.retrieve.index import Index
+from rankwell.retrieve.tune import DEFAULT, Tuning, parse_values, tune_bm25
+from rankwell.training.data.prepare import Prepared, Split
+from rankwell.training.options import Options
+from rankwell.training.processes import write_once
+from rankwell.training.recipe import Stage
+from rankwell.training.results import measure_of
+from rankwell.training.stage import Work
+
+INDEX = "index"
+TUNING = "bm25.json"
+FOLDS = 5
+SHOWN = 20
+
+
+class TuningOptions(Options):
+    """What stages that learn a first stage have; the grid is that of an index of counted terms."""
+
+    tune_queries: int = Field(
+        default=500, ge=5, description="Training queries set aside to tune BM25, a fifth of all at most."
+    )
+    measure: str = Field(default="RR@10", description="What tuning maximises.")
+    k1: str = Field(
+        default="0.3,0.6,0.9,1.2,1.6,2,3,4", description="Values of k1 to try: FIRST:LAST:STEP, or with commas."
+    )
+    b: str = Field(default="0.1:0.9:0.2", description="Values of b to try.")
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Training queries, and those set aside to tune BM25."""
+
+    train: tuple[Query, ...]
+    tune: tuple[Query, ...]
+
+
+def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> HeldOut:
+    """Set ``count`` queries aside, though never more than a fifth of all.
+
+    What a stage makes of a passage is fitted to its training queries; k1 and b tuned to those would suit no others.
+    """
+    count = min(count, len(queries) // 5)
+    held_out = np.zeros(len(queries), np.bool_)
+    held_out[np.random.default_rng([seed, len(queries)]).permutation(len(queries))[:count]] = True
+    return HeldOut(
+        tuple(query for query, held in zip(queries, held_out, strict=True) if not held),
+        tuple(query for query, held in zip(queries, held_out, strict=True) if held),
+    )
+
+
+def check_tuning(work: Work, stage: Stage[TuningOptions]) -> None:
+    """Check grid and measure, and that there are queries to tune with."""
+    options = stage.options
+    if work.recipe.first_stage.hybrid is not None:
+        problem = "a stage that learns a first stage searches its own index only"
+        raise RankwellError(f"first_stage.hybrid: {problem}; leave it out")
+    parse_measure(options.measure)
+    for text in (options.k1, options.b):
+        parse_values(text)
+    split = work.data.train
+    if (held := len(hold_out(split.queries, options.tune_queries, work.seed).tune)) < FOLDS:
+        problem = f"only {held} of the {len(split.queries)} queries of {split.name!r} can be set aside to tune BM25"
+        raise RankwellError(f"{problem} (a fifth at most), expected {FOLDS} or more")
+
+
+def _tune(work: Work, index: Index, queries: Sequence[Query], measure: str, grid: TuningOptions) -> Tuning:
+    qrels = work.data.train.qrels
+    return tune_bm25(
+        index,
+        queries,
+        Qrels({query.qid: qrels[query.qid] for query in queries}),
+        measure=str(measure_of(work.recipe, measure)),
+        k1=parse_values(grid.k1),
+        b=parse_values(grid.b),
+        folds=FOLDS,
+        seed=work.seed,
+        threads=os.cpu_count() or 1,
+    )
+
+
+def tune_first_stage(
+    work: Work, index: Index, queries: Sequence[Query], options: TuningOptions, folder: Path
+) -> dict[str, Any]:
+    """Tune BM25 for a stage's index and write ``bm25.json``; returns its figures and those of the plain collection."""
+    tuning = _tune(work, index, queries, options.measure, options)
+    plain = _tune(work, work.data.index, queries, options.measure, TuningOptions())
+    tuning.write(folder / TUNING)
+    means = dict(zip(tuning.settings, tuning.values.mean(axis=1).tolist(), strict=True))
+    aside = f"{tuning.measure} of {len(queries)} queries set aside"
+    return {
+        "k1": tuning.best[0],
+        "b": tuning.best[1],
+        f"{aside}, tuned": means[tuning.best],
+        f"{aside}, k1={DEFAULT[0]} b={DEFAULT[1]}": means[DEFAULT],
+        f"{aside}, BM25 of counted terms, tuned": float(plain.values.mean(axis=1).max()),
+    }
+
+
+def search_tuned(folder: Path, split: Split, depth: int) -> Run:
+    """Search the index that a stage left in ``folder`` with the k1 and b tuned for it."""
+    try:
+        best = json.loads((folder / TUNING).read_text(encoding="utf-8"))["best"]
+        k1, b = float(best["k1"]), float(best["b"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(folder / TUNING, None, "not the k1 and b of an index") from None
+    index = Index.open(folder / INDEX)
+    run = index.search(split.queries, k=depth, k1=k1, b=b, threads=os.cpu_count() or 1, name="first-stage")
+    if not run:
+        raise RankwellError(f"{index.folder} has no document for any query of the split {split.name!r}")
+    return run
+
+
+def measure_first_stage(work: Work, stage: Stage[Any], folder: Path) -> Run:
+    """The ``measure`` of such stages: the dev queries on the new index."""
+    return search_tuned(folder, work.data.dev, work.recipe.first_stage.depth)
+
+
+def questions_of(work: Work, queries: Sequence[Query]) -> dict[str, tuple[str, ...]]:
+    """Some documents that answer the queries, by id, each with its queries' texts: examples to show."""
+    qrels, level = work.data.train.qrels, work.recipe.data.relevance
+    questions: dict[str, tuple[str, ...]] = {}
+    for query in queries:
+        for docid, grade in qrels[query.qid].items():
+            if grade >= level and (docid in questions or len(questions) < SHOWN):
+                questions[docid] = (*questions.get(docid, ()), query.text)
+    return questions
+
+
+def with_first_stage(data: Prepared, folder: Path, depth: int) -> Prepared:
+    """The data with candidates from the index that a stage left in ``folder``, searched once and stored there."""
+    return replace(data, train=_searched(data.train, folder, depth), dev=_searched(data.dev, folder, depth))
+
+
+def _searched(split: Split, folder: Path, depth: int) -> Split:
+    key = digest({"split": split.digest, "first stage": folder.name, "depth": depth})
+    path = folder / f"first-stage-{key}.run.gz"
+    write_once(path, lambda: write_run(search_tuned(folder, split, depth), path))
+    return replace(split, run=read_run(path, name="first-stage"), digest=key)

@@ -1,0 +1,381 @@
+"""The one training loop: CPU, one GPU, or several by ``torchrun`` and ``accelerate launch``, unchanged.
+
+A step is a pure function of the weights, the optimiser's state, the run's seed and the step's number: items are drawn
+by seed and epoch, dropout by seed and step. So a run that was killed continues from its newest state to the very
+weights it would have had (bit for bit on a CPU), and several processes see the batches one alone would see.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.files import remove_leftovers
+from rankwell.core.progress import track
+from rankwell.models.devices import chosen_device
+from rankwell.models.graphs import GraphedEncoder
+from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
+from rankwell.models.processor import is_fast_in_bf16
+from rankwell.models.shape import AttentionRule
+from rankwell.training.loop.guard import CollapseGuard
+from rankwell.training.loop.log import TrainingLog
+from rankwell.training.loop.optimiser import learning_rate_at, make_optimiser
+from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
+from rankwell.training.loop.resume import load_state, save_state
+from rankwell.training.loop.running_mean import RunningMean
+from rankwell.training.loop.task import Step, Task, mix_seed
+
+CPU_BUDGET = 8192
+SAVE_SECONDS = 300.0
+"""A state to resume from is also written after so long."""
+LOG_EVERY = 20
+_SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; ``best`` is the best validation, reached at ``best_step``, or None without validation."""
+
+    steps: int
+    best: float | None
+    best_step: int
+    seconds: float
+
+    def figures(self) -> dict[str, Any]:
+        """What a stage records of its training."""
+        figures: dict[str, Any] = {"steps": self.steps, "training seconds": round(self.seconds, 1)}
+        if self.best is not None:
+            figures |= {"best validation": self.best, "best step": self.best_step}
+        return figures
+
+
+Validate = Callable[[nn.Module], Mapping[str, float]]
+"""Figures of a model, the first of which says which checkpoint is the best."""
+Save = Callable[[Path], None]
+"""Write the model, as others will load it, to a folder that does not exist yet."""
+
+
+def train(
+    model: nn.Module,
+    task: Task,
+    options: TrainingOptions,
+    folder: Path,
+    *,
+    save: Save,
+    seed: int = 1,
+    device: str | None = None,
+    rule: AttentionRule = "full",
+    validate: Validate | None = None,
+    guard: CollapseGuard | None = None,
+    description: str = "training",
+) -> Outcome:
+    """Train ``model`` in ``folder``, continuing what is there; leaves ``folder/model``, the best or the last.
+
+    The folder also has ``metrics.jsonl`` and TensorBoard's events; ``last-STEP`` to continue from, and ``last`` as the
+    weights, or their running mean, stood at the end.
+    """
+    run = _Run(model, task, options, folder, save, seed, device, rule, validate, guard or CollapseGuard(), description)
+    return run.go()
+
+
+class _Run:
+    """One run of the loop: what stays the same from step to step."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        options: TrainingOptions,
+        folder: Path,
+        save: Save,
+        seed: int,
+        device: str | None,
+        rule: AttentionRule,
+        validate: Validate | None,
+        guard: CollapseGuard,
+        description: str,
+        *,
+        graphs: bool = True,
+    ):
+        self.processes = start_processes(device)
+        self.device: torch.device = self.processes.device
+        self.model = model.to(self.device)
+        self.task, self.options, self.folder, self.seed = task, options, folder, seed
+        self.save, self.validate, self.guard, self.description = save, validate, guard, description
+        on_gpu = self.device.type == "cuda"
+        short = on_gpu or is_fast_in_bf16()
+        self.precision = options.precision if options.precision != "auto" else ("bf16" if short else "fp32")
+        encoder = getattr(model, "encoder", model)
+        blocks = packed_blocks(encoder, rule) if on_gpu and self.precision in _SHORT else None
+        self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)
+        self.halved = False
+        self.graphed: GraphedEncoder | None = None
+        parts: bool = getattr(model, "needs_parts", False)
+        if blocks is not None and graphs and GraphedEncoder.can_take(model):
+            self.graphed = GraphedEncoder(model, rule, blocks, most=self.budget // 2)  # type: ignore[arg-type]
+            self.place: Placer = BlockPlacer(self.device, rule, blocks, parts=parts)
+        else:
+            self.place = Placer(self.device, rule, blocks, seeded=True, parts=parts)
+        self.optimiser = make_optimiser(model, options, self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")  # type: ignore[attr-defined,unused-ignore]
+        self.mean = RunningMean(model, options.running_mean) if options.running_mean else None
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        size = task.draw(0)
+        if not size:
+            raise RankwellError(f"{description}: there are no {task.items} to train on")
+        self.per_epoch = math.ceil(size / options.batch)
+        self.steps = max(1, math.ceil(self.per_epoch * options.epochs))
+        if options.max_steps is not None:
+            self.steps = min(self.steps, options.max_steps)
+        validated = options if isinstance(options, ValidatedOptions) else None
+        self.evaluate_every = _in_steps(validated.evaluate_every, self.per_epoch) if validated else None
+        self.patience = validated.patience if validated else None
+        self.keeps_best = validated is not None and validated.best != "last"
+        self._order: tuple[int, NDArray[np.int64]] | None = None
+
+    @property
+    def is_main(self) -> bool:
+        return bool(self.processes.is_main_process)
+
+    def go(self) -> Outcome:
+        if self.is_main:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.folder)
+        self.processes.wait_for_everyone()
+        self.progress = load_state(self.folder, self.model, self.optimiser, self.mean)
+        if self.progress.scale is not None:
+            self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": self.progress.scale})
+        self.log = TrainingLog(self.folder) if self.is_main else None
+        if self.log is not None:
+            self.log.resume_at(self.progress.step)
+        self.began = self.saved_at = self.logged_at = time.monotonic()
+        self.before = self.progress.seconds
+        self.sums: dict[str, Tensor] = {}
+        self.summed = 0
+        self.model.train()
+        for number in track(self._steps(), self.description, total=self.steps - self.progress.step, unit="steps"):
+            self._step(number)
+            self._after(number + 1)
+        return self._finish()
+
+    def _steps(self) -> Iterator[int]:
+        """The steps that are left; early stopping ends them."""
+        while self.progress.step < self.steps and not self._is_stale():
+            yield self.progress.step
+
+    def _is_stale(self) -> bool:
+        return self.patience is not None and self.progress.without_gain >= self.patience
+
+    def _items(self, number: int) -> NDArray[np.int64]:
+        """The batch of a step: all processes' together."""
+        epoch, place = divmod(number, self.per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            size = self.task.draw(epoch)
+            shuffled = np.random.default_rng([self.seed, epoch]).permutation(size)
+            self._order = epoch, shuffled
+        return self._order[1][place * self.options.batch : (place + 1) * self.options.batch]
+
+    def _step(self, number: int) -> None:
+        items = self._items(number)
+        count, rank = self.processes.num_processes, self.processes.process_index
+        part = slice(len(items) * rank // count, len(items) * (rank + 1) // count)
+        rate = learning_rate_at(number, self.steps, self.options)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate * group.get("scale", 1.0)
+        seed = mix_seed(self.seed, number, rank)
+        try:
+            found = self._backward(items, part, seed)
+        except torch.cuda.OutOfMemoryError:
+            # Once, and loudly: a budget that is too large twice is the user's to lower.
+            if self.halved:
+                raise
+            self.halved, self.budget = True, self.budget // 2
+            warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
+            if self.graphed is not None:
+                self.graphed.most = self.budget // 2
+                self.graphed.forget()
+            torch.cuda.empty_cache()
+            found = self._backward(items, part, seed)
+        if count > 1:
+            found = self._add_processes(found)
+        self.scaler.unscale_(self.optimiser)
+        norm = self._clip(self.options.clip)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.progress.step = number + 1
+        if self.mean is not None:
+            self.mean.update(number + 1)
+        self.summed += 1
+        for name, value in {**found, "gradient_norm": norm.detach()}.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def _backward(self, items: NDArray[np.int64], part: slice, seed: int) -> dict[str, Tensor]:
+        step = Step(self.place, self.budget, seed, self._computing(), self.scaler.scale)
+        if self.graphed is not None:
+            self.graphed.clear_gradients()
+            return self.task.backward(self.graphed, items, part, step)
+        self.optimiser.zero_grad(set_to_none=True)
+        return self.task.backward(self.model, items, part, step)
+
+    def _clip(self, longest: float) -> Tensor:
+        """Shorten the gradient; returns the norm it had."""
+        if self.graphed is not None:
+            return self.graphed.gradients.clip(longest)
+        return nn.utils.clip_grad_norm_(self.parameters, longest or math.inf)
+
+    def _computing(self) -> Callable[[], AbstractContextManager[object]]:
+        if self.precision not in _SHORT:
+            return nullcontext
+        return partial(torch.autocast, self.device.type, _SHORT[self.precision])
+
+    def _add_processes(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum gradients and figures over the processes, all in one exchange."""
+        from accelerate.utils import reduce
+
+        names = sorted(found)
+        if self.graphed is not None:
+            whole = self.graphed.gradients.flat
+            summed = reduce(torch.cat([whole, torch.stack([found[name].float() for name in names])]), "sum")
+            whole.copy_(summed[: len(whole)])
+            return dict(zip(names, summed[len(whole) :], strict=True))
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        flat = torch.cat([*(g.reshape(-1) for g in gradients), torch.stack([found[name].float() for name in names])])
+        flat = reduce(flat, "sum")
+        begin = 0
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = flat[begin : begin + gradient.numel()].view_as(gradient)
+            begin += gradient.numel()
+        return dict(zip(names, flat[begin:], strict=True))
+
+    def _after(self, step: int) -> None:
+        """What follows a step: log, validate, save."""
+        ends = step == self.steps
+        due = self.evaluate_every is not None and step % self.evaluate_every == 0
+        validates = self.validate is not None and (due or ends)
+        now = time.monotonic()
+        saves = validates or ends or step % self.options.save_every == 0 or now - self.saved_at > SAVE_SECONDS
+        if saves or step % LOG_EVERY == 0:
+            self._write_log(step, now)
+        if validates:
+            with self._kept():
+                self._validate(step)
+        if saves and self.is_main:
+            self.progress.seconds = self.before + time.monotonic() - self.began
+            self.progress.scale = self.scaler.get_scale() if self.scaler.is_enabled() else None
+            save_state(self.folder, self.model, self.optimiser, self.progress, self.mean)
+            # Only now: the state before this one may know of an older best.
+            for best in self.folder.glob("best-*"):
+                if best != self._best:
+                    shutil.rmtree(best)
+            self.saved_at = time.monotonic()
+
+    def _write_log(self, step: int, now: float) -> None:
+        means = {name: float(value) / self.summed for name, value in self.sums.items()}
+        speed = self.summed * self.options.batch / max(1e-9, now - self.logged_at)
+        self.sums, self.summed, self.logged_at = {}, 0, now
+        said = self.guard.check(step, self.steps, means, next(iter(sorted(self.folder.glob("last-*"))[-1:]), None))
+        if self.log is not None:
+            told = {"warning": " ".join(said)} if said else {}
+            rate = learning_rate_at(step - 1, self.steps, self.options)
+            epoch = step / self.per_epoch
+            self.log.write(
+                step, {"epoch": epoch, "learning_rate": rate, **means, f"{self.task.items}_per_s": speed, **told}
+            )
+
+    def _kept(self) -> AbstractContextManager[None]:
+        """The weights that are measured and kept, in the model: their mean, or as they stand."""
+        return nullcontext() if self.mean is None else self.mean.in_place()
+
+    def _validate(self, step: int) -> None:
+        assert self.validate is not None
+        figures: Mapping[str, float] = {}
+        if self.is_main:
+            figures = self.validate(self.model)
+            self.model.train()
+        first = torch.tensor(next(iter(figures.values()), 0.0), dtype=torch.float64, device=self.device)
+        if self.processes.num_processes > 1:
+            from accelerate.utils import reduce
+
+            first = reduce(first, "sum")
+        value = float(first)
+        if self.progress.best is None or value > self.progress.best:
+            self.progress.best, self.progress.best_step, self.progress.without_gain = value, step, 0
+            if self.is_main and self.keeps_best:
+                self._save_best()
+        else:
+            self.progress.without_gain += 1
+        if self.log is not None:
+            self.log.write(step, figures)
+        # Time spent on validation is not the training's speed.
+        self.logged_at = time.monotonic()
+
+    @property
+    def _best(self) -> Path:
+        return self.folder / f"best-{self.progress.best_step:08d}"
+
+    def _save_best(self) -> None:
+        if self._best.exists():  # a sitting that was killed wrote it, and the state after it was lost
+            shutil.rmtree(self._best)
+        self.save(self._best)
+
+    def _finish(self) -> Outcome:
+        progress = self.progress
+        if self.is_main:
+            with self._kept():
+                if not (self.folder / "last").exists():
+                    self.save(self.folder / "last")
+                if not (self.folder / "model").exists():
+                    if self._best.is_dir():
+                        self._best.rename(self.folder / "model")
+                    else:
+                        self.save(self.folder / "model")
+            if self.log is not None:
+                self.log.close()
+        self.processes.wait_for_everyone()
+        return Outcome(progress.step, progress.best, progress.best_step, progress.seconds)
+
+
+def start_processes(device: str | None) -> Any:
+    """This process among those ``torchrun`` or ``accelerate launch`` started, or alone."""
+    try:
+        from accelerate import PartialState
+    except ImportError:
+        raise MissingExtraError("accelerate", "train", "training") from None
+    chosen = chosen_device(device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if chosen.type == "cuda" and here > (gpus := torch.cuda.device_count()):
+        # Else NCCL, which wants a GPU for each, ends it some steps later with a page of its own.
+        start = f"start {gpus}, or train on the CPU (--device cpu)"
+        raise RankwellError(f"{here} processes were started on this machine, where torch sees {gpus} GPUs: {start}")
+    state = PartialState(cpu=chosen.type == "cpu")
+    if state.num_processes == 1:
+        state.device = chosen
+    return state
+
+
+def gpu_budget(encoder: nn.Module, device: torch.device) -> int:
+    """Tokens whose activations fill half of the GPU's free memory: some 40 numbers of 16 bits per feature and layer."""
+    config: Any = getattr(encoder, "config", None)
+    free, _ = torch.cuda.mem_get_info(device)
+    layers, width = getattr(config, "num_hidden_layers", 12), getattr(config, "hidden_size", 768)
+    return max(1024, int(free // 2 // (layers * width * 80)))
+
+
+def _in_steps(value: float, per_epoch: int) -> int:
+    """A number of steps, given as such or (up to 1) as a share of an epoch."""
+    return max(1, round(value * per_epoch if value <= 1 else value))

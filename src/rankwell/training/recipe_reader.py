@@ -1,0 +1,285 @@
+"""Recipe files: reading YAML, putting overrides in, and checking all of it.
+
+An error names the file (or the ``--set``) and the path of the key and, where one is close, the key that was probably
+meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.corpus.datasets import IRDS_PREFIXES
+from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.training.options import START, Meaning
+from rankwell.training.recipe import Recipe, Stage
+from rankwell.training.stage import stage_kinds
+
+TYPE_SOURCES = ("auto", "none", "rules")
+_STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
+
+Tree = dict[str, Any]
+Complain = Callable[[str, str], RankwellError]
+
+
+@dataclass(frozen=True)
+class Override:
+    """A value put in the place of a recipe's; ``origin`` and ``base``: where it was said, and its files' folder."""
+
+    path: str
+    value: Any
+    origin: str = "--set"
+    base: Path = Path()
+
+
+def read_recipe(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Recipe:
+    """Read a recipe file; ``settings`` are ``path=value`` overrides.
+
+    Files named in the recipe are relative to its folder, those of settings to the current one.
+    """
+    return build_recipe(read_yaml(path), path, [parse_setting(text) for text in settings])
+
+
+def build_recipe(tree: Mapping[str, Any], source: str | os.PathLike[str], overrides: Sequence[Override] = ()) -> Recipe:
+    """Check a recipe given as plain data, read from ``source``, after applying ``overrides`` in order."""
+    whole: Tree = anchored(dict(tree), Path(source).parent)
+    for override in overrides:
+        whole = anchored(_override(whole, override), override.base, only=override.path)
+    return _validate(whole, source, overrides)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML where a key that comes twice is an error instead of silently replacing the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                problem = f"the key {key.value!r} comes twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: str | os.PathLike[str]) -> Tree:
+    """The mapping in a YAML file."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(path, None, "no such file") from None
+    except UnicodeDecodeError:
+        raise InputError(path, None, "not UTF-8 text") from None
+    except OSError as error:
+        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
+    try:
+        found = yaml.load(text, _UniqueKeys)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else None
+        raise InputError(path, line, f"not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise InputError(path, None, f"not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict):
+        raise InputError(path, None, f"expected keys and values, found {excerpt(str(found))}")
+    return found
+
+
+def parse_setting(text: str) -> Override:
+    """``a.b=c``, the value in YAML."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise RankwellError(f"--set {text}: expected PATH=VALUE, such as stages.listwise.negatives=15")
+    try:
+        return Override(path.strip(), yaml.safe_load(value))
+    except yaml.YAMLError:
+        raise RankwellError(f"--set {text}: the value is not YAML") from None
+
+
+# Files
+
+
+def anchored(tree: Tree, base: Path, only: str | None = None) -> Tree:
+    """The recipe with absolute paths in place of those relative to ``base``; ``only``: of the option at this path."""
+    if isinstance(tree.get("data"), str):
+        tree = {**tree, "data": {"folder": tree["data"]}}
+    for section, key in (
+        ("data", "folder"),
+        ("data", "types"),
+        ("first_stage", "train_run"),
+        ("first_stage", "dev_run"),
+        ("first_stage", "encoder"),
+        ("model", "start"),
+    ):
+        if only is not None and only not in (section, f"{section}.{key}"):
+            continue
+        options = tree.get(section)
+        value = options.get(key) if isinstance(options, Mapping) else None
+        if isinstance(options, Mapping) and isinstance(value, str) and _is_file(key, value, base):
+            tree = {**tree, section: {**options, key: os.path.abspath(base / value)}}
+    if isinstance(stages := tree.get("stages"), Mapping):
+        tree = {**tree, "stages": {name: _anchored_stage(name, stage, base, only) for name, stage in stages.items()}}
+    return tree
+
+
+def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> Any:
+    kind = stage_kinds().get(str(options.get("kind", name))) if isinstance(options, Mapping) else None
+    if kind is None:  # the check that follows reports it
+        return options
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, list):
+            return [absolute(item) for item in value]
+        is_name = not isinstance(value, str) or value in (START, DEFAULT) or not (base / value).exists()
+        return value if is_name else os.path.abspath(base / value)
+
+    files = set(kind.options.marked(Meaning.MODEL, Meaning.VECTORS))
+    if only not in (None, "stages", f"stages.{name}"):
+        files = {key for key in files if only == f"stages.{name}.{key}"}
+    return {key: absolute(value) if key in files else value for key, value in options.items()}
+
+
+def _is_file(key: str, value: str, base: Path) -> bool:
+    if key in ("start", "encoder"):  # may be a name instead
+        return (base / value).is_dir()
+    if key == "types":
+        return value not in TYPE_SOURCES
+    return not value.startswith(IRDS_PREFIXES)
+
+
+# Overrides
+
+
+def _override(tree: Tree, override: Override) -> Tree:
+    """A copy of ``tree`` with one value changed. Keys are checked later, with all others; stages must be there now."""
+    keys, value = override.path.split("."), override.value
+    if keys[0] == "stages" and len(keys) > 1:
+        stages, kinds = tree.get("stages") or {}, stage_kinds()
+        if keys[1] not in stages and not isinstance(value, Mapping):
+            hint = _nearest(keys[1], [*stages, *kinds])
+            if keys[1] in kinds:
+                hint = f"; add it with --set 'stages.{keys[1]}={{}}'"
+            known = ", ".join(stages) or "none"
+            problem = f"the recipe has no stage {keys[1]!r}{hint} (stages: {known})"
+            raise RankwellError(f"{override.origin} {override.path}: {problem}")
+    if keys == ["data"] and isinstance(value, str):
+        keys = ["data", "folder"]
+    changed: Tree = _put(tree, keys, value)
+    return changed
+
+
+def _put(tree: Any, keys: Sequence[str], value: Any) -> Any:
+    if not keys:
+        return value
+    # What is no mapping yet (`data: FOLDER`, a stage that is off or has no options) becomes one.
+    if isinstance(tree, str):
+        tree = {"folder": tree}
+    branch = dict(tree) if isinstance(tree, Mapping) else {}
+    branch[keys[0]] = _put(branch.get(keys[0]), keys[1:], value)
+    return branch
+
+
+# Checking
+
+
+def _validate(tree: Tree, source: str | os.PathLike[str], overrides: Sequence[Override]) -> Recipe:
+    def complain(path: str, problem: str) -> RankwellError:
+        for one in reversed(overrides):
+            if path == one.path or path.startswith(f"{one.path}.") or one.path.startswith(f"{path}."):
+                return RankwellError(f"{one.origin} {path}: {problem}")
+        return InputError(source, None, f"{path}: {problem}")
+
+    if "variants" in tree:
+        raise InputError(source, None, "this is a suite, whose variants `rankwell experiment` trains")
+    for key in tree:
+        if key not in Recipe.model_fields:
+            raise complain(str(key), f"no such key{_nearest(str(key), Recipe.model_fields)}")
+    if "name" not in tree:
+        tree = {**tree, "name": Path(source).stem}
+    if not isinstance(tree.get("data"), Mapping) or "folder" not in tree["data"]:
+        raise complain("data.folder", "is not set; name the folder of documents, queries and qrels: --set data=FOLDER")
+    stages = _stages(tree.get("stages"), complain)
+    try:
+        return Recipe.model_validate({**tree, "stages": stages})
+    except ValidationError as error:
+        raise complain(*problem_of(error, Recipe)) from None
+
+
+def _stages(tree: Any, complain: Complain) -> tuple[Stage[Any], ...]:
+    if not isinstance(tree, Mapping):
+        raise complain("stages", "expected stages by name, such as `pointwise: {epochs: 1}`")
+    stages: list[Stage[Any]] = []
+    kinds = stage_kinds()
+    for name, given in tree.items():
+        path = f"stages.{name}"
+        if given is False:  # `off`
+            continue
+        options = {} if given is None or given is True else given
+        if not isinstance(options, Mapping):
+            raise complain(path, f"expected options, on or off, found {excerpt(str(given))}")
+        if not isinstance(name, str) or not _STAGE_NAME.fullmatch(name):
+            raise complain(path, "a stage's name has letters, digits, '_' and '-' only")
+        kind = str(options.get("kind", name))
+        if kind not in kinds:
+            hint = f"{_nearest(str(kind), kinds)} (known: {', '.join(kinds)})"
+            raise complain(f"{path}.kind" if "kind" in options else path, f"no stage kind is called {kind!r}{hint}")
+        known = kinds[kind].options
+        try:
+            checked = known.model_validate({key: value for key, value in options.items() if key != "kind"})
+        except ValidationError as error:
+            below, problem = problem_of(error, known)
+            others = [other for other, its in kinds.items() if below in its.options.model_fields]
+            if others and below not in known.model_fields:
+                problem = f"no such key; the stage kinds that have it: {', '.join(others)}"
+            raise complain(f"{path}.{below}", problem) from None
+        stages.append(Stage(name, kind, checked, len(stages) + 1))
+    if not stages:
+        raise complain("stages", "no stage is left")
+    return tuple(stages)
+
+
+def problem_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
+    """The path and the words of what is wrong first; a key nobody knows goes before values that do not fit."""
+    found = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")[0]
+    keys = [str(key) for key in found["loc"]]
+    path = ".".join(keys)
+    if found["type"] == "extra_forbidden":
+        return path, f"no such key{_nearest(keys[-1], _keys_at(model, keys[:-1]))}"
+    if found["type"] == "missing":
+        return path, "is not set"
+    if found["type"] in ("tuple_type", "list_type"):
+        return path, f"expected a list, such as [{excerpt(str(found['input'])).strip(chr(39))}]"
+    message = found["msg"].removeprefix("Value error, ")
+    return path, f"{message[0].lower()}{message[1:]}, found {excerpt(str(found['input']))}"
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str]) -> Iterable[str]:
+    for key in path:
+        found = model.model_fields.get(key)
+        inner = found.annotation if found else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return ()
+        model = inner
+    return model.model_fields
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def value_at(recipe: Recipe, path: str) -> Any:
+    """The value of an option by its path, such as ``stages.listwise.negatives``."""
+    value: Any = recipe.as_dict()
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            raise RankwellError(f"{path}: the recipe {recipe.name} has no such key")
+        value = value[key]
+    return value

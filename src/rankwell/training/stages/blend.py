@@ -1,0 +1,167 @@
+"""``blend``: a ranker's scores, a bi-encoder's similarities and the first stage's scores, in the best shares.
+
+A ranker that was trained on one collection's judgments and a bi-encoder that was trained on a billion pairs err on
+different queries. The stage leaves the checkpoint as it is, and beside it
+
+    blend.json       the shares: the best on all dev queries, those chosen without each fold, and the whole grid
+    held-out.run.gz  each dev query under the shares chosen without it
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import write_json
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Run
+from rankwell.evaluation.notation import parse_measure
+from rankwell.models.bi_encoder import BiEncoder, has_vectors
+from rankwell.models.checkpoints.config import read_ranker_config
+from rankwell.models.checkpoints.linking import link_model
+from rankwell.models.checkpoints.names import BACKBONE, find_model
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
+from rankwell.training.options import START, Meaning, Options
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import Stage
+from rankwell.training.results import measure_of
+from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.shared import check_folds, rerank_dev
+
+BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
+RERANK = "options of rerank"
+RANK_NOTHING = ("pretrain", "denoise", "filter", "classify", "deepct", "doc2query")
+"""Stages after which there is no ranker yet."""
+
+
+class BlendOptions(Options):
+    """`blend`: the ranker's scores, a bi-encoder's similarities and the first stage's scores, in the best shares."""
+
+    encoder: Annotated[str, Meaning.MODEL] = Field(
+        default="start",
+        description="The bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's own start "
+        "checkpoint, before any training.",
+    )
+    first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share, too.")
+    step: float = Field(default=0.1, gt=0, le=1, description="Between two shares to try, which sum to 1.")
+    normalise: Literal["none", "min-max", "z-score"] = Field(
+        default="z-score", description="Of all scores within each query, before they are added."
+    )
+    measure: str = Field(default="RR@10", description="What tuning maximises.")
+    folds: int = Field(default=5, ge=2, description="Folds of the dev queries.")
+
+
+def check(work: Work, stage: Stage[BlendOptions]) -> None:
+    """Check grid, measure and bi-encoder, and that a stage before it ranks documents."""
+    options = stage.options
+    parse_measure(options.measure)
+    share_settings(3 if options.first_stage else 2, options.step, options.normalise)
+    if not has_vectors(folder := _encoder_folder(work, options)):
+        raise RankwellError(f"{stage.path}.encoder: {folder} is a cross-encoder, which has no similarities")
+    if all(earlier.kind in RANK_NOTHING for earlier in work.recipe.before(stage)):
+        raise RankwellError(f"{stage.path} needs a stage before it that ranks documents, such as listwise")
+    check_folds(work, stage, options.folds)
+
+
+def run(work: Work, stage: Stage[BlendOptions], folder: Path) -> StageResult:
+    """Try all shares on the dev queries, and choose by cross-validation."""
+    options = stage.options
+    if process_number() > 0:
+        return StageResult(folder / "model")
+    measure = measure_of(work.recipe, options.measure)
+    runs = _runs(work, options)
+    settings = share_settings(len(runs), options.step, options.normalise)
+    tuning = tune_fusion(
+        list(runs.values()),
+        work.data.dev.qrels,
+        measure=str(measure),
+        settings=settings,
+        folds=options.folds,
+        seed=work.seed,
+    )
+    write_run(tuning.held_out, folder / HELD_OUT)
+    shares = dict(zip(runs, tuning.best.weights, strict=True))
+    if not tuning.best.weights[0]:
+        ranker, *others = runs
+        warnings.warn(
+            f"the blend: {' and '.join(others)} rank dev best without {ranker}, which has no share; "
+            "it has learned too little to help: take more judged queries or more epochs",
+            stacklevel=2,
+        )
+    write_json(folder / BLEND, _record(tuning, shares, options, work.data.dev.digest))
+    if not (folder / "model").is_dir():
+        config = read_ranker_config(work.model)
+        if config is not None:
+            blended = {"blend": f"{tuning.best} of {', '.join(runs)} ({options.encoder})"}
+            config = config.model_copy(update={"history": work.history, "figures": blended})
+        link_model(work.model, folder / "model", config)
+    encoder = work.recipe.model.start if options.encoder == START else options.encoder
+    command = rerank_options(work.recipe.evaluate.depth, tuning.best, encoder)
+    figures: dict[str, Any] = {**shares, f"{measure}, cross-validated": tuning.found.mean, RERANK: command}
+    return StageResult(folder / "model", figures=figures)
+
+
+def measure(work: Work, stage: Stage[BlendOptions], folder: Path) -> Run:
+    """The dev queries each under the shares chosen without it; other queries under the best shares of dev."""
+    try:
+        record = json.loads((folder / BLEND).read_text(encoding="utf-8"))
+        fusion = Fusion("linear", tuple(record["shares"].values()), record["normalise"])
+        tuned_on = record["tuned_on"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(folder / BLEND, None, "not the record of a blend") from None
+    if tuned_on == work.data.dev.digest:
+        return read_run(folder / HELD_OUT)
+    return fuse(list(_runs(work, stage.options).values()), fusion, name="blend")
+
+
+def _runs(work: Work, options: BlendOptions) -> dict[str, Run]:
+    """What is blended: the dev candidates by the ranker, by the bi-encoder and, where it has a share, as they came."""
+    dev, depth = work.data.dev, work.recipe.evaluate.depth
+    path = work.dev_run_path(work.model.parent)
+    encoder = BiEncoder.from_pretrained(_encoder_folder(work, options), device=work.device)
+    first = dev.run.head(depth)
+    runs = {
+        work.done[-1].stage.name: read_run(path) if path.exists() else rerank_dev(work, work.model),
+        "similarity": DenseRanker(encoder).rerank(first, dev.queries, work.data.index, depth=depth),
+    }
+    return {**runs, "first stage": first} if options.first_stage else runs
+
+
+def _encoder_folder(work: Work, options: BlendOptions) -> Path:
+    return find_model(work.recipe.model.start if options.encoder == START else options.encoder)
+
+
+def rerank_options(depth: int, best: Fusion, encoder: str) -> str:
+    """What ``rankwell rerank`` is told to blend alike; a bi-encoder without a share is not even opened.
+
+    >>> rerank_options(100, Fusion("linear", (0.7, 0.0, 0.3), "z-score"), BACKBONE)
+    '--depth 100 --fuse 0.3 --normalise z-score'
+    """
+    _, similarity, *first = best.weights
+    told = [f"--blend {similarity:g}"] if similarity else []
+    told += [f"--fuse {first[0]:g}"] if any(first) else []
+    told += [f"--encoder {encoder}"] if similarity and encoder != BACKBONE else []
+    return " ".join([f"--depth {depth}", *told, *([f"--normalise {best.normalise}"] if told else [])])
+
+
+def _record(tuning: FusionTuning, shares: dict[str, float], options: BlendOptions, tuned_on: str) -> dict[str, object]:
+    means = tuning.values.mean(axis=1).tolist()
+    return {
+        "measure": tuning.measure,
+        "shares": shares,
+        "normalise": options.normalise,
+        "encoder": options.encoder,
+        "cross_validated": tuning.found.mean,
+        "folds": [list(tuning.settings[number].weights) for number in tuning.found.chosen],
+        "tuned_on": tuned_on,
+        "grid": [{"shares": list(s.weights), "mean": mean} for s, mean in zip(tuning.settings, means, strict=True)],
+    }
+
+
+STAGES.register("blend")(StageKind(BlendOptions, run, check, measure, reads=PARTS - {"train"}))

@@ -1,0 +1,175 @@
+"""``classify``: what kind of answer does a question ask for? Leaves a classifier of texts, or of pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rankwell.corpus.labelled import LabelledTexts, read_labelled
+from rankwell.evaluation.confusion import Confusion
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
+from rankwell.inputs.templates import TruncationReport
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.heads import load_classifier, save_classifier
+from rankwell.rank.classify import lay_out_texts
+from rankwell.rank.engines.torch_engine import TorchEngine
+from rankwell.training.loop.loop import train
+from rankwell.training.loop.options import ValidatedOptions
+from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.options import Meaning
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+
+
+class ClassifyOptions(ValidatedOptions):
+    """`classify`: trains a classifier of questions by their kind of answer, from labelled texts."""
+
+    epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
+    batch: int = Field(default=32, ge=1, description="Texts of one optimiser step, over all devices.")
+    learning_rate: float = Field(
+        default=1e-4, gt=0, description="The highest learning rate, reached at the end of `warm_up`."
+    )
+    best: Literal["accuracy", "last"] = Field(
+        default="last", description="Keep the checkpoint that is best on `test`, or `last`."
+    )
+    train: Annotated[str, Meaning.DATA_FILE] = Field(
+        default="train.tsv", description="The labelled texts to train on, a file of `data.folder`."
+    )
+    test: Annotated[str | None, Meaning.DATA_FILE] = Field(
+        default="test.tsv", description="The labelled texts to measure on, a file of `data.folder`."
+    )
+    max_length: int = Field(default=64, ge=8, description="Most tokens of a text.")
+
+
+class ClassificationTask(Task):
+    """Cross entropy of the classes' logits; every text once an epoch. All texts are laid out once, beforehand."""
+
+    items = "texts"
+
+    def __init__(self, sequences: Sequences, classes: NDArray[np.int64]):
+        if len(sequences) != len(classes):
+            raise ValueError(f"{len(sequences)} texts but {len(classes)} labels")
+        self.sequences = sequences
+        self.classes = classes
+
+    @classmethod
+    def of(
+        cls,
+        data: LabelledTexts,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int = 512,
+        segments: int = 2,
+        report: TruncationReport | None = None,
+    ) -> ClassificationTask:
+        """The task of labelled texts; ``report`` counts what is cut."""
+        texts, others = tokenizer.encode(data.texts), None if data.others is None else tokenizer.encode(data.others)
+        laid_out = lay_out_texts(tokenizer, texts, others, max_length=max_length, segments=segments, report=report)
+        return cls(laid_out, data.classes)
+
+    def draw(self, epoch: int) -> int:
+        """See :class:`~rankwell.training.loop.task.Task`."""
+        return len(self.classes)
+
+    def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
+        """See :class:`~rankwell.training.loop.task.Task`; also logs ``accuracy`` on the batch."""
+        own = items[part]
+        loss, right = torch.zeros((), device=step.device), torch.zeros((), device=step.device)
+        if not len(own):
+            return {"loss": loss, "accuracy": right}
+        sequences = take_sequences(self.sequences, own)
+        classes = torch.from_numpy(self.classes[own]).to(step.device, non_blocking=True)
+        for number, chunk in enumerate(chunk_by_tokens(sequences.lengths(), step.budget)):
+            step.seed(number)
+            batch = step.place(slice_sequences(sequences, chunk.start, chunk.stop))
+            with step.computing():
+                logits = model(*batch).float()
+            # The mean is over the whole batch, so a chunk adds its texts' losses over the size of all.
+            share = functional.cross_entropy(logits, classes[chunk], reduction="sum") / len(items)
+            step.backward(share)
+            loss += share.detach()
+            right += (logits.detach().argmax(dim=1) == classes[chunk]).sum() / len(items)
+        return {"loss": loss, "accuracy": right}
+
+
+class AccuracyOn:
+    """Measures a model on labelled texts while it trains: ``train(…, validate=AccuracyOn(task))``."""
+
+    def __init__(self, task: ClassificationTask):
+        self._task = task
+
+    def classes(self, model: nn.Module) -> NDArray[np.int64]:
+        """The number of the class found for each text."""
+        device = str(next(model.parameters()).device)
+        # fp32: an engine converts the model it is given, and this one's weights are still to be trained.
+        engine = TorchEngine(model, "full", device=device, dtype=torch.float32)  # type: ignore[arg-type,unused-ignore]
+        found: NDArray[np.int64] = engine.logits(self._task.sequences).argmax(axis=1)
+        return found
+
+    def __call__(self, model: nn.Module) -> Mapping[str, float]:
+        """``accuracy``, the share of texts whose class is found."""
+        return {"accuracy": float((self.classes(model) == self._task.classes).mean())}
+
+    def confusion(self, model: nn.Module, names: tuple[str, ...]) -> Confusion:
+        """Which class was taken for which."""
+        truth, found = ([names[n] for n in numbers] for numbers in (self._task.classes, self.classes(model)))
+        return Confusion.of(truth, found, names)
+
+
+def check(work: Work, stage: Stage[ClassifyOptions]) -> None:
+    """Raise unless the labelled texts exist and have known labels."""
+    _read(work, stage.options)
+
+
+def run(work: Work, stage: Stage[ClassifyOptions], folder: Path) -> StageResult:
+    """Train a classifier of labelled texts and measure it on others.
+
+    Accuracy on ``test`` is measured during training, but selects the checkpoint only with ``best: accuracy``.
+    """
+    options = stage.options
+    texts, test = _read(work, options)
+    classifier = load_classifier(work.model, texts.names, seed=work.seed)
+    model, tokenizer = classifier.model, classifier.tokenizer
+    segments = model.encoder.config.type_vocab_size
+    lay_out = partial(ClassificationTask.of, tokenizer=tokenizer, max_length=options.max_length, segments=segments)
+    truncation = TruncationReport()
+    validation = None if test is None else AccuracyOn(lay_out(test))
+    outcome = train(
+        model,
+        lay_out(texts, report=truncation),
+        options,
+        folder,
+        save=lambda path: save_classifier(path, classifier, options.max_length),
+        seed=work.seed,
+        device=work.device,
+        validate=validation,
+        description="training a classifier",
+    )
+    figures: dict[str, Any] = {
+        "steps": outcome.steps,
+        "seconds": outcome.seconds,
+        "texts_cut": truncation.pairs_cut,
+    }
+    if validation is not None:
+        saved = load_classifier(folder / "model").model.to(next(model.parameters()).device)
+        figures |= validation.confusion(saved, texts.names).as_dict()
+    return StageResult(folder / "model", figures=figures)
+
+
+def _read(work: Work, options: ClassifyOptions) -> tuple[LabelledTexts, LabelledTexts | None]:
+    source = Path(work.recipe.data.folder)
+    texts = read_labelled(source / options.train)
+    return texts, None if options.test is None else read_labelled(source / options.test, texts.names)
+
+
+READS = frozenset({"collection", "start", "seed"})
+STAGES.register("classify")(StageKind(ClassifyOptions, run, check, reads=READS, ranks=False))

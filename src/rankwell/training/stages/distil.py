@@ -1,0 +1,319 @@
+"""``distil``: how would a teacher score these documents? Leaves a ranker of one score.
+
+The queries are the training split's, those of further splits, and some made of passages. A list has a document known
+to be relevant (a judged one, or the passage the query was made of), some of the query's candidates (the
+first stage's, the teacher's nearest) and some of the collection at random. All labels are the teachers'.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from rankwell.core.arrays import map_array
+from rankwell.core.errors import RankwellError
+from rankwell.core.manifest import digest
+from rankwell.core.types import Rows
+from rankwell.corpus.records import Query, Run
+from rankwell.evaluation.notation import parse_measures
+from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.training.data.candidates import UNJUDGED, Candidates, Names
+from rankwell.training.data.lists import Lists, TrainingSet
+from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.data.synthetic import synthetic_queries
+from rankwell.training.data.teachers import BiEncoderTeacher, Named, Teacher, load_teachers, store_arrays, teach
+from rankwell.training.loop.guard import CollapseGuard
+from rankwell.training.loop.loop import train
+from rankwell.training.loop.losses import make_loss
+from rankwell.training.options import Meaning
+from rankwell.training.processes import write_once
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.shared import (
+    DevOptions,
+    load_one_score,
+    measure_ranker,
+    ranker_tokens,
+    ranking_validation,
+)
+
+EVERY_EPOCH = -1
+
+
+class DistilOptions(DevOptions):
+    """`distil`: learns to score as its teachers do, whatever is asked; judgments are not needed for that."""
+
+    teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
+        default=(BACKBONE,),
+        min_length=1,
+        description="Bi-encoders and rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
+    )
+    unit: Literal["query", "teacher"] = Field(
+        default="query",
+        description="What a teacher's scores are divided by: their deviation within the list, or its mean over lists.",
+    )
+    temperature: float = Field(
+        default=0.3, gt=0, description="The teachers' scores are divided by this, too: lower sharpens them."
+    )
+    bonus: float = Field(
+        default=0, ge=0, description="Added to the score of the list's relevant document, in units as above; 0: none."
+    )
+    loss: str = Field(default="kl", description="kl or margin_mse, or another of docs/losses.md.")
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="The loss's own options.")
+    list_size: int = Field(default=12, ge=2, description="Documents of a list; one of them is known to be relevant.")
+    random: int = Field(default=2, ge=0, description="Documents of a list drawn from the whole collection.")
+    weighting: Literal["uniform", "rank", "top"] = Field(
+        default="rank", description="How the others are drawn: alike, higher ranks more often, or the highest ranks."
+    )
+    depth: int = Field(default=100, ge=0, description="First-stage candidates a query; 0: none.")
+    dense: int = Field(
+        default=50, ge=0, description="Candidates a query that are the first bi-encoder's nearest documents; 0: none."
+    )
+    search: Literal["given", "all"] = Field(
+        default="given", description="Whose first-stage candidates are used: the given queries', or all queries'."
+    )
+    queries: tuple[str, ...] = Field(
+        default=(), description="Further splits of the data whose queries are asked, such as headings.train."
+    )
+    synthetic: int = Field(default=0, ge=0, description="Queries made of passages, other ones in each epoch.")
+    batch: int = Field(default=64, ge=1, description="Lists of one optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="The highest learning rate.")
+    best: str = Field(default="last", description="Keep the checkpoint that is best in this measure on dev, or `last`.")
+    head: Literal["new", "pointwise"] = Field(
+        default="new", description="Where the head of one score starts: new, or as the difference of two logits."
+    )
+    teacher_length: int | None = Field(
+        default=None, ge=8, description="Most tokens of a text a bi-encoder reads; none: as many as it was made for."
+    )
+    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
+        default=None, ge=1, description="Pairs whose activations are held at once; more come in turns."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What teachers are asked.
+
+    ==============  ================  =================================================================================
+    ``texts``       Q                 the queries
+    ``epochs``      (Q,) int64        the epoch a query is asked in, or :data:`EVERY_EPOCH`
+    ``rows``        (K,) int64        of documents known to be relevant: the query
+    ``documents``   (K,) int64        and the document's number
+    ``given``       Q' ≤ Q            how many come from the training split; they are the first
+    ==============  ================  =================================================================================
+    """
+
+    qids: tuple[str, ...]
+    texts: tuple[str, ...]
+    epochs: Rows
+    rows: Rows
+    documents: Rows
+    given: int
+
+    @property
+    def digest(self) -> str:
+        """A name for all of it."""
+        return digest([self.qids, self.texts, self.rows.tolist(), self.documents.tolist()])
+
+
+def gather(work: Work, options: DistilOptions) -> Asked:
+    """The given queries, those of further splits, and those made of passages for all epochs."""
+    store, level = work.data.collection.store, work.recipe.data.relevance
+    qids: list[str] = []
+    texts: list[str] = []
+    rows: list[int] = []
+    docids: list[str] = []
+    splits = [(work.data.train.name, work.data.train.queries, work.data.train.qrels)]
+    dataset = work.data.collection.dataset
+    splits += [(name, tuple(dataset.queries(name)), dataset.qrels(name)) for name in options.queries]
+    given = 0
+    for number, (name, queries, qrels) in enumerate(splits):
+        for query in queries:
+            relevant = [docid for docid, grade in qrels.get(query.qid, {}).items() if grade >= level]
+            if relevant and query.text.strip():
+                rows += [len(qids)] * len(relevant)
+                docids += relevant
+                qids.append(f"{name}:{query.qid}" if number else query.qid)
+                texts.append(query.text)
+        given = given or len(qids)
+    known = [store.numbers(docids).astype(np.int64)]
+    epochs = [EVERY_EPOCH] * len(qids)
+    for epoch in range(math.ceil(options.epochs) if options.synthetic else 0):
+        made, owners = synthetic_queries(store.texts_at, len(store), options.synthetic, work.seed, epoch)
+        rows += range(len(qids), len(qids) + len(made))
+        qids += [f"synthetic:{epoch}:{number}" for number in range(len(made))]
+        texts += made
+        epochs += [epoch] * len(made)
+        known.append(owners)
+    return Asked(
+        tuple(qids), tuple(texts), np.array(epochs, np.int64), np.array(rows, np.int64), np.concatenate(known), given
+    )
+
+
+def find_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
+    """The candidates of all queries: first stage's and teacher's merged by rank, those known to be relevant first."""
+    parts = [(asked.rows, asked.documents, np.full(len(asked.rows), -1))]
+    if options.depth:
+        run, first = work.data.train.run, work.recipe.first_stage
+        rows, documents, ranks = _ranked(work, asked.qids[: asked.given], run, options.depth)
+        parts.append((rows, documents, ranks))
+        if options.search == "all" and len(asked.qids) > asked.given:
+            rest = [Query(q, t) for q, t in zip(asked.qids[asked.given :], asked.texts[asked.given :], strict=True)]
+            threads = os.cpu_count() or 1
+            found = work.data.index.search(rest, k=options.depth, k1=first.k1, b=first.b, k2=first.k2, threads=threads)
+            rows, documents, ranks = _ranked(work, asked.qids[asked.given :], found, options.depth)
+            parts.append((rows + asked.given, documents, ranks))
+    if options.dense:
+        nearest = next(one for one in teachers if isinstance(one, BiEncoderTeacher)).nearest(options.dense)
+        rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
+        parts.append((rows, nearest.reshape(-1), np.tile(np.arange(nearest.shape[1]), len(nearest))))
+    return merge(work, asked.qids, parts)
+
+
+def _ranked(work: Work, qids: Sequence[str], run: Run, depth: int) -> tuple[Rows, Rows, Rows]:
+    """Rows, document numbers and ranks of a run."""
+    found = [run[qid].docids[:depth] if qid in run else () for qid in qids]
+    lengths = np.fromiter(map(len, found), np.int64, len(found))
+    rows = np.repeat(np.arange(len(found)), lengths)
+    numbers = work.data.collection.store.numbers(list(chain.from_iterable(found))).astype(np.int64)
+    return rows, numbers, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Rows]]) -> Candidates:
+    """One list of candidates a query from several, by the best rank each document has; rank -1 is a relevant one."""
+    rows, documents, ranks = (np.concatenate([part[place] for part in parts]) for place in range(3))
+    # One number for row, document and rank: sorting millions of these is many times faster than sorting by three keys.
+    most, deep = 1 + int(documents.max(initial=0)), 2 + int(ranks.max(initial=0))
+    found = np.sort((rows * most + documents) * deep + ranks + 1)
+    pairs = found // deep
+    first = np.ones(len(pairs), np.bool_)
+    first[1:] = pairs[1:] != pairs[:-1]
+    pairs, ranks = pairs[first], found[first] % deep
+    found = np.sort((pairs // most * deep + ranks) * most + pairs % most)
+    rows, documents, ranks = found // most // deep, found % most, found // most % deep - 1
+    distinct = np.unique(documents)
+    names = Names(distinct, tuple(work.data.collection.store.docids.strings(distinct.tolist())))
+    grades = np.where(ranks < 0, 1, UNJUDGED).astype(np.int32)
+    ends = np.cumsum(np.bincount(rows, minlength=len(qids)))
+    return Candidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), names)
+
+
+def _kept_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
+    """The candidates, searched once by the first process: a search on a GPU may differ from run to run.
+
+    They are stored beside the collection, so that a resumed run, other processes and other variants use the same.
+    """
+    settings = {name: getattr(options, name) for name in ("depth", "dense", "search", "teachers", "teacher_length")}
+    first = [work.recipe.first_stage.model_dump(mode="json"), work.data.train.digest]
+    encoders = [one.name for one in teachers if isinstance(one, BiEncoderTeacher)]
+    name = digest([asked.digest, settings, first, encoders])
+    place = work.data.collection.store.folder / f"candidates-{name}"
+
+    def search() -> None:
+        found = find_candidates(work, options, asked, teachers)
+        ranks = -found.scores.astype(np.int64)
+        store_arrays(place, {"rows": found.rows, "documents": found.documents, "ranks": ranks})
+
+    write_once(place, search)
+    rows, documents, ranks = (np.array(map_array(place / f"{name}.npy")) for name in ("rows", "documents", "ranks"))
+    return merge(work, asked.qids, [(rows, documents, ranks)])
+
+
+@dataclass(frozen=True, eq=False)
+class Lessons:
+    """The lists of an epoch with the teachers' labels: a pure function of seed and epoch."""
+
+    candidates: Candidates
+    asked: Asked
+    teachers: Sequence[Teacher]
+    options: DistilOptions
+    documents: int
+    seed: int
+
+    def __call__(self, epoch: int) -> Lists:
+        """The lists of ``epoch``."""
+        options, candidates = self.options, self.candidates
+        negatives = candidates.lengths - candidates.per_query(candidates.relevant)
+        now = (self.asked.epochs == EVERY_EPOCH) | (self.asked.epochs == epoch)
+        rows = np.flatnonzero(now & (negatives > 0))
+        if not len(rows):
+            return Lists(rows, np.zeros((0, options.list_size), np.int64), np.zeros((0, options.list_size), np.float32))
+        plan = Plan(1, options.list_size - 1 - options.random, options.weighting, "query")
+        drawn = draw(candidates.take(rows), plan, self.seed, epoch)
+        queries = rows[drawn.queries]
+        random = np.random.default_rng([self.seed, epoch, 0xD1])
+        others = random.integers(self.documents, size=(len(queries), options.random))
+        documents = np.concatenate([drawn.documents, others], axis=1)
+        labels = teach(self.teachers, queries, documents, unit=options.unit)
+        # A passage a query was made of need not answer it: only judgments earn the bonus.
+        labels[:, 0] += options.bonus * (self.asked.epochs[queries] == EVERY_EPOCH)
+        return Lists(queries, documents, labels / np.float32(options.temperature))
+
+
+def run(work: Work, stage: Stage[DistilOptions], folder: Path) -> StageResult:
+    """Train a ranker of one score to score as its teachers do."""
+    options = stage.options
+    ranker = load_one_score(work, options.head)
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = gather(work, options)
+    store = work.data.collection.store
+    teachers = load_teachers(store, options.teachers, asked.texts, options.teacher_length, work.device)
+    candidates = _kept_candidates(work, options, asked, teachers)
+    documents = ranker_tokens(work, ranker)
+    lessons = Lessons(candidates, asked, teachers, options, len(store), work.seed)
+    stems = ranker.config.template.markers
+    queries = ranker.tokenizer.encode(list(asked.texts), stems=stems)
+    loss = make_loss(options.loss, **options.loss_options)
+    data = TrainingSet(queries, None, documents, candidates)
+    task = ranker.task(data, lessons, loss, options.max_pairs_in_memory)
+    count = task.draw(0)
+    if not count:
+        raise RankwellError(f"{stage.path}: no query has a candidate beside its relevant documents")
+    outcome = train(
+        ranker.model,
+        task,
+        options,
+        folder,
+        save=ranker.save,
+        seed=work.seed,
+        device=work.device,
+        rule=ranker.config.attention,
+        validate=ranking_validation(work, options, ranker),
+        guard=CollapseGuard(loss.chance(torch.from_numpy(task.drawn(np.arange(min(count, 1024))).labels))),
+        description="distillation",
+    )
+    made = int((asked.epochs != EVERY_EPOCH).sum())
+    figures = {"queries": len(asked.texts) - made, "synthetic queries": made}
+    return StageResult(folder / "model", figures={**outcome.figures(), **figures})
+
+
+def check(work: Work, stage: Stage[DistilOptions]) -> None:
+    """Check loss, measure, teachers, lists and splits."""
+    options = stage.options
+    make_loss(options.loss, **options.loss_options)
+    if options.best != "last":
+        parse_measures([options.best])
+    if options.list_size - options.random < 2:
+        problem = f"{options.list_size} documents, {options.random} of them at random"
+        raise RankwellError(f"{stage.path}: a list has {problem}: beside its relevant one no candidate is left")
+    named = [Named.of(name) for name in options.teachers]
+    if options.dense and all(one.pairs for one in named):
+        raise RankwellError(f"{stage.path}.dense: none of the teachers is a bi-encoder; set it to 0")
+    if not options.dense and not options.depth:
+        raise RankwellError(f"{stage.path}: without `dense` and `depth` there are no candidates")
+    if not options.dense and options.search == "given" and (options.synthetic or options.queries):
+        raise RankwellError(f"{stage.path}: only the given queries have candidates; set `dense`, or `search` to all")
+    for name in options.queries:
+        work.data.collection.dataset.split(name)
+
+
+STAGES.register("distil")(StageKind(DistilOptions, run, check, measure_ranker))

@@ -1,0 +1,371 @@
+"""``doc2query``: which queries does a passage answer? Leaves a query writer, expansions, and an index with them.
+
+After a ``deepct`` stage, the queries are added to its term weights.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.shards import Shards
+from rankwell.corpus.formats import read_weights
+from rankwell.corpus.formats.expansions import read_expansions
+from rankwell.corpus.records import Qrels, Query, TermWeights
+from rankwell.enrich.expansion import (
+    Filtering,
+    Judge,
+    combine_weights,
+    count_expansions,
+    expand_store,
+    expanded_documents,
+)
+from rankwell.enrich.weighing import model_digest
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import read_encoder_config
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.placing import Batch, Placer
+from rankwell.models.writing.checkpoints import load_writer, save_writer
+from rankwell.models.writing.decoding import Writer, Writing
+from rankwell.models.writing.inputs import lay_out_passages, passage_grid, query_grid
+from rankwell.plots.expansions import ExpandedText, write_expansions_page
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
+from rankwell.training.first_stage import (
+    INDEX,
+    TuningOptions,
+    check_tuning,
+    hold_out,
+    measure_first_stage,
+    questions_of,
+    tune_first_stage,
+)
+from rankwell.training.loop.loop import CPU_BUDGET, train
+from rankwell.training.loop.options import ValidatedOptions
+from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.options import Meaning
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.deepct import DeepctOptions
+
+EXPANSIONS = "expansions.jsonl.gz"
+TARGET_COST = 5
+"""A piece to be written needs the memory of so many that are read: it has a logit for every token there is."""
+
+
+class Doc2queryOptions(TuningOptions, ValidatedOptions):
+    """`doc2query`: learns to write queries from passages, writes some for every passage and indexes them with it."""
+
+    epochs: float = Field(default=10, gt=0, description="Passes over the training data; may be a fraction.")
+    batch: int = Field(default=64, ge=1, description="Pairs of query and passage of one optimiser step.")
+    learning_rate: float = Field(default=2e-4, gt=0, description="The highest learning rate.")
+    best: Literal["perplexity", "last"] = Field(
+        default="perplexity", description="Keep the checkpoint that is best on the queries set aside, or `last`."
+    )
+    smoothing: float = Field(default=0.1, ge=0, lt=1, description="Label smoothing of the pieces' cross entropy.")
+    max_length: int = Field(default=192, ge=8, description="Most tokens of a passage; longer ones are read in windows.")
+    max_query: int = Field(default=32, ge=2, description="Most pieces of a query.")
+    n: int = Field(default=5, ge=1, description="Queries written for a passage.")
+    method: Literal["sample", "beam"] = Field(default="sample", description="How queries are written.")
+    top_k: int = Field(default=10, ge=1, description="Sampling draws from so many of the likeliest pieces.")
+    temperature: float = Field(default=1.0, gt=0, description="Sampling is the bolder the higher it is.")
+    beams: int = Field(default=5, ge=1, description="Width of the beam; at least `n`.")
+    judge: Annotated[str | None, Meaning.MODEL] = Field(
+        default=None, description="A ranker's folder: drops queries that are off the topic."
+    )
+    threshold: float = Field(default=0.5, ge=0, le=1, description="Off the topic is what the judge finds below it.")
+    tune_queries: int = Field(
+        default=500,
+        ge=5,
+        description="Training queries set aside, a fifth of all at most: they choose the checkpoint, k1 and b.",
+    )
+    shard: int = Field(default=1024, ge=1, description="Passages that are expanded, and written, at a time.")
+
+
+@dataclass(frozen=True, eq=False)
+class QueryPairs:
+    """Queries with a passage that answers each: row ``i`` of ``queries`` and the document number ``documents[i]``."""
+
+    queries: Pieces
+    documents: NDArray[np.int64]
+    tokens: TokenSource
+
+    @classmethod
+    def of(
+        cls, queries: Sequence[Query], qrels: Qrels, tokens: TokenSource, tokenizer: Tokenizer, *, level: int = 1
+    ) -> QueryPairs:
+        """Every judged query with each document that is relevant to it, of a grade of ``level`` or more."""
+        texts: list[str] = []
+        docids: list[str] = []
+        for query in queries:
+            relevant = [docid for docid, grade in qrels.get(query.qid, {}).items() if grade >= level]
+            texts += [query.text] * len(relevant)
+            docids += relevant
+        if not docids:
+            raise RankwellError("no query has a relevant document, so there is nothing to learn to write")
+        return cls(tokenizer.encode(texts), tokens.numbers(docids), tokens)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+
+class QueryWritingTask(Task):
+    """Cross entropy of a query's pieces, given the passage and the pieces before each; every pair once an epoch.
+
+    The loss is the mean over the pieces of a batch, ``smoothing`` of it spread evenly over the vocabulary.
+    """
+
+    items = "pairs"
+
+    def __init__(
+        self, pairs: QueryPairs, tokenizer: Tokenizer, *, max_length: int, max_query: int, smoothing: float = 0.0
+    ):
+        self.pairs = pairs
+        self.max_length, self.max_query = max_length, max_query
+        self.smoothing = smoothing
+        self._special, self._pad = tokenizer.special, tokenizer.pad
+        self._targets = np.minimum(pairs.queries.lengths() + 1, max_query)
+
+    @property
+    def passages_cut(self) -> int:
+        """How many pairs' passages are longer than what is read of them."""
+        return int((self.pairs.tokens.lengths(self.pairs.documents) > self.max_length - 2).sum())
+
+    def draw(self, epoch: int) -> int:
+        """See :class:`~rankwell.training.loop.task.Task`."""
+        return len(self.pairs)
+
+    def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
+        """See :class:`~rankwell.training.loop.task.Task`; also logs ``accuracy``, the share of likeliest pieces."""
+        own, whole = items[part], int(self._targets[items].sum())
+        loss, right = torch.zeros((), device=step.device), torch.zeros((), device=step.device)
+        for number, chunk in enumerate(self.chunks(own, step.budget)):
+            step.seed(number)
+            logits, targets = self.logits(model, chunk, step)
+            # The mean is over the whole batch's pieces, so a chunk adds the sum of its own over the number of all.
+            summed = functional.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.smoothing)
+            share = summed / whole
+            step.backward(share)
+            loss += share.detach()
+            right += (logits.detach().argmax(dim=1) == targets).sum() / whole
+        return {"loss": loss, "accuracy": right}
+
+    def chunks(self, own: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
+        """The pairs in chunks within the budget, those with passages of like length together."""
+        read = np.minimum(self.pairs.tokens.lengths(self.pairs.documents[own]) + 2, self.max_length)
+        order = np.argsort(-read, kind="stable")
+        costs = (read + TARGET_COST * self._targets[own])[order]
+        return [own[order[chunk]] for chunk in chunk_by_tokens(costs, budget)]
+
+    def logits(self, model: nn.Module, chunk: NDArray[np.int64], step: Step) -> tuple[Tensor, Tensor]:
+        """The logits (K, vocabulary) of all pieces these pairs' queries have, and the pieces (K,)."""
+        passages = lay_out_passages(self.pairs.tokens.at(self.pairs.documents[chunk]), self._special, self.max_length)
+        grid = query_grid(self.pairs.queries.take(chunk), self._special, self.max_query, self._pad)
+        arrays = (*passage_grid(passages.ends), grid.inputs, grid.rows, grid.targets)
+        slots, real, inputs, rows, targets = (torch.from_numpy(a).to(step.device, non_blocking=True) for a in arrays)
+        batch: Batch = step.place(passages)
+        with step.computing():
+            logits = model(*batch, slots, real, inputs, rows)
+        return logits.float(), targets
+
+
+class PerplexityOn:
+    """Measures a writer on other pairs while it trains: ``train(…, validate=PerplexityOn(task))``."""
+
+    def __init__(self, task: QueryWritingTask, *, budget: int = 8192):
+        self._task = task
+        self._budget = budget
+
+    @torch.inference_mode()
+    def __call__(self, model: nn.Module) -> Mapping[str, float]:
+        """``log_likelihood``, the mean over pieces, which is the higher the better; ``perplexity`` is e to minus it."""
+        device = next(model.parameters()).device
+        model.eval()
+        step = Step(Placer(device, "full"), self._budget, 0, lambda: torch.autocast(device.type, enabled=False), _same)
+        total, count = 0.0, 0
+        for chunk in self._task.chunks(np.arange(len(self._task.pairs)), self._budget):
+            logits, targets = self._task.logits(model, chunk, step)
+            total += float(functional.cross_entropy(logits, targets, reduction="sum"))
+            count += len(targets)
+        return {"log_likelihood": -total / count, "perplexity": math.exp(min(total / count, 50.0))}
+
+
+def _same(loss: Tensor) -> Tensor:
+    return loss
+
+
+def check(work: Work, stage: Stage[Doc2queryOptions]) -> None:
+    """Check tuning, lengths and judge."""
+    options = stage.options
+    check_tuning(work, stage)
+    limit = read_encoder_config(work.model).max_position_embeddings
+    for name in ("max_length", "max_query"):
+        if getattr(options, name) > limit:
+            raise RankwellError(
+                f"{stage.path}.{name} is {getattr(options, name)}, but {work.model} has {limit} positions"
+            )
+    if options.judge is not None and not (find_model(options.judge) / "config.json").is_file():
+        raise InputError(options.judge, None, "not a ranker's folder (it has no config.json), expected the judge's")
+
+
+def run(work: Work, stage: Stage[Doc2queryOptions], folder: Path) -> StageResult:
+    """Train, write queries for every passage, index them and tune BM25."""
+    options = stage.options
+    held = hold_out(work.data.train.queries, options.tune_queries, work.seed)
+    trained, device = _train_writer(work, options, folder, held.train, held.tune)
+    begin, store = time.monotonic(), work.data.collection.store
+    todo = len(Shards(folder / "shards", len(store), options.shard).pending())
+    shards = _expand(work, options, folder, device)
+    seconds = time.monotonic() - begin
+    if process_number() > 0:
+        return StageResult()
+    shards.join(folder / EXPANSIONS)
+    figures = dict(trained)
+    if todo == len(shards):
+        figures["passages expanded per second"] = round(len(store) / max(seconds, 1e-9), 1)
+    figures |= count_expansions(iter(store), folder / EXPANSIONS).as_dict()
+    before = _weighted(work)
+    grid: TuningOptions = before.options if before else options  # of weighted terms, k1 is another
+    figures |= tune_first_stage(work, _index(work, folder, before), held.tune, grid, folder)
+    _show(work, held.tune, folder)
+    return StageResult(first_stage=folder, figures=figures)
+
+
+def _train_writer(
+    work: Work, options: Doc2queryOptions, folder: Path, queries: Sequence[Query], others: Sequence[Query]
+) -> tuple[dict[str, Any], str]:
+    """Leaves ``folder/model``; returns figures, and the device this process trained on."""
+    model, tokenizer, config = load_writer(work.model, seed=work.seed)
+    config = config.model_copy(
+        update={"max_length": options.max_length, "max_query": options.max_query, "history": work.history}
+    )
+    tokens, level = work.data.tokens(tokenizer), work.recipe.data.relevance
+
+    def task(queries: Sequence[Query], smoothing: float) -> QueryWritingTask:
+        pairs = QueryPairs.of(queries, work.data.train.qrels, tokens, tokenizer, level=level)
+        lengths = {"max_length": options.max_length, "max_query": options.max_query}
+        return QueryWritingTask(pairs, tokenizer, **lengths, smoothing=smoothing)
+
+    learned = task(queries, options.smoothing)
+    outcome = train(
+        model,
+        learned,
+        options,
+        folder,
+        save=lambda target: save_writer(target, model, tokenizer, config),
+        seed=work.seed,
+        device=work.device,
+        validate=None if options.best == "last" else PerplexityOn(task(others, 0.0), budget=4 * CPU_BUDGET),
+        description="query writer",
+    )
+    figures = {
+        **outcome.figures(),
+        "pairs": len(learned.pairs),
+        "passages cut in training": learned.passages_cut,
+    }
+    if outcome.best is not None:
+        figures["perplexity"] = math.exp(-outcome.best)
+    return figures, str(next(model.parameters()).device)
+
+
+def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) -> Shards:
+    """Write the queries of all passages; of several processes, each does a share."""
+    model, tokenizer, config = load_writer(folder / "model")
+    writing = Writing(
+        options.n,
+        options.method,
+        options.top_k,
+        options.temperature,
+        options.beams,
+        max_query=options.max_query,
+        seed=work.seed,
+    )
+    judge: Judge | None = None
+    judged_by, filtering = None, Filtering()
+    if options.judge is not None:
+        place = find_model(options.judge)
+        ranker = Ranker.from_pretrained(place, engine={"device": device})
+        judge, judged_by = lambda pairs: ranker.predict(pairs, activation="probability"), model_digest(place)
+        filtering = Filtering(threshold=options.threshold)
+    return expand_store(
+        work.data.collection.store,
+        Writer(model, tokenizer, config.max_length, writing, device=device),
+        filtering,
+        folder / "shards",
+        model=model_digest(folder / "model"),
+        judge=judge,
+        judged_by=judged_by,
+        shard_size=options.shard,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighted:
+    """What a ``deepct`` stage before this one left."""
+
+    folder: Path
+    options: DeepctOptions
+
+    def weights(self) -> Iterator[TermWeights]:
+        return chain.from_iterable(read_weights(path) for path in sorted((self.folder / "weights").glob("shard-*")))
+
+
+def _weighted(work: Work) -> _Weighted | None:
+    for done in reversed(work.done):
+        if isinstance(done.stage.options, DeepctOptions) and done.result.first_stage is not None:
+            return _Weighted(done.result.first_stage, done.stage.options)
+    return None
+
+
+def _index(work: Work, folder: Path, before: _Weighted | None) -> Index:
+    """The collection with its expansions, and with the weights a stage before this one gave it."""
+    target = folder / INDEX
+    if (target / "index.json").exists():
+        return Index.open(target)
+    # Without texts: the collection's own index has them, and a re-ranker reads those.
+    documents, expansions = iter(work.data.collection.store), read_expansions(folder / EXPANSIONS)
+    if before is None:
+        return Index.build(expanded_documents(documents, expansions), target, store=False)
+    scale, root = before.options.scale, before.options.scaling == "root"
+    both = combine_weights(before.weights(), expansions, scale=scale, root=root)
+    return Index.build(documents, target, weights=both, store=False)
+
+
+def _show(work: Work, queries: Sequence[Query], folder: Path) -> None:
+    """Write a page of passages that answer the held-out queries, with the queries written for them."""
+    questions = questions_of(work, queries)
+    written = {one.docid: one.queries for one in read_expansions(folder / EXPANSIONS) if one.docid in questions}
+    texts = work.data.collection.store.texts(list(questions))
+    shown = [
+        ExpandedText(docid, text, written[docid], questions[docid])
+        for docid, text in zip(questions, texts, strict=True)
+    ]
+    write_expansions_page(shown, folder / "expansions.html")
+
+
+STAGES.register("doc2query")(
+    StageKind(
+        Doc2queryOptions,
+        run,
+        check,
+        measure_first_stage,
+        reads=frozenset({"collection", "train", "start", "seed"}),
+        finds=True,
+    )
+)

@@ -1,0 +1,104 @@
+"""``duo``: which of two documents is better? Leaves a second ranker, for the best documents of the first (duoBERT)."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Run
+from rankwell.models.checkpoints.folders import load_checkpoint
+from rankwell.rank import duo
+from rankwell.rank.ranker import Ranker
+from rankwell.training.data.candidates import Candidates, Selection
+from rankwell.training.data.sampling import draw_duo
+from rankwell.training.processes import write_once
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.shared import (
+    ListOptions,
+    RankerInTraining,
+    check_lists,
+    check_ranker,
+    ranking_validation,
+    rerank_dev,
+    train_ranker,
+)
+
+
+class DuoOptions(ListOptions):
+    """`duo`: which of two documents is better (duoBERT), for the best documents of the model before it."""
+
+    learning_rate: float = Field(default=3e-5, gt=0, description="The highest learning rate. In the paper: 3e-6.")
+    compare: int = Field(default=30, ge=2, description="The best documents of a query that are compared two by two.")
+    max_length: int = Field(default=320, ge=16, description="Most tokens of a sequence, which holds two documents.")
+    aggregate: Literal["sum", "binary", "min", "max", "sample"] = Field(
+        default="sum", description="A document's score from its comparisons."
+    )
+
+    def comparison(self) -> duo.DuoOptions:
+        """How documents are compared once the model is trained."""
+        return duo.DuoOptions(self.compare, self.aggregate)
+
+
+def check(work: Work, stage: Stage[DuoOptions]) -> None:
+    """Check the lists, and that there is a ranker before it that reads query and documents together."""
+    options = stage.options
+    if work.recipe.model.similarity or work.recipe.model.apart:
+        raise RankwellError(f"{stage.path}: documents are read together; leave similarity and apart out")
+    check_ranker(work, stage, "pointwise")
+    if options.skip or options.depth is not None:
+        raise RankwellError(
+            f"{stage.path} compares the first documents of the ranker before it: `compare` says how many"
+        )
+    if options.labels != "relevance":
+        raise RankwellError(
+            f"{stage.path}.labels is {options.labels}, but pairs are labelled by relevance; leave it out"
+        )
+    check_lists(work, stage)
+
+
+def run(work: Work, stage: Stage[DuoOptions], folder: Path) -> StageResult:
+    """Train on pairs of the best documents of the ranker before it."""
+    options, split = stage.options, work.data.train
+    model, tokenizer, config = load_checkpoint(work.model, seed=work.seed)
+    if config.head == "score":
+        raise RankwellError(f"{stage.path} starts from a ranker of two logits; put it after a pointwise stage")
+
+    def write_train() -> None:
+        ranker = Ranker.from_pretrained(work.model, engine=work.engine)
+        ranked = ranker.rerank(split.run, split.queries, work.data.index).head(options.compare)
+        write_run(ranked, folder / "mono.train.run.gz")
+
+    train_run = read_run(write_once(folder / "mono.train.run.gz", write_train))
+    template = {"name": "duo", "max_length": options.max_length, "markers": False}
+    config = config.changed({"template": template}).model_copy(update={"history": work.history, "figures": {}})
+    ranker = RankerInTraining(model, tokenizer, config)
+    documents = work.data.tokens(tokenizer)
+    selection = Selection(level=work.recipe.data.relevance, depth=options.compare)
+    candidates = Candidates.of(split.queries, split.qrels, train_run, documents, selection)
+    lists = partial(draw_duo, candidates, options.plan(), work.seed)
+    mono = _mono_run(work, folder)
+    validation = ranking_validation(work, options, ranker, run=mono, duo=options.comparison())
+    outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, "duo")
+    return StageResult(folder / "model", figures=outcome.figures())
+
+
+def _mono_run(work: Work, folder: Path) -> Run:
+    """The dev candidates by the ranker before it."""
+    path = folder / f"mono-{work.data.dev.digest}.run.gz"
+    return read_run(write_once(path, lambda: write_run(rerank_dev(work, work.model), path)))
+
+
+def measure(work: Work, stage: Stage[DuoOptions], folder: Path) -> Run:
+    """The dev candidates as the ranker before it orders them, the best then compared two by two."""
+    ranker = Ranker.from_pretrained(folder / "model", engine=work.engine)
+    candidates, dev = _mono_run(work, folder), work.data.dev
+    return duo.rerank_duo(ranker, candidates, dev.queries, work.data.index, stage.options.comparison())
+
+
+STAGES.register("duo")(StageKind(DuoOptions, run, check, measure))

@@ -1,0 +1,87 @@
+"""``filter``: which negatives would a teacher take for relevant? Leaves the candidates without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.training.data.candidates import Candidates
+from rankwell.training.data.denoising import write_candidates
+from rankwell.training.data.teachers import Named, Teacher, load_teachers
+from rankwell.training.options import Meaning, Options
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
+from rankwell.training.stages.shared import training_candidates
+
+
+class FilterOptions(Options):
+    """`filter`: drops the candidates that teachers take for relevant though nobody judged them."""
+
+    teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
+        default=(BACKBONE,), min_length=1, description="As in `distil`."
+    )
+    margin: float = Field(
+        default=0.0,
+        description="Unjudged candidates scored above the best relevant document less this are dropped; in deviations "
+        "of the query's scores.",
+    )
+    teacher_length: int | None = Field(default=None, ge=8, description="As in `distil`.")
+
+
+def check(work: Work, stage: Stage[FilterOptions]) -> None:
+    """Raise unless the teachers exist."""
+    for name in stage.options.teachers:
+        Named.of(name)
+
+
+def run(work: Work, stage: Stage[FilterOptions], folder: Path) -> StageResult:
+    """Drop unjudged candidates that teachers score above the relevant documents; each query keeps a negative."""
+    options = stage.options
+    folder.mkdir(parents=True, exist_ok=True)
+    candidates = training_candidates(work, work.data.collection.store)
+    by_id = {query.qid: query.text for query in work.data.train.queries}
+    texts = [by_id[qid] for qid in candidates.qids]
+    store = work.data.collection.store
+    teachers = load_teachers(store, options.teachers, texts, options.teacher_length, work.device)
+    scores = standard_scores(teachers, candidates)
+    remaining = keep_below_relevant(candidates, scores, options.margin)
+    write_candidates(remaining, folder / "candidates.run.gz")
+    figures = {"unjudged": int(candidates.unjudged.sum()), "dropped": len(candidates) - len(remaining)}
+    return StageResult(candidates=folder / "candidates.run.gz", figures=figures)
+
+
+def standard_scores(teachers: Sequence[Teacher], candidates: Candidates) -> NDArray[np.float32]:
+    """The teachers' mean score of each candidate (C,), standardised within its query."""
+    whole = np.zeros(len(candidates), np.float64)
+    lengths = candidates.lengths
+    for teacher in teachers:
+        scores = teacher.scores(candidates.rows, candidates.documents[:, None])[:, 0].astype(np.float64)
+        begins = candidates.ends - lengths
+        means = np.add.reduceat(scores, begins) / lengths
+        scores -= np.repeat(means, lengths)
+        deviations = np.sqrt(np.add.reduceat(scores**2, begins) / lengths)
+        whole += scores / np.repeat(np.where(deviations > 1e-6, deviations, np.inf), lengths)
+    return (whole / len(teachers)).astype(np.float32)
+
+
+def keep_below_relevant(candidates: Candidates, scores: NDArray[np.float32], margin: float) -> Candidates:
+    """The candidates without the unjudged ones scored above their query's best relevant one less ``margin``."""
+    begins = candidates.ends - candidates.lengths
+    best = np.maximum.reduceat(np.where(candidates.relevant, scores, -np.inf), begins)
+    keep = ~candidates.unjudged | (scores <= np.repeat(best - margin, candidates.lengths))
+    # A query that would lose its last negative keeps the lowest.
+    empty = candidates.per_query(keep & ~candidates.relevant) == 0
+    lowest = np.minimum.reduceat(np.where(candidates.relevant, np.inf, scores), begins)
+    keep |= (
+        np.repeat(empty, candidates.lengths) & ~candidates.relevant & (scores <= np.repeat(lowest, candidates.lengths))
+    )
+    return candidates.where(keep)
+
+
+STAGES.register("filter")(StageKind(FilterOptions, run, check, reads=TRAINING - {"dev"}))

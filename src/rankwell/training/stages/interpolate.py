@@ -1,0 +1,222 @@
+"""``interpolate``: how much does the first stage still know? Trains nothing.
+
+Leaves the same checkpoint with the aggregate that was best, and
+
+    tuning.json     β and aggregate: the best on all dev queries, and those chosen without each fold
+    table.md        first stage, windows and both together, with tests
+    beta.png        the measure against β for some aggregates         top-k.png    and against the number of windows
+    held-out.run.gz each dev query under the setting chosen without it
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.files import atomic_text
+from rankwell.core.jsonfile import write_json
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Run
+from rankwell.evaluation.compare import compare_evaluations
+from rankwell.evaluation.evaluate import Evaluation
+from rankwell.evaluation.notation import parse_measure
+from rankwell.evaluation.significance import mean_intervals
+from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
+from rankwell.models.checkpoints.config import RankerConfig, WindowsConfig, read_ranker_config
+from rankwell.models.checkpoints.linking import link_model
+from rankwell.plots.curves import draw_sweep
+from rankwell.rank.documents.fusion import (
+    DocumentFusion,
+    DocumentTable,
+    DocumentTuning,
+    settings_of,
+    tune_documents,
+    weight_grid,
+)
+from rankwell.rank.documents.window_scores import WindowScores
+from rankwell.retrieve.tune import parse_values
+from rankwell.training.options import Options
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import Stage
+from rankwell.training.results import FIRST_STAGE, evaluate_split, measure_of, measures_of
+from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.shared import check_folds
+from rankwell.training.stages.windows import WindowsOptions, window_scores
+
+TUNING, HELD_OUT = "tuning.json", "held-out.run.gz"
+ALONE, TOGETHER = "windows alone", "interpolated"
+
+
+class InterpolateOptions(Options):
+    """`interpolate`: β·BM25 + (1−β)·the model before it, all of it tuned by cross-validation on dev; trains nothing."""
+
+    # CCNU: β .9 with the best 3 windows; α .8 for passages.
+    beta: float | str = Field(
+        default="0.0:1:0.1", description="The first stage's share, or shares to try: FIRST:LAST:STEP, or with commas."
+    )
+    aggregate: tuple[str, ...] = Field(
+        default=("max", "mean", "top2", "top3", "top5"), description="Aggregates of windows to try."
+    )
+    weights: int = Field(default=3, ge=0, le=4, description="Try all weights of so many best windows, too; 0: none.")
+    step: float = Field(default=0.1, gt=0, le=1, description="Between two weights, which sum to 1.")
+    normalise: Literal["none", "min-max", "z-score"] = Field(
+        default="min-max", description="Of both scores within each query, before they are added."
+    )
+    measure: str = Field(default="RR@10", description="What tuning maximises.")
+    folds: int = Field(default=5, ge=2, description="Folds of the dev queries.")
+
+
+def check(work: Work, stage: Stage[InterpolateOptions]) -> None:
+    """Check grid and measure, and that a stage before it ranks documents."""
+    options = stage.options
+    parse_measure(options.measure)
+    if not _aggregates(options):
+        raise RankwellError(f"{stage.path}: neither an aggregate nor weights to try")
+    _settings(options)
+    if stage.number == 1:
+        raise RankwellError(f"{stage.path} needs a stage before it that ranks documents, such as windows")
+    check_folds(work, stage, options.folds)
+
+
+def run(work: Work, stage: Stage[InterpolateOptions], folder: Path) -> StageResult:
+    """Try every setting on the dev queries, and choose by cross-validation."""
+    options = stage.options
+    if process_number() > 0:
+        return StageResult(folder / "model")
+    dev, scores = work.data.dev, _scores_before(work, stage)
+    tuning, alone = _tune(work, options, scores, _settings(options)), _tune(work, options, scores, _alone(options))
+    write_run(tuning.held_out, folder / HELD_OUT)
+    best = {"beta": tuning.best.beta, "aggregate": tuning.best.aggregate, "normalise": tuning.best.normalise}
+    _write_tuning(tuning, best, dev.digest, folder / TUNING)
+    if not (folder / "model").is_dir():
+        link_model(work.model, folder / "model", _tuned_record(work, tuning.best))
+    figures = _write_table(work, tuning, alone, folder / "table.md")
+    with suppress(MissingExtraError):  # the figures are what counts
+        _draw(work, options, tuning, scores, folder)
+    return StageResult(folder / "model", figures={**best, **figures})
+
+
+def _tuned_record(work: Work, best: DocumentFusion) -> RankerConfig | None:
+    """The checkpoint's record with the best aggregate; β, which a model alone cannot have, is among its figures."""
+    config = read_ranker_config(work.model)
+    if config is None:
+        return None
+    windows = config.windows
+    if isinstance(windows, WindowsConfig):
+        windows = windows.model_copy(update={"aggregate": best.aggregate})
+    figures = {"interpolation": str(best)}
+    return config.model_copy(update={"windows": windows, "history": work.history, "figures": figures})
+
+
+def measure(work: Work, stage: Stage[InterpolateOptions], folder: Path) -> Run:
+    """The dev queries each under the setting chosen without it; other queries under the best setting of dev."""
+    try:
+        record = json.loads((folder / TUNING).read_text(encoding="utf-8"))
+        best, tuned_on = DocumentFusion(**record["best"]), record["tuned_on"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(folder / TUNING, None, "not the tuning of an interpolation") from None
+    if tuned_on == work.data.dev.digest:
+        return read_run(folder / HELD_OUT)
+    return DocumentTable(work.data.dev.run, _scores_before(work, stage)).run([best])
+
+
+def _scores_before(work: Work, stage: Stage[InterpolateOptions]) -> WindowScores:
+    """What the stage before left: scores of windows, or a run of whole documents."""
+    before, folder = work.done[-1].stage, work.model.parent
+    if isinstance(before.options, WindowsOptions):
+        return window_scores(work, before.options, folder)
+    if not (path := work.dev_run_path(folder)).exists():
+        problem = f"the stage {before.name} before it has no run of the split {work.data.dev.name!r}"
+        raise RankwellError(f"{stage.path}: {problem} to join with the first stage's")
+    return WindowScores.of_run(read_run(path))
+
+
+def _aggregates(options: InterpolateOptions) -> list[str]:
+    weights = weight_grid(options.weights, options.step) if options.weights else ()
+    return [*options.aggregate, *weights]
+
+
+def _settings(options: InterpolateOptions) -> tuple[DocumentFusion, ...]:
+    return settings_of(parse_values(str(options.beta)), _aggregates(options), options.normalise)
+
+
+def _alone(options: InterpolateOptions) -> tuple[DocumentFusion, ...]:
+    return settings_of([0.0], _aggregates(options), options.normalise)
+
+
+def _tune(
+    work: Work, options: InterpolateOptions, scores: WindowScores, settings: tuple[DocumentFusion, ...]
+) -> DocumentTuning:
+    dev = work.data.dev
+    # A run of whole documents has one window a document: there is nothing to aggregate, so one aggregate is enough.
+    if not bool((scores.counts > 1).any()):
+        settings = tuple(one for one in settings if one.aggregate == settings[0].aggregate)
+    measure = measure_of(work.recipe, options.measure)
+    return tune_documents(dev.run, scores, dev.qrels, measure, settings, folds=options.folds, seed=work.seed)
+
+
+# Figures
+
+
+def _write_tuning(tuning: DocumentTuning, best: dict[str, Any], tuned_on: str, path: Path) -> None:
+    means = tuning.values.mean(axis=1).tolist()
+    grid = [{**asdict(one), "mean": mean} for one, mean in zip(tuning.settings, means, strict=True)]
+    record = {
+        "measure": tuning.measure,
+        "best": best,
+        "cross_validated": tuning.found.mean,
+        "folds": [asdict(tuning.settings[i]) for i in tuning.found.chosen],
+        "tuned_on": tuned_on,
+        "grid": grid,
+    }
+    write_json(path, record)
+
+
+def _write_table(work: Work, tuning: DocumentTuning, alone: DocumentTuning, path: Path) -> dict[str, Any]:
+    """First stage and windows beside both together; returns what is worth a record."""
+    dev, measures = work.data.dev, measures_of(work.recipe)
+    depth = work.recipe.evaluate.depth
+    # Over the candidates that have scores, for all three alike.
+    first = Run({qid: dev.run[qid].head(len(own)) for qid, own in tuning.table.windows.docids.items()})
+    runs = {TOGETHER: tuning.held_out, FIRST_STAGE: first, ALONE: alone.held_out}
+    found: dict[str, Evaluation] = {name: evaluate_split(dev, run, measures, depth) for name, run in runs.items()}
+    compared = compare_evaluations(found, TOGETHER)
+    title = f"# {work.recipe.name}: {tuning.measure} tuned over {len(tuning.settings)} settings\n"
+    said = f"Each query is ranked under the setting chosen without its fold. Best on all queries: {tuning.best}."
+    with atomic_text(path) as file:
+        tables = (comparison_table(compared), contrast_table(compared))
+        file.write("\n\n".join([f"{title}\n{said}", *map(as_markdown, tables)]) + "\n")
+    figures: dict[str, Any] = {}
+    for name, evaluation in found.items():
+        figures |= {f"{measure}, {name}": value for measure, value in evaluation.mean.items()}
+    for one in compared.contrasts:
+        figures[f"p, {TOGETHER} against {one.run}, {one.measure}"] = one.corrected
+    return figures
+
+
+def _draw(work: Work, options: InterpolateOptions, tuning: DocumentTuning, scores: WindowScores, folder: Path) -> None:
+    """The sweeps: over β, and over the number of windows that count."""
+    tried = {one.aggregate for one in tuning.settings}
+    shown = dict.fromkeys(how for how in (*options.aggregate, tuning.best.aggregate) if how in tried)
+    lines = {how: (x, mean_intervals(values)) for how in shown for x, values in [tuning.rows(how)]}
+    draw_sweep(lines, folder / "beta.png", option="β, the first stage's share", measure=tuning.measure)
+    most = min(scores.best.shape[1], int(scores.counts.max()))
+    if most == 1:
+        return
+    counts, betas = np.arange(1, most + 1), dict.fromkeys([0.0, tuning.best.beta])
+    lines = {}
+    for beta in betas:
+        settings = settings_of([beta], [f"top{n}" for n in counts], options.normalise)
+        values = _tune(work, options, scores, settings).values
+        lines[f"β={beta:g}"] = counts.astype(np.float64), mean_intervals(values)
+    draw_sweep(lines, folder / "top-k.png", option="best windows that count", measure=tuning.measure)
+
+
+STAGES.register("interpolate")(StageKind(InterpolateOptions, run, check, measure, reads=PARTS - {"train"}))

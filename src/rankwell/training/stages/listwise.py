@@ -1,0 +1,32 @@
+"""``listwise``: which of these documents is the relevant one? Leaves a ranker of one score (DR-BERT)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_one_score, measure_ranker
+
+
+class ListwiseOptions(ListOptions):
+    """`listwise`: one score and a softmax over each list (DR-BERT's fourth stage)."""
+
+    epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
+    negatives: int = Field(default=5, ge=1, description="Non-relevant documents of a list, drawn afresh each epoch.")
+    loss: str = Field(default="listwise", description="The loss; docs/losses.md lists them.")
+    learning_rate: float = Field(default=3e-5, gt=0, description="The highest learning rate. In the paper: 1e-6.")
+    head: Literal["new", "pointwise"] = Field(
+        default="new", description="Where the head of one score starts: new, or as the difference of the two logits."
+    )
+
+
+def run(work: Work, stage: Stage[ListwiseOptions], folder: Path) -> StageResult:
+    """Train one score with a loss over whole lists."""
+    return fit(work, stage, folder, load_one_score(work, stage.options.head), "listwise")
+
+
+STAGES.register("listwise")(StageKind(ListwiseOptions, run, check_lists, measure_ranker))

@@ -1,0 +1,240 @@
+"""What several stage kinds share: the options of list stages; loading, training and measuring a ranker."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Qrels, Run
+from rankwell.evaluation.notation import parse_measures
+from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.bi_encoder import is_cross_encoder
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
+from rankwell.models.encoder import CrossEncoder
+from rankwell.models.heads import start_listwise_head
+from rankwell.rank.duo import DuoOptions
+from rankwell.rank.ranker import Ranker
+from rankwell.training.data.candidates import Candidates, Numbering, Selection
+from rankwell.training.data.denoising import read_candidates
+from rankwell.training.data.lists import Lists, TrainingSet
+from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.loop.guard import CollapseGuard
+from rankwell.training.loop.list_task import RankingTask
+from rankwell.training.loop.loop import Outcome, train
+from rankwell.training.loop.losses import Loss, make_loss
+from rankwell.training.loop.options import ValidatedOptions
+from rankwell.training.loop.validation import Validation
+from rankwell.training.options import Meaning
+from rankwell.training.recipe import Stage
+from rankwell.training.results import measure_of
+from rankwell.training.stage import StageResult, Work
+
+
+class DevOptions(ValidatedOptions):
+    """What stages that are measured on the dev queries while they train have besides."""
+
+    dev_queries: int | None = Field(
+        default=None, ge=1, description="Dev queries of an evaluation during training; none: all."
+    )
+
+
+class ListOptions(DevOptions):
+    """What stages that train on lists of candidates have besides."""
+
+    positives: int = Field(default=1, ge=1, description="Relevant documents of a list.")
+    negatives: int = Field(default=1, ge=1, description="Non-relevant documents of a list, drawn afresh each epoch.")
+    weighting: Literal["uniform", "rank", "top"] = Field(
+        default="uniform", description="How negatives are drawn: alike, higher ranks more often, or the highest ranks."
+    )
+    per: Literal["positive", "query"] = Field(
+        default="positive", description="An epoch has a list for each relevant document, or one for each query."
+    )
+    labels: Literal["relevance", "grade"] = Field(
+        default="relevance", description="What the loss sees: 1 and 0, or the grades of the judgments."
+    )
+    skip: int = Field(default=0, ge=0, description="Candidates at the top of the first stage that are no negatives.")
+    depth: int | None = Field(
+        default=None, ge=1, description="Candidates that negatives are drawn from; none: all of the first stage's."
+    )
+    loss: str = Field(default="pointwise", description="The loss; docs/losses.md lists them.")
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="The loss's own options, such as `margin`.")
+    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
+        default=None,
+        ge=1,
+        description="Pairs whose activations are held at once; more come in turns, at a third more time.",
+    )
+
+    def plan(self) -> Plan:
+        """How the stage draws its lists."""
+        return Plan(self.positives, self.negatives, self.weighting, self.per, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class RankerInTraining:
+    """A ranker while it is trained: its model, tokenizer and record."""
+
+    model: CrossEncoder
+    tokenizer: Tokenizer
+    config: RankerConfig
+
+    def save(self, folder: Path) -> None:
+        """Write the checkpoint."""
+        save_checkpoint(folder, self.model, self.tokenizer, self.config)
+
+    def task(self, data: TrainingSet, lists: Callable[[int], Lists], loss: Loss, max_pairs: int | None) -> RankingTask:
+        """Learning from these lists, laid out as the ranker reads them."""
+        return RankingTask(
+            data,
+            lists,
+            loss,
+            self.config.template.build(),
+            self.tokenizer.special,
+            segments=self.model.encoder.config.type_vocab_size,
+            max_pairs=max_pairs,
+        )
+
+
+def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
+    """The checkpoint to start from as a ranker of the recipe's inputs; a head it does not have is new."""
+    with warnings.catch_warnings():
+        # That a new head is untrained is what the stage is there to change.
+        warnings.filterwarnings("ignore", message=".*a new one is used, untrained")
+        model, tokenizer, config = load_checkpoint(start or work.model, seed=work.seed, **work.changes)
+    if config.template.markers:
+        add_markers(model, tokenizer)
+    return RankerInTraining(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
+
+
+def load_one_score(work: Work, head: str) -> RankerInTraining:
+    """The same, with a head of one score; of two logits, ``pointwise`` starts it as their difference."""
+    ranker = load_ranker(work)
+    if ranker.config.head != "two_logits":
+        return ranker
+    start_listwise_head(ranker.model, "difference" if head == "pointwise" else "normal", seed=work.seed)
+    return replace(ranker, config=ranker.config.changed({"head": "score"}))
+
+
+def ranker_tokens(work: Work, ranker: RankerInTraining) -> TokenSource:
+    """The collection as the ranker's token ids."""
+    return work.data.tokens(ranker.tokenizer, stems=ranker.config.template.markers)
+
+
+def training_candidates(work: Work, documents: Numbering, *, skip: int = 0, depth: int | None = None) -> Candidates:
+    """What an earlier stage kept, or else what the first stage found."""
+    split, level = work.data.train, work.recipe.data.relevance
+    if work.candidates is not None:
+        selection = Selection(level=level, skip=skip, depth=depth)
+        return read_candidates(work.candidates, split.queries, split.qrels, documents, selection)
+    selection = Selection(level=level, skip=skip, depth=depth or work.recipe.first_stage.depth)
+    judgments = f"the judgments of the split {split.name!r}"
+    return Candidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
+
+
+def train_ranker(
+    work: Work,
+    options: ListOptions,
+    folder: Path,
+    ranker: RankerInTraining,
+    candidates: Candidates,
+    documents: TokenSource,
+    lists: Callable[[int], Lists],
+    validation: Validation | None,
+    description: str,
+) -> Outcome:
+    """Train a ranker on the lists of each epoch."""
+    loss = make_loss(options.loss, **options.loss_options)
+    data = TrainingSet.of(
+        work.data.train.queries, candidates, documents, ranker.tokenizer, stems=ranker.config.template.markers
+    )
+    if all(field.name != "type" for field in ranker.config.template.build().fields):
+        data = replace(data, types=None)
+    task = ranker.task(data, lists, loss, options.max_pairs_in_memory)
+    first = lists(0)
+    guard = CollapseGuard(loss.chance(torch.from_numpy(first.labels)))
+    return train(
+        ranker.model,
+        task,
+        options,
+        folder,
+        save=ranker.save,
+        seed=work.seed,
+        device=work.device,
+        rule=ranker.config.attention,
+        validate=validation,
+        guard=guard,
+        description=description,
+    )
+
+
+def ranking_validation(
+    work: Work, options: DevOptions, ranker: RankerInTraining, *, run: Run | None = None, duo: DuoOptions | None = None
+) -> Validation | None:
+    """What measures a stage while it trains; None where its last checkpoint is kept."""
+    if options.best == "last":
+        return None
+    measure = measure_of(work.recipe, options.best)
+    dev = work.data.dev
+    queries = dev.queries[: options.dev_queries]
+    asked = {query.qid for query in queries}
+    qrels = Qrels({qid: dev.qrels[qid] for qid in asked if qid in dev.qrels})
+    chosen = run or dev.run
+    kept = Run({qid: ranking for qid, ranking in chosen.items() if qid in asked}, name=chosen.name)
+    depth = work.recipe.evaluate.depth
+    return Validation(
+        kept, queries, qrels, work.data.index, ranker.tokenizer, ranker.config, measure, depth=depth, duo=duo
+    )
+
+
+def check_lists(work: Work, stage: Stage[ListOptions]) -> None:
+    """Check loss, measure and candidates: a misspelt loss must not surface after hours of pre-training."""
+    options = stage.options
+    make_loss(options.loss, **options.loss_options)
+    if options.best != "last":
+        parse_measures([options.best])
+    if work.candidates is None:
+        training_candidates(work, work.data.collection.store, skip=options.skip, depth=options.depth)
+
+
+def check_ranker(work: Work, stage: Stage[Any], *trained: str) -> None:
+    """Raise unless there is a ranker to continue from: an earlier stage of one of the kinds, or ``model.start``."""
+    before = {earlier.kind for earlier in work.recipe.before(stage)}
+    if not before & set(trained) and not is_cross_encoder(work.model):
+        raise RankwellError(f"{stage.path} needs a ranker: a stage before it ({', '.join(trained)}), or model.start")
+
+
+def check_folds(work: Work, stage: Stage[Any], folds: int) -> None:
+    """Raise unless there is a dev query for each fold."""
+    if (queries := len(work.data.dev.qrels)) < folds:
+        raise RankwellError(f"{stage.path}.folds is {folds}, but dev has {queries} queries")
+
+
+def fit(work: Work, stage: Stage[ListOptions], folder: Path, ranker: RankerInTraining, description: str) -> StageResult:
+    """Train a ranker on lists of the training candidates."""
+    options, documents = stage.options, ranker_tokens(work, ranker)
+    candidates = training_candidates(work, documents, skip=options.skip, depth=options.depth)
+    lists = partial(draw, candidates, options.plan(), work.seed)
+    validation = ranking_validation(work, options, ranker)
+    outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, description)
+    return StageResult(folder / "model", figures=outcome.figures())
+
+
+def rerank_dev(work: Work, model: Path) -> Run:
+    """The dev candidates in the order of a ranker."""
+    ranker = Ranker.from_pretrained(model, engine=work.engine)
+    dev, depth = work.data.dev, work.recipe.evaluate.depth
+    return ranker.rerank(dev.run, dev.queries, work.data.index, depth=depth)
+
+
+def measure_ranker(work: Work, stage: Stage[Any], folder: Path) -> Run:
+    """The ``measure`` of stages that leave a ranker of pairs."""
+    return rerank_dev(work, folder / "model")

@@ -1,0 +1,120 @@
+"""``windows``: which parts of a long document match? Trains nothing.
+
+Leaves the checkpoint it was given, which then reads long documents in these windows, and the windows' scores.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Run
+from rankwell.inputs.windows import Unit, Windows, parse_aggregate
+from rankwell.models.checkpoints.config import WindowsConfig
+from rankwell.models.checkpoints.linking import link_model
+from rankwell.rank.documents.window_scores import WindowScores, score_windows
+from rankwell.rank.engines.engine import Loaded, load
+from rankwell.rank.ranker import Ranker
+from rankwell.training.options import Options
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import Stage
+from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
+from rankwell.training.stages.shared import check_ranker
+
+
+class WindowsOptions(Options):
+    """`windows`: reads long documents in windows and keeps the scores of the best; trains nothing."""
+
+    # CCNU: windows of 100 words, the best 3.
+    unit: Unit = Field(
+        default="words", description="What windows are made of: so many words, or whole sentences of up to so many."
+    )
+    size: int = Field(default=100, ge=0, description="Words of a window; 0 cuts documents at `model.max_length`.")
+    stride: int = Field(default=50, ge=1, description="Words from one window to the next.")
+    aggregate: str = Field(
+        default="top3", description="A document's score from its windows': first, max, mean, top3, top3:0.5,0.3,0.2."
+    )
+    depth: int = Field(default=100, ge=1, description="Candidates a query that are read.")
+    keep: int = Field(default=10, ge=1, description="Best windows of a document whose scores are kept.")
+    scores: Literal["probability", "raw"] = Field(
+        default="probability", description="What is kept: p(relevant) or p(entailment), or the model's own scores."
+    )
+
+    def windows(self) -> Windows | None:
+        """How documents are read; None: cut."""
+        return Windows(self.size, self.stride, self.aggregate, self.unit) if self.size else None
+
+
+def check(work: Work, stage: Stage[WindowsOptions]) -> None:
+    """Check windows and aggregate, and that there is a ranker to score them."""
+    options = stage.options
+    check_ranker(work, stage, "pointwise", "listwise", "distil", "average", "classify")
+    options.windows()
+    _, weights = parse_aggregate(options.aggregate)
+    if len(weights) > options.keep:
+        raise RankwellError(f"aggregate {options.aggregate} needs more windows than keep, which is {options.keep}")
+
+
+def run(work: Work, stage: Stage[WindowsOptions], folder: Path) -> StageResult:
+    """Score the windows of the dev queries' candidates."""
+    options = stage.options
+    if process_number() > 0:
+        return StageResult(folder / "model")
+    loaded = _load(work)
+    scores = window_scores(work, options, folder, loaded)
+    if not (folder / "model").is_dir():
+        windows = WindowsConfig(
+            size=options.size, stride=options.stride, aggregate=options.aggregate, unit=options.unit
+        )
+        record: dict[str, Any] = {"windows": windows if options.size else "cut", "history": work.history, "figures": {}}
+        link_model(work.model, folder / "model", loaded.config.model_copy(update=record))
+    figures = {
+        "pairs": len(scores),
+        "windows": int(scores.counts.sum()),
+        "share of documents in several windows": float((scores.counts > 1).mean()),
+    }
+    return StageResult(folder / "model", figures=figures)
+
+
+def measure(work: Work, stage: Stage[WindowsOptions], folder: Path) -> Run:
+    """The dev queries by their documents' windows alone."""
+    return window_scores(work, stage.options, folder).run(stage.options.aggregate)
+
+
+def _load(work: Work) -> Loaded:
+    # Whether there is a pooler is up to the checkpoint: it is not trained here.
+    changes = {name: value for name, value in work.changes.items() if name != "pooler"}
+    return load(work.model, "torch", changes, work.engine)
+
+
+def window_scores(work: Work, options: WindowsOptions, folder: Path, loaded: Loaded | None = None) -> WindowScores:
+    """The scores of the dev queries' windows, computed once and stored in the stage's folder."""
+    dev = work.data.dev
+    path = folder / f"windows-{dev.digest}.tsv.gz"
+    if not path.exists():
+        loaded = loaded or _load(work)
+        work.data.tokens(loaded.tokenizer, stems=loaded.config.template.markers)
+        ranker = Ranker(
+            loaded.engine,
+            loaded.tokenizer,
+            loaded.config.template.build(),
+            windows=options.windows(),
+            segments=loaded.segments,
+        )
+        scores = score_windows(
+            ranker,
+            dev.run,
+            dev.queries,
+            work.data.index,
+            depth=options.depth,
+            keep=options.keep,
+            activation="probability" if options.scores == "probability" else None,
+        )
+        scores.write(path)
+    return WindowScores.read(path)
+
+
+STAGES.register("windows")(StageKind(WindowsOptions, run, check, measure, reads=TRAINING - {"train", "seed"}))

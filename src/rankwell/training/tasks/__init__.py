@@ -1,1 +1,0 @@
-"""What models learn: a task draws items and gives their gradient, the loop does the rest."""

@@ -1,0 +1,202 @@
+"""The training log survives kills, resumes exactly, reads back and draws."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.training.loop.log import EVENTS, METRICS, TrainingLog, is_training, plot_training, read_metrics
+
+
+def train_row(step: int, loss: float = 1.0) -> dict[str, float | str | None]:
+    return {"epoch": step / 10, "learning_rate": 1e-5, "loss": loss, "seconds": float(step)}
+
+
+def write_log(folder: Path, steps: int) -> list[dict[str, Any]]:
+    log = TrainingLog(folder, tensorboard=False)
+    for step in range(1, steps + 1):
+        log.write(step, train_row(step, 1 / step))
+        if step % 2 == 0:
+            log.write(step, {"RR@10": step / 100, "seconds": float(step)})
+    log.close()
+    return read_metrics(folder)
+
+
+class TestWriting:
+    def test_a_line_is_on_disk_as_soon_as_it_is_written(self, tmp_path: Path) -> None:
+        log = TrainingLog(tmp_path / "new" / "run", tensorboard=False)
+        log.write(3, {"loss": 0.1 + 0.2, "learning_rate": 1e-7})
+        (line,) = (tmp_path / "new" / "run" / METRICS).read_text().splitlines()
+        row = json.loads(line)
+        assert (row["step"], row["loss"], row["learning_rate"]) == (3, 0.1 + 0.2, 1e-7)
+        assert 0 <= row["seconds"] < 60
+
+    def test_a_number_that_is_not_finite_is_null(self, tmp_path: Path) -> None:
+        log = TrainingLog(tmp_path, tensorboard=False)
+        log.write(1, {"gradient_norm": float("inf"), "loss": float("nan"), "warning": "näher"})
+        text = (tmp_path / METRICS).read_text(encoding="utf-8")
+        assert '"gradient_norm": null, "loss": null, "warning": "näher"' in text
+
+    def test_a_closed_log_takes_nothing(self, tmp_path: Path) -> None:
+        log = TrainingLog(tmp_path, tensorboard=False)
+        log.close()
+        with pytest.raises(ValueError, match="is closed"):
+            log.write(1, {})
+
+    def test_a_kill_loses_no_written_line(self, tmp_path: Path) -> None:
+        program = f"""
+import os, signal
+from rankwell.training.loop.log import TrainingLog
+log = TrainingLog({str(tmp_path)!r}, tensorboard=False)
+for step in range(1, 6):
+    log.write(step, {{"loss": 1.0}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+        done = subprocess.run([sys.executable, "-c", program], check=False, env={**os.environ})
+        assert done.returncode == -signal.SIGKILL
+        assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+class TestResuming:
+    def test_later_lines_are_dropped_and_the_rest_stays_to_the_byte(self, tmp_path: Path) -> None:
+        write_log(tmp_path, 10)
+        lines = (tmp_path / METRICS).read_bytes().splitlines(keepends=True)
+        log = TrainingLog(tmp_path, tensorboard=False)
+        log.resume_at(6)
+        assert (tmp_path / METRICS).read_bytes() == b"".join(lines[:9])
+        log.write(7, train_row(7, 1 / 7))
+        log.close()
+        assert (tmp_path / METRICS).read_bytes() == b"".join(lines[:10])
+
+    def test_from_the_beginning_nothing_is_kept(self, tmp_path: Path) -> None:
+        write_log(tmp_path, 4)
+        log = TrainingLog(tmp_path, tensorboard=False)
+        log.resume_at(0)
+        assert read_metrics(tmp_path) == []
+
+    @pytest.mark.parametrize("resumes", [True, False])
+    def test_a_torn_last_line_is_dropped_wherever_it_was_torn(self, tmp_path: Path, resumes: bool) -> None:
+        rows = write_log(tmp_path, 3)
+        whole = (tmp_path / METRICS).read_bytes()
+        last = len(whole.splitlines(keepends=True)[-1])
+        for cut in range(1, last + 1):
+            (tmp_path / METRICS).write_bytes(whole[:-cut])
+            # Without its line end alone, the line is complete.
+            kept = rows if cut == 1 else rows[:-1]
+            assert read_metrics(tmp_path) == kept
+            log = TrainingLog(tmp_path, tensorboard=False)
+            if resumes:
+                log.resume_at(3)
+            log.write(4, train_row(4))
+            log.close()
+            assert read_metrics(tmp_path) == [*kept, {"step": 4, **train_row(4)}]
+
+    def test_a_torn_character_is_a_torn_line(self, tmp_path: Path) -> None:
+        (tmp_path / METRICS).write_bytes(b'{"step": 1, "loss": 2.0}\n{"step": 2, "note": "\xc3')
+        assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
+        TrainingLog(tmp_path, tensorboard=False).close()
+        assert (tmp_path / METRICS).read_bytes() == b'{"step": 1, "loss": 2.0}\n'
+
+    def test_seconds_go_on(self, tmp_path: Path) -> None:
+        write_log(tmp_path, 100)
+        log = TrainingLog(tmp_path, tensorboard=False)
+        log.resume_at(50)
+        log.write(51, {"loss": 1.0})
+        assert 50 <= read_metrics(tmp_path)[-1]["seconds"] < 60
+
+    def test_no_other_file_is_left(self, tmp_path: Path) -> None:
+        write_log(tmp_path, 4)
+        TrainingLog(tmp_path, tensorboard=False).resume_at(2)
+        assert [path.name for path in tmp_path.iterdir()] == [METRICS]
+
+
+class TestReading:
+    def test_training_and_validation_are_told_apart(self, tmp_path: Path) -> None:
+        rows = write_log(tmp_path, 4)
+        assert [is_training(row) for row in rows] == [True, True, False, True, True, False]
+
+    @pytest.mark.parametrize("line", ["{step: 1}", "[1]", '{"loss": 1.0}', '{"step": "1"}'])
+    def test_a_broken_line_is_named(self, tmp_path: Path, line: str) -> None:
+        (tmp_path / METRICS).write_text(f'{{"step": 1}}\n{line}\n{{"step": 3}}\n')
+        with pytest.raises(InputError) as caught:
+            read_metrics(tmp_path)
+        assert caught.value.line == 2
+
+    def test_a_folder_without_a_log(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=f"{METRICS}: no such file"):
+            read_metrics(tmp_path)
+
+
+class TestTensorBoard:
+    def test_events_are_written_and_later_ones_purged_on_resuming(self, tmp_path: Path) -> None:
+        pytest.importorskip("torch")
+        accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+        log = TrainingLog(tmp_path)
+        for step in (1, 2, 3):
+            log.write(step, {**train_row(step, float(step)), "warning": "not a number"})
+        log.write(3, {"RR@10": 0.5})
+        log.close()
+        log = TrainingLog(tmp_path)
+        log.resume_at(2)
+        log.write(3, train_row(3, 9.0))
+        log.close()
+        events = accumulator.EventAccumulator(str(tmp_path / EVENTS))
+        events.Reload()
+        assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 1.0), (2, 2.0), (3, 9.0)]
+        assert "validation/RR@10" in events.Tags()["scalars"]
+        assert not any("warning" in tag for tag in events.Tags()["scalars"])
+
+    def test_without_the_package_the_log_is_written_in_silence(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+        log = TrainingLog(tmp_path)
+        log.write(1, {"loss": 1.0})
+        log.write(2, {"loss": 1.0})
+        log.close()
+        assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2]
+        assert not (tmp_path / EVENTS).exists()
+
+
+class TestDrawing:
+    @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")])
+    def test_a_picture_of_each_kind(self, tmp_path: Path, name: str, begins: bytes) -> None:
+        pytest.importorskip("matplotlib")
+        write_log(tmp_path, 6)
+        plot_training(tmp_path, tmp_path / name, title="listwise, $5")
+        assert (tmp_path / name).read_bytes().startswith(begins)
+
+    def test_loss_and_figures_are_drawn_with_their_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        figure = pytest.importorskip("matplotlib.figure")
+        drawn: list[Any] = []
+        plain = figure.Figure.savefig
+        monkeypatch.setattr(figure.Figure, "savefig", lambda self, *a, **k: (drawn.append(self), plain(self, *a, **k)))
+        write_log(tmp_path, 4)
+        plot_training(tmp_path, tmp_path / "curve.png")
+        left, right = drawn[0].axes
+        assert [line.get_label() for line in left.get_lines()] == ["loss"]
+        assert list(left.get_lines()[0].get_ydata()) == [1, 1 / 2, 1 / 3, 1 / 4]
+        assert [line.get_label() for line in right.get_lines()] == ["RR@10"]
+        assert list(right.get_lines()[0].get_xdata()) == [2, 4]
+
+    def test_mistakes_are_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / METRICS).write_text("")
+        with pytest.raises(
+            RankwellError, match=r"a\.gif: unknown picture format; expected a name that ends in \.png, \.svg, \.pdf"
+        ):
+            plot_training(tmp_path, tmp_path / "a.gif")
+        with pytest.raises(InputError, match="nothing to draw"):
+            plot_training(tmp_path, tmp_path / "a.png")
+        write_log(tmp_path, 2)
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(MissingExtraError, match=r"pip install 'rankwell\[plots\]'"):
+            plot_training(tmp_path, tmp_path / "a.png")
+        assert not (tmp_path / "a.png").exists()

@@ -1,0 +1,182 @@
+"""Blending: the shares are found by cross-validation, and the figures are those of shares chosen without a query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rankwell.sample
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Query
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.fusion import Fusion, fuse
+from rankwell.training.data.prepare import Prepared
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import build_recipe, parse_setting
+from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stages.blend import RERANK, measure, rerank_options
+from rankwell.training.stages.shared import rerank_dev
+
+RECIPE = {
+    "name": "blended",
+    "data": str(Path(rankwell.sample.__file__).parent),
+    "first_stage": {"depth": 6},
+    "evaluate": {"depth": 6, "measures": ["RR@10"]},
+    "model": {"max_length": 48, "max_query": 16, "long_documents": "cut"},
+    "stages": {
+        "listwise": {"max_steps": 2, "batch": 4, "negatives": 2, "best": "last"},
+        "blend": {"step": 0.25, "folds": 3},
+    },
+}
+
+
+def make_recipe(start: Path, *settings: str) -> Recipe:
+    tree = {**RECIPE, "model": {**RECIPE["model"], "start": str(start)}}
+    return build_recipe(tree, "blended.yaml", [parse_setting(one) for one in settings])
+
+
+def dev_queries(folder: Path, queries: Sequence[Query]) -> str:
+    path = folder / "queries.tsv"
+    path.write_text("".join(f"{query.qid}\t{query.text}\n" for query in queries), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_bi_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
+    out = tmp_path_factory.mktemp("blended") / "out"
+    return out, run_recipe(make_recipe(tiny_bi_encoder), out, device="cpu")
+
+
+def test_each_query_has_the_shares_that_were_chosen_without_it(
+    trained: tuple[Path, Trained], tiny_bi_encoder: Path
+) -> None:
+    out, result = trained
+    (folder,) = (out / "stages").glob("*-blend-*")
+    record = json.loads((folder / "blend.json").read_text())
+    assert list(record["shares"]) == ["listwise", "similarity", "first stage"]
+    assert sum(record["shares"].values()) == pytest.approx(1)
+    assert len(record["grid"]) == 15
+    assert record["shares"] in [dict(zip(record["shares"], one["shares"], strict=True)) for one in record["grid"]]
+    assert max(one["mean"] for one in record["grid"]) == next(
+        one["mean"] for one in record["grid"] if one["shares"] == list(record["shares"].values())
+    )
+
+    assert result.last is not None
+    dev, index = result.work.data.dev, result.work.data.index
+    first = dev.run.head(6)
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    ranked = rerank_dev(result.work, listwise / "model")
+    similar = DenseRanker(BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")).rerank(first, dev.queries, index)
+    runs = [ranked, similar, first]
+    expected = [fuse(runs, Fusion("linear", tuple(weights), "z-score")) for weights in record["folds"]]
+    for qid, ranking in result.last.run.items():
+        assert any(dict(ranking) == pytest.approx(dict(one[qid]), abs=1e-3) for one in expected)
+    assert len(result.last.run) < len(dev.qrels)  # one has no candidates, and counts 0
+    found = evaluate(dev.qrels, result.last.run, ["RR@10"])
+    np.testing.assert_allclose(found.mean["RR@10"], record["cross_validated"], atol=1e-6)
+
+
+def test_a_ranker_without_a_share_is_told(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    # All or nothing: BM25 is better than a model of two steps.
+    with pytest.warns(UserWarning, match="similarity and first stage rank dev best without listwise"):
+        run_recipe(make_recipe(tiny_bi_encoder, "stages.blend.step=1"), tmp_path / "out", device="cpu")
+
+
+def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, Trained]) -> None:
+    out, _ = trained
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (out / "model" / name).read_bytes() == (listwise / "model" / name).read_bytes()
+    record = json.loads((out / "model" / "rankwell.json").read_text())
+    assert record["figures"]["blend"].endswith("z-score of listwise, similarity, first stage (start)")
+
+
+def test_the_blend_is_told_as_options_of_rerank(
+    trained: tuple[Path, Trained], tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    from rankwell.cli.main import app
+    from rankwell.corpus.formats import read_run, write_run
+
+    out, result = trained
+    told = result.work.done[-1].result.figures[RERANK]
+    dev, shares = result.work.data.dev, json.loads(next((out / "stages").glob("*-blend-*/blend.json")).read_text())
+    write_run(dev.run, tmp_path / "first.run")
+    given = [
+        "--queries",
+        dev_queries(tmp_path, dev.queries),
+        "--collection",
+        str(Path(RECIPE["data"]) / "collection.tsv"),
+    ]
+    given += ["--model", str(out / "model"), "--out", str(tmp_path / "out.run"), *told.split()]
+    app(["rerank", str(tmp_path / "first.run"), *given], standalone_mode=False)
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    ranked = rerank_dev(result.work, listwise / "model")
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
+    first = dev.run.head(6)
+    similar = DenseRanker(encoder).rerank(first, dev.queries, result.work.data.index)
+    best = Fusion("linear", tuple(shares["shares"].values()), "z-score")
+    found = read_run(tmp_path / "out.run")
+    for qid, ranking in fuse([ranked, similar, first], best).items():
+        assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ((0.5, 0.3, 0.2), "--depth 6 --blend 0.3 --fuse 0.2 --encoder mine --normalise z-score"),
+        ((0.5, 0.5, 0.0), "--depth 6 --blend 0.5 --encoder mine --normalise z-score"),
+        ((0.7, 0.0, 0.3), "--depth 6 --fuse 0.3 --normalise z-score"),
+        ((0.6, 0.4), "--depth 6 --blend 0.4 --encoder mine --normalise z-score"),
+        ((1.0, 0.0, 0.0), "--depth 6"),
+    ],
+)
+def test_what_has_no_share_is_not_told(shares: tuple[float, ...], told: str) -> None:
+    assert rerank_options(6, Fusion("linear", shares, "z-score"), "mine") == told
+
+
+def test_other_queries_have_the_best_shares_of_dev(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:
+    out, result = trained
+    assert result.last is not None
+    work, data = result.last.work, result.work.data
+    there = replace(work, prepared=Prepared(data.collection, data.train, data.train))
+    found = measure(there, result.last.stage, result.last.folder)
+    (listwise,) = (out / "stages").glob("*-listwise-*")
+    first = data.train.run.head(6)
+    ranked = rerank_dev(there, listwise / "model")
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
+    similar = DenseRanker(encoder).rerank(first, data.train.queries, data.index)
+    shares = json.loads(next((out / "stages").glob("*-blend-*/blend.json")).read_text())["shares"]
+    expected = fuse([ranked, similar, first], Fusion("linear", tuple(shares.values()), "z-score"))
+    for qid, ranking in expected.items():
+        assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
+
+
+def test_without_the_first_stage_two_runs_are_blended(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:
+    out, _ = trained
+    recipe = make_recipe(tiny_bi_encoder, "stages.blend.first_stage=false")
+    run_recipe(recipe, out.parent / "two", pool=out, device="cpu")
+    records = [json.loads(path.read_text()) for path in (out / "stages").glob("*-blend-*/blend.json")]
+    assert sorted(len(record["shares"]) for record in records) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("stages.blend.step=0.3", "a step of 0.3"),
+        ("stages.blend.measure=RR@ten", "RR@ten"),
+        ("stages.blend.folds=99999", "folds is 99999"),
+        ("stages.listwise=off", "needs a stage before it"),
+    ],
+)
+def test_what_cannot_be_blended_is_told_before_any_training(
+    tiny_bi_encoder: Path, tmp_path: Path, setting: str, problem: str
+) -> None:
+    with pytest.raises(RankwellError, match=problem):
+        run_recipe(make_recipe(tiny_bi_encoder, setting), tmp_path / "out", device="cpu")

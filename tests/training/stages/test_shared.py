@@ -1,0 +1,267 @@
+"""The stages themselves, small: DR-BERT's whole recipe learns its training queries, resumes and leaves an audit."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rankwell.sample
+from rankwell.core.errors import RankwellError
+from rankwell.rank.ranker import Ranker
+from rankwell.training.data.candidates import Candidates
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import build_recipe, parse_setting
+from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stages import denoise
+from rankwell.training.stages.shared import training_candidates
+
+QUERIES = 14
+RECIPE = {
+    "name": "small",
+    "first_stage": {"depth": 8},
+    "evaluate": {"depth": 8, "measures": ["RR@10"]},
+    "model": {
+        "template": "typed",
+        "attention": "strm",
+        "max_length": 64,
+        "max_query": 24,
+        "pooler": False,
+        "long_documents": "cut",
+    },
+    "stages": {
+        "pretrain": {"max_steps": 12, "batch": 16, "learning_rate": 1e-3, "max_length": 48},
+        "pointwise": {"epochs": 100, "batch": 8, "negatives": 3, "learning_rate": 1e-3, "evaluate_every": 10000},
+        "denoise": {"threshold": 0.95},
+        "listwise": {
+            "epochs": 20,
+            "batch": 8,
+            "negatives": 4,
+            "learning_rate": 5e-4,
+            "head": "pointwise",
+            "evaluate_every": 10000,
+        },
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few of the sample's training queries, to train and to measure on: the question is whether it learns at all."""
+    source, folder = Path(rankwell.sample.__file__).parent, tmp_path_factory.mktemp("data")
+    (folder / "collection.tsv").write_bytes((source / "collection.tsv").read_bytes())
+    queries = (source / "queries.train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)[:QUERIES]
+    chosen = {line.split("\t")[0] for line in queries}
+    judged = (source / "qrels.train.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    for split in ("train", "dev"):
+        (folder / f"queries.{split}.tsv").write_text("".join(queries), encoding="utf-8")
+        own = "".join(line for line in judged if line.split()[0] in chosen)
+        (folder / f"qrels.{split}.txt").write_text(own, encoding="utf-8")
+    return folder
+
+
+def small_recipe(data: Path, start: Path, **changes: object) -> Recipe:
+    tree = {**RECIPE, "data": str(data), "model": {**RECIPE["model"], "start": str(start)}}
+    settings = [parse_setting(f"{path}={value}") for path, value in changes.items()]
+    return build_recipe(tree, "small.yaml", settings)
+
+
+def run(data: Path, start: Path, out: Path, **changes: object) -> tuple[Trained, list[str]]:
+    said: list[str] = []
+    recipe = small_recipe(data, start, **changes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a toy run collapses or cuts texts is not the matter here
+        return run_recipe(recipe, out, device="cpu", say=said.append), said
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Path:
+    """A small BERT with weights as BERT's usually are, and no dropout: it is to learn a few queries by heart."""
+    from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.models.checkpoints.config import RankerConfig
+    from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
+    from rankwell.models.encoder import Encoder
+    from rankwell.models.shape import EncoderConfig
+
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    shape = EncoderConfig(len(tokenizer), 48, 2, 4, 96, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    torch.manual_seed(1)
+    model = new_cross_encoder(Encoder(shape), 2, pooler=False, seed=1)
+    folder = tmp_path_factory.mktemp("start") / "model"
+    save_checkpoint(folder, model, tokenizer, RankerConfig(pooler=False))
+    (folder / "rankwell.json").unlink()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, start: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
+    out = tmp_path_factory.mktemp("out") / "small"
+    return out, run(data, start, out)[0]
+
+
+def figures(trained: Trained) -> dict[str, float]:
+    return {row["stage"]: row["mean"]["RR@10"] for row in trained.table.data["rows"] if "mean" in row}
+
+
+def test_each_stage_learns(trained: tuple[Path, Trained]) -> None:
+    found = figures(trained[1])
+    assert found["pointwise"] > found["first stage"]
+    assert found["listwise"] > found["first stage"]
+    (folder,) = (trained[0] / "stages").glob("*-pretrain-*")
+    gap = json.loads((folder / "domain-gap.json").read_text())
+    assert 0 < gap["gap"] < 1
+    assert (folder / "model" / "model.safetensors").is_file()
+
+
+def test_the_audit_lists_what_was_dropped(trained: tuple[Path, Trained]) -> None:
+    (folder,) = (trained[0] / "stages").glob("*-denoise-*")
+    summary = json.loads((folder / "audit.json").read_text())
+    assert summary["queries"] == QUERIES
+    assert summary["kept"] + summary["noise"] == summary["candidates"]
+    with gzip.open(folder / "audit.tsv.gz", "rt", encoding="utf-8") as file:
+        rows = [line.rstrip("\n").split("\t") for line in file][1:]
+    dropped = [row for row in rows if row[3] == "dropped"]
+    assert len(dropped) == summary["noise"]
+    assert all(float(row[2]) > 0.95 for row in dropped)
+
+
+def test_the_model_ranks_as_it_was_measured(trained: tuple[Path, Trained]) -> None:
+    out, result = trained
+    ranker = Ranker.from_pretrained(out / "model", engine={"device": "cpu"})
+    assert ranker.template.name == "typed"
+    dev = result.work.data.dev
+    again = ranker.rerank(dev.run, dev.queries, result.work.data.index, depth=8)
+    assert result.last is not None
+    assert {qid: ranking.docids for qid, ranking in again.items()} == {
+        qid: ranking.docids for qid, ranking in result.last.run.items()
+    }
+    history = json.loads((out / "model" / "rankwell.json").read_text())["history"]
+    assert [stage["stage"] for stage in history] == ["pretrain", "pointwise", "denoise", "listwise"]
+
+
+def test_a_second_call_does_nothing_and_an_edited_stage_is_done_again(
+    trained: tuple[Path, Trained], data: Path, start: Path
+) -> None:
+    _, said = run(data, start, trained[0])
+    assert [line.rsplit(": ")[-1] for line in said] == ["done before"] * 4
+    _, said = run(data, start, trained[0], **{"stages.listwise.epochs": 1})
+    assert [line.rsplit(": ")[-1] for line in said] == ["done before"] * 3 + ["running"]
+
+
+def test_cross_fitting_trains_a_model_for_each_fold(trained: tuple[Path, Trained], data: Path, start: Path) -> None:
+    changes = {"stages.denoise.cross_fit": 2, "stages.listwise": "off", "stages.pointwise.epochs": 1}
+    run(data, start, trained[0].parent / "folds", **changes)
+    (folder,) = (trained[0].parent / "folds" / "stages").glob("*-denoise-*")
+    assert sorted(path.name for path in folder.glob("fold-*")) == ["fold-0", "fold-1"]
+    assert json.loads((folder / "audit.json").read_text())["candidates"] > 0
+
+
+def test_a_judge_that_takes_too_many_for_relevant_is_not_believed(
+    trained: tuple[Path, Trained], data: Path, start: Path
+) -> None:
+    def noise(most: float) -> tuple[list[str], dict[str, Any]]:
+        changes = {"stages.listwise": "off", "stages.denoise.threshold": 0.0, "stages.denoise.most": most}
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            result = run_recipe(small_recipe(data, start, **changes), trained[0], device="cpu")
+        figures = result.work.done[-1].result.figures
+        return [str(one.message) for one in told if str(one.message).startswith("noise reduction")], dict(figures)
+
+    said, figures = noise(1)
+    assert said == []
+    assert figures["noise rate"] > 0.9  # each query keeps one
+    (said,), figures = noise(0.5)
+    assert "drops nothing: 100.0% of the unjudged candidates have p above 0" in said
+    assert (figures["noise"], figures["doubted rate"]) == (0, 1)
+
+
+def test_the_pointwise_model_judges_whatever_was_trained_after_it(
+    trained: tuple[Path, Trained], data: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judges: list[str] = []
+
+    def asked(work: Any, model: Path, candidates: Candidates) -> Any:
+        judges.append(model.parent.name)
+        return np.zeros(len(candidates), np.float32)
+
+    monkeypatch.setattr(denoise, "_probabilities", asked)
+    short = {"stages.pointwise.epochs": 1, "stages.listwise.epochs": 1}
+    tree = small_recipe(data, start, **short).as_dict()
+    stages = tree["stages"]
+    later = {"kind": "denoise", **stages["denoise"]}
+    tree["stages"] = {"pointwise": stages["pointwise"], "listwise": stages["listwise"], "later": later}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_recipe(build_recipe(tree, "small.yaml"), trained[0], device="cpu")
+    assert [name.split("-")[1] for name in judges] == ["pointwise"]
+
+
+def test_what_is_kept_can_be_cut_further(trained: tuple[Path, Trained]) -> None:
+    work = trained[1].work
+    assert work.candidates is not None
+    store = work.data.collection.store
+    whole = training_candidates(work, store)
+    few = training_candidates(work, store, skip=1, depth=3)
+    assert few.lengths.max() < whole.lengths.max()
+    assert few.per_query(~few.relevant).max() <= 2
+
+
+def test_a_stage_that_trained_has_a_picture_of_it(trained: tuple[Path, Trained]) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = {path.parent.name.split("-")[1] for path in (trained[0] / "stages").glob("*/training.png")}
+    assert drawn == {"pretrain", "pointwise", "listwise"}
+
+
+def test_duo_compares_what_mono_ranked_best(data: Path, start: Path, tmp_path: Path) -> None:
+    tree = {
+        **RECIPE,
+        "data": str(data),
+        "model": {"start": str(start), "max_length": 64, "max_query": 24},
+        "stages": {
+            "mono": {"kind": "pointwise", "epochs": 10, "batch": 8, "learning_rate": 3e-3, "best": "last"},
+            "duo": {"compare": 4, "max_length": 96, "epochs": 2, "batch": 8, "evaluate_every": 0.999},
+        },
+    }
+    trained = run_recipe(build_recipe(tree, "duo.yaml"), tmp_path / "duo", device="cpu")
+    assert set(figures(trained)) == {"first stage", "mono", "duo"}
+    assert Ranker.from_pretrained(tmp_path / "duo" / "model").template.name == "duo"
+
+
+def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start: Path, tmp_path: Path) -> None:
+    for changes, problem in (
+        ({"stages.listwise.loss": "listwsie"}, "listwise"),
+        ({"stages.listwise.best": "RR@ten"}, "RR"),
+        ({"stages.pointwise": "off"}, "denoise needs a pointwise stage"),
+        ({"stages.average": "{stages: [pointwise, pointwise]}"}, "a stage comes twice"),
+        ({"stages.duo": "{depth: 20}"}, "`compare` says how many"),
+        ({"stages.duo": "{labels: grade}"}, r"stages\.duo\.labels is grade"),
+        ({"model.template": "duo"}, "model.template is duo, which is not for one query and document"),
+        ({"stages.blend": "{encoder: nowhere}"}, "nowhere: not a checkpoint"),
+        ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "searches its own index only"),
+        ({"stages": "{classify: {train: nowhere.tsv}, pointwise: {}}"}, "nowhere.tsv: no such file"),
+    ):
+        with pytest.raises(RankwellError, match=problem):
+            run(data, start, tmp_path / "never", **changes)
+        assert not list((tmp_path / "never").glob("stages/*"))
+
+
+@pytest.mark.parametrize("kind", ["windows", "duo"])
+def test_what_goes_on_from_a_ranker_needs_one(data: Path, tiny_bi_encoder: Path, tmp_path: Path, kind: str) -> None:
+    with pytest.raises(RankwellError, match=f"stages.{kind} needs a ranker: a stage before it"):
+        run(data, tiny_bi_encoder, tmp_path / "never", stages=f"{{{kind}: {{}}}}")
+
+
+def test_a_classifiers_row_has_its_accuracy(start: Path, tmp_path: Path) -> None:
+    for name, rows in (("train", 16), ("test", 4)):
+        lines = ["numeric\thow many bees" if row % 2 else "person\twho keeps bees" for row in range(rows)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    tree = {"data": str(tmp_path), "model": {"start": str(start)}, "stages": {"classify": {"epochs": 1}}}
+    trained = run_recipe(build_recipe(tree, "types.yaml"), tmp_path / "out", device="cpu")
+    accuracy = trained.table.data["rows"][0]["figures"]["accuracy"]
+    assert f"| classify | {accuracy:.4f} |" in (tmp_path / "out" / "table.md").read_text()
