@@ -131,7 +131,7 @@ def test_the_loss_falls_and_the_student_ranks_more_as_its_teacher_does(
 def test_a_killed_distillation_goes_on_to_the_same_weights(
     done: Trained, place: Path, data: Path, teacher: Path, student: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rankwell.training import loop
+    from rankwell.training.loop import loop
 
     recipe = recipe_of(data, student, distil={**DISTIL, "teachers": [str(teacher)]})
     saved = loop.save_state
