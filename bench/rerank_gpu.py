@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rankwell.rank.engines.torch_engine import GPU_BUDGET
+from rankwell.models.compute import GPU_BUDGET
 from rerank_gpu_models import SHAPES, make_pairs, random_model
 from rerank_gpu_peer import peer
 from rerank_gpu_steps import (

@@ -206,7 +206,7 @@ def exactness(model: str, queries: int = 50, depth: int = 20) -> dict[str, Any]:
     import numpy as np
     from scipy.stats import spearmanr
 
-    from rankwell.rank.engines.precision import engine_options
+    from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.ranker import Ranker
     from rankwell.retrieve.index import Index
 

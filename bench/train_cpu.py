@@ -22,7 +22,7 @@ import torch
 from peers import RECIPE, training_rows
 from rankwell import sample
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.processor import is_fast_in_bf16
+from rankwell.models.devices import is_fast_in_bf16
 from rankwell.training import run as running
 from rankwell.training.data.prepare import prepare
 from rankwell.training.loop import loop

@@ -71,7 +71,7 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _any_processor() -> Iterator[None]:
     """No test computes in 16 bits only because this machine's processor is good at it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankwell.models.processor.CPU_INFO", Path(os.devnull))
+        patch.setattr("rankwell.models.devices.CPU_INFO", Path(os.devnull))
         yield
 
 

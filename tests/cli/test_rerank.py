@@ -240,7 +240,7 @@ def test_scores_are_exact_unless_16_bits_are_asked_for(call: Call, expected: Cal
     assert same("bf16.run", short)
     refused = call("--precision", "bf16", "--backend", "onnx")
     assert refused.code == 2
-    assert "that of onnx is chosen by rankwell export" in refused.err
+    assert "rankwell export sets that of onnx" in refused.err
 
 
 def test_a_warning_is_one_line(call: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:

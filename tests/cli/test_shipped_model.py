@@ -82,7 +82,7 @@ def test_served_with_the_sample_it_tells_a_fish_from_a_swindle(index: Path) -> N
     pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
-    from rankwell.rank.engines.precision import engine_options
+    from rankwell.rank.engines.engine import engine_options
     from rankwell.serve.api import create_app
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources

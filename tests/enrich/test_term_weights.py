@@ -69,7 +69,7 @@ def slow_terms(weigher: TermWeigher, text: str) -> dict[str, float]:
     passages = weigher.lay_out(pieces)
     assert len(passages.sequences) == 1
     with torch.inference_mode():
-        weights = weights_of(weigher.model, weigher._place(passages.sequences)).tolist()
+        weights = weights_of(weigher.model, weigher._compute.place(passages.sequences)).tolist()
     encoding = weigher.tokenizer._backend.encode(text, add_special_tokens=False)
     begins = [begin for begin, _ in encoding.offsets]
     found: dict[str, float] = {}
@@ -186,16 +186,17 @@ def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
     checkpoint: Path, weigher: TermWeigher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = TermWeigher.from_pretrained(checkpoint, device="cpu", budget=120)
+    small._compute.lanes = 1  # as on a GPU
     passages = small.lay_out(small.tokenizer.encode(TEXTS, stems=True))
-    place = small._place
+    forward = small._forward
 
-    def full(sequences: Sequences) -> object:
+    def full(sequences: Sequences) -> torch.Tensor:
         if len(sequences.tokens) > 100:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
-        return place(sequences)
+        return forward(sequences)
 
-    monkeypatch.setattr(small, "_place", full)
-    with pytest.warns(UserWarning, match="out of GPU memory; going on with 60 tokens at a time"):
+    monkeypatch.setattr(small, "_forward", full)
+    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 60 tokens at a time"):
         found = small.weigh(passages)
     np.testing.assert_allclose(found, weigher.weigh(passages), atol=2e-6)
 

@@ -148,3 +148,27 @@ def test_a_ranker_that_began_as_a_bi_encoder_has_its_vectors(tiny_twin: Path) ->
     queries, documents = apart.encode_queries(asked), apart.encode_documents(texts)
     scores = Ranker.from_pretrained(tiny_twin, engine={"device": "cpu"}).predict(pairs)
     assert scores == pytest.approx(20 * ((queries * documents).sum(axis=1) - 0.5), abs=1e-4)
+
+
+def test_batches_in_parallel_give_the_same_vectors(folder: Path) -> None:
+    alone, parallel = (BiEncoder.from_pretrained(folder, device="cpu", budget=64) for _ in range(2))
+    alone._compute.lanes, parallel._compute.lanes = 1, 3
+    np.testing.assert_allclose(parallel.encode_documents(TEXTS * 5), alone.encode_documents(TEXTS * 5), atol=1e-6)
+
+
+def test_out_of_memory_halves_the_budget_once_and_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = BiEncoder.from_pretrained(folder, device="cpu", budget=80)
+    encoder._compute.lanes = 1  # as on a GPU
+    expected = encoder.encode_documents(TEXTS)
+    forward, failures = encoder.encoder.forward, []
+
+    def scarce(*batch: object, **options: object) -> torch.Tensor:
+        if not failures:
+            failures.append(batch)
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return forward(*batch, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(encoder.encoder, "forward", scarce)
+    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 40 tokens at a time"):
+        found = encoder.encode_documents(TEXTS)
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -46,5 +46,5 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_name_torch_does_not_know() -> None:
-    with pytest.raises(RankwellError, match="device cud: torch knows none of that name"):
+    with pytest.raises(RankwellError, match="device cud: torch has no such device"):
         chosen_device("cud")

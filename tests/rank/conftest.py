@@ -11,10 +11,11 @@ import pytest
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
 
 
-class CountingEngine:
+class CountingEngine(Engine):
     """Scores a pair by how often ``bank`` is in it."""
 
     def __init__(self, bank: int):

@@ -34,7 +34,7 @@ def cache(tmp_path: Path) -> ScoreCache:
     return ScoreCache(tmp_path / "scores.db")
 
 
-class Counting:
+class Counting(Engine):
     """An engine that computes what another computes, and counts the sequences."""
 
     def __init__(self, engine: Engine):

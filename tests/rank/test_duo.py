@@ -11,6 +11,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.duo import AGGREGATIONS, DuoOptions, aggregate, opponents, rerank_duo
+from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import InMemoryTexts
 
@@ -165,7 +166,7 @@ def test_the_models_own_template_is_set_aside(tiny_checkpoint: Path, ranker: Ran
 
 
 def test_a_model_of_one_score_cannot_compare(tiny_checkpoint: Path, ranker: Ranker) -> None:
-    class OneScore:
+    class OneScore(Engine):
         def logits(self, sequences: object) -> np.ndarray:
             return ranker.engine.logits(sequences)[:, :1]  # type: ignore[arg-type]
 

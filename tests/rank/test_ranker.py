@@ -20,6 +20,7 @@ from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Query, Run  # noqa: E402
 from rankwell.inputs.batching import Sequences  # noqa: E402
 from rankwell.inputs.templates import Template  # noqa: E402
+from rankwell.rank.engines.engine import Engine  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 PAIRS = [
@@ -113,7 +114,7 @@ class TestPredict:
             assert np.array_equal(one, other)
 
 
-class Begun:
+class Begun(Engine):
     """An engine that computes when it is asked for the result, and notes what came when."""
 
     def __init__(self, engine: Any):
@@ -177,8 +178,9 @@ class TestOverlap:
     def test_scores_are_the_same_bits(self, ranker: Ranker, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 2)
 
-        class Plain:
-            logits = ranker.engine.logits
+        class Plain(Engine):
+            def logits(self, sequences: Sequences) -> Any:
+                return ranker.engine.logits(sequences)
 
         plain = Ranker(Plain(), ranker.tokenizer, ranker.template)
         assert plain.predict(PAIRS).tobytes() == ranker.predict(PAIRS).tobytes()

@@ -170,3 +170,21 @@ def test_an_option_of_cross_encoders_is_refused(folder: Path, option: dict[str, 
 def test_options_that_are_not_set_are_ignored(folder: Path) -> None:
     ranker = open_ranker(folder, device="cpu", cache=None, windows=None, template={})
     assert (ranker.windows, ranker.template, ranker.takes_types) == (None, None, False)
+
+
+def test_out_of_memory_halves_the_budget_once_and_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranker = SdnetRanker.from_pretrained(folder, device="cpu", budget=24)
+    pairs = [(query.text, text) for query in QUERIES for text in DOCUMENTS.values()]
+    expected = ranker.predict(pairs)
+    forward, calls = ranker.model.forward, []
+
+    def scarce(*batch: object) -> torch.Tensor:
+        calls.append(batch)
+        if len(calls) == 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return forward(*batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ranker.model, "forward", scarce)
+    with pytest.warns(UserWarning, match="out of GPU memory; continuing with 12 tokens at a time"):
+        found = ranker.predict(pairs)
+    np.testing.assert_allclose(found, expected, atol=1e-5)

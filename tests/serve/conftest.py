@@ -46,10 +46,10 @@ def sources(served_index: Path, tiny_checkpoint: Path) -> Sources:
     return Sources(served_index, (str(tiny_checkpoint),))
 
 
-class SlowEngine:
+class SlowEngine(Engine):
     """An engine that takes its time, and counts the sequences it was given."""
 
-    at_once = 256
+    tokens_at_once = 256
 
     def __init__(self, inner: Engine, seconds: float):
         self.inner, self.seconds, self.scored = inner, seconds, 0

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rankwell.inputs.batching import Sequences, slice_sequences
-from rankwell.rank.engines.engine import Logits
+from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.serve.engine import OverloadedError, RequestEngine, join_sequences
 from rankwell.serve.limits import Batching
 
@@ -27,10 +27,10 @@ def sequences(lengths: list[int], first: int = 0) -> Sequences:
     return Sequences(tokens, np.zeros(len(tokens), np.int8), places, places, np.ones(len(tokens), np.bool_), ends)
 
 
-class FirstToken:
+class FirstToken(Engine):
     """An engine whose score of a sequence is its first token, so that every score tells whose it is."""
 
-    at_once = 64
+    tokens_at_once = 64
 
     def __init__(self, gate: threading.Event | None = None, fail_on: int | None = None):
         self.gate, self.fail_on = gate, fail_on
@@ -49,7 +49,7 @@ class FirstToken:
 class SlowStarter(FirstToken):
     """An engine to which a batch of a few tokens is as much work as a larger one."""
 
-    at_once = 2048
+    tokens_at_once = 2048
 
     def logits(self, given: Sequences) -> Logits:
         time.sleep(0.02)
@@ -213,7 +213,7 @@ def test_the_speed_is_that_of_tokens_not_of_batches() -> None:
 
 def test_a_queue_matches_what_its_model_computes_at_a_time() -> None:
     model = FirstToken()
-    model.at_once = 1 << 18  # a GPU's
+    model.tokens_at_once = 1 << 18  # a GPU's
     for chosen, limit in ((None, 1 << 22), (500, 500)):
         engine = RequestEngine(Batching(queue_tokens=chosen))
         engine.make_room(model)

@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from rankwell.core.errors import RankwellError
-from rankwell.rank.engines.precision import engine_options
+from rankwell.rank.engines.engine import engine_options
 from rankwell.serve import server
 from rankwell.serve.api import create_app
 from rankwell.serve.listening import bind
@@ -62,7 +62,7 @@ def test_health_models_and_log_say_which(
 
 
 def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(RankwellError, match="that of onnx is chosen by rankwell export"):
+    with pytest.raises(RankwellError, match="rankwell export sets that of onnx"):
         engine_options("onnx", None, "bf16")
     assert engine_options("onnx") == {}
     pytest.importorskip("onnxruntime")

@@ -39,6 +39,6 @@ def open_encoder(name: str, device: str | None, precision: Literal["auto", "fp32
         from rankwell.models.bi_encoder import BiEncoder
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "models", "a bi-encoder") from None
-    from rankwell.rank.engines.precision import engine_options
+    from rankwell.rank.engines.engine import engine_options
 
     return BiEncoder.from_pretrained(name, **{"device": device, **engine_options("torch", device, precision)})

@@ -152,7 +152,7 @@ def rerank(
     from rankwell.inputs.windows import parse_windows
     from rankwell.models.checkpoints.names import find_model
     from rankwell.rank.cache import ScoreCache, hash_model
-    from rankwell.rank.engines.precision import engine_options
+    from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import told_shares
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker

@@ -112,7 +112,7 @@ def serve(
     _require_packages()
     from rankwell.core.errors import RankwellError
     from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_lacks
-    from rankwell.rank.engines.precision import engine_options
+    from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import told_shares
     from rankwell.serve.beside import Beside
     from rankwell.serve.experiments import check_experiments

@@ -7,9 +7,7 @@ anywhere in the passage: of repeated words, of words with one stem, of windows.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rankwell.core.arrays import gather
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.core.types import Rows
-from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
+from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.fitting import fit_windows
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import chosen_device
+from rankwell.models.compute import Compute
 from rankwell.models.heads import TokenWeightModel, load_token_weights
-from rankwell.models.placing import Batch, Placer, packed_blocks
+from rankwell.models.placing import Batch
 
-CPU_BUDGET = 4096
-GPU_BUDGET = 1 << 18
 MAX_LENGTH = 256
 STEM_BITS = 31
 """Stems are numbers of so many bits, so that a row and a stem are one number."""
@@ -136,8 +131,7 @@ def term_frequencies(passages: Passages, weights: NDArray[np.float32], options: 
 class TermWeigher:
     """A trained model that weighs the words of passages, on one device.
 
-    ``max_length`` is that of its windows; the other options are those of re-ranking's
-    ``rankwell.rank.engines.torch_engine.TorchEngine``.
+    ``max_length`` is that of its windows; the other options are those of :class:`~rankwell.models.compute.Compute`.
     """
 
     def __init__(
@@ -156,17 +150,10 @@ class TermWeigher:
         self.max_length = max_length or min(limit, tokenizer.max_length or MAX_LENGTH)
         if not 8 <= self.max_length <= limit:
             raise RankwellError(f"windows of {self.max_length} tokens; this model takes 8 to {limit}")
-        self.device = chosen_device(device)
-        on_gpu = self.device.type == "cuda"
-        dtype = dtype or (torch.bfloat16 if on_gpu else torch.float32)
-        self.tokenizer = tokenizer
-        self.model = model.eval().to(self.device, dtype)
-        self.budget = budget or (GPU_BUDGET if on_gpu else CPU_BUDGET)
+        self.model, self.tokenizer = model, tokenizer
+        self._compute = Compute(model, model.encoder, device=device, dtype=dtype, budget=budget, packed=packed)
+        self.device = self._compute.device
         self._segments = config.type_vocab_size
-        short = dtype in (torch.bfloat16, torch.float16)
-        blocks = packed_blocks(model.encoder, "full") if packed or (packed is None and on_gpu and short) else None
-        self._place = Placer(self.device, "full", blocks)
-        self._halved = False
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> TermWeigher:
@@ -185,41 +172,16 @@ class TermWeigher:
         """The weight of each word's first piece (F,)."""
         return self.submit(passages)()
 
-    @torch.inference_mode()
     def submit(self, passages: Passages) -> Callable[[], NDArray[np.float32]]:
-        """Begin to weigh; what is returned gives the weights and waits for them, while a GPU computes them."""
-        sequences = passages.sequences
-        found = torch.empty(len(sequences.tokens), dtype=torch.float32, device=self.device)
-        pending = list(token_batches(sequences.lengths(), self.budget))[::-1]
-        with self._on_device():
-            while pending:
-                rows = pending.pop()
-                try:
-                    weights = weights_of(self.model, self._place(take_sequences(sequences, rows)))
-                except torch.cuda.OutOfMemoryError:
-                    if self._halved or len(rows) == 1:
-                        raise
-                    # Once, and loudly: a budget that is too large twice is the user's to lower.
-                    self._halved, self.budget = True, self.budget // 2
-                    warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
-                    torch.cuda.empty_cache()
-                    pending = [half for rows in [*pending, rows] for half in np.array_split(rows, 2) if len(half)]
-                    continue
-                found[torch.from_numpy(_tokens_of(sequences, rows)).to(self.device)] = weights
-            chosen = found[torch.from_numpy(passages.tokens).to(self.device)]
+        """Start weighing and return a function that waits for the weights; a GPU computes in the background."""
+        weights = self._compute.run(passages.sequences, self._forward)
+        chosen = weights[torch.from_numpy(passages.tokens).to(self.device)]
         return lambda: chosen.cpu().numpy()
+
+    def _forward(self, batch: Sequences) -> Tensor:
+        return weights_of(self.model, self._compute.place(batch))
 
     def frequencies(self, pieces: Pieces, options: WeightOptions) -> TermFrequencies:
         """The terms of passages."""
         passages = self.lay_out(pieces)
         return term_frequencies(passages, self.weigh(passages), options)
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        # Triton launches on the current device, which need not be the model's.
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-
-
-def _tokens_of(sequences: Sequences, rows: Rows) -> Rows:
-    """Where the tokens of these sequences stand among all."""
-    lengths = sequences.lengths()[rows]
-    return gather(sequences.ends[rows] - lengths, lengths)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import gather
+from rankwell.core.types import Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,15 +41,17 @@ class Sequences:
         return np.diff(self.ends, prepend=0)
 
 
-def token_batches(lengths: NDArray[np.int64], budget: int) -> Iterator[NDArray[np.int64]]:
+def token_batches(lengths: Rows, budget: int, *, max_rows: int | None = None, skip: int = 0) -> Iterator[Rows]:
     """Numbers of sequences, longest first, so that (number of sequences) × (longest) stays within ``budget`` tokens.
 
-    The longest come first: if memory does not suffice it shows at once, not at the end.
+    The longest come first because a shortage of memory then shows at the start. A batch has at most ``max_rows``
+    sequences; ``skip`` leaves out the first so many, which are done already.
     """
     order = np.argsort(-lengths, kind="stable")
-    begin = 0
+    begin = skip
     while begin < len(order):
-        count = max(1, budget // max(1, int(lengths[order[begin]])))
+        count = budget // max(1, int(lengths[order[begin]]))
+        count = max(1, count if max_rows is None else min(count, max_rows))
         yield order[begin : begin + count]
         begin += count
 

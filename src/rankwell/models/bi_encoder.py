@@ -8,7 +8,6 @@ trained with a prompt before each query ("query: "), each document or both, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -22,7 +21,7 @@ from torch.nn import functional
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_json, read_object
 from rankwell.core.manifest import digest
-from rankwell.inputs.batching import Sequences, row_blocks, slice_sequences, take_sequences, token_batches
+from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
@@ -30,13 +29,11 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.foreign import ForeignEncoder
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import DTYPES, Precision, chosen_device
+from rankwell.models.compute import Compute
+from rankwell.models.devices import Precision
 from rankwell.models.encoder import Encoder
-from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.sdnet.word_features import encoder_digest
 
-CPU_BUDGET = 4096
-GPU_BUDGET = 1 << 17
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
@@ -60,9 +57,9 @@ class BiEncoder:
     ``max_length``       most tokens of a text; what is longer is cut, and counted in ``truncation``
     ``query_prompt``     what stands before each query
     ``document_prompt``  what stands before each document
-    ``device``           a GPU where there is one
-    ``dtype``            fp16 on a GPU, which tells more vectors apart than bf16, else fp32; vectors themselves are fp32
-    ``budget``           how many tokens (on the grid, with padding) are computed at a time
+    ``device``           default: a GPU if there is one
+    ``dtype``            default: fp16 on a GPU, which tells more vectors apart than bf16, else fp32; vectors are fp32
+    ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
     ``name``             a name for what makes a document's vector, by which vectors are kept
     ===================  ===============================================================================================
     """
@@ -81,11 +78,9 @@ class BiEncoder:
         budget: int | None = None,
         name: str = "",
     ):
-        self.device = chosen_device(device)
-        on_gpu = self.device.type == "cuda"
-        chosen = DTYPES[dtype] if isinstance(dtype, str) else dtype
-        dtype = chosen or (torch.float16 if on_gpu else torch.float32)
-        self.encoder = encoder.eval().requires_grad_(False).to(self.device, dtype)
+        self.encoder = encoder.requires_grad_(False)
+        self._compute = Compute(encoder, encoder, device=device, dtype=dtype, budget=budget, gpu_dtype=torch.float16)
+        self.device = self._compute.device
         self.tokenizer = tokenizer
         self.pooling = pooling
         self.template = Template("single", max_length)
@@ -93,10 +88,7 @@ class BiEncoder:
         for prompt in filter(None, (query_prompt, document_prompt)):
             self._check_room(prompt)
         self.truncation = TruncationReport()
-        self.budget = budget or (GPU_BUDGET if on_gpu else CPU_BUDGET)
         self.name = name
-        short = on_gpu and dtype in (torch.float16, torch.bfloat16)
-        self._place = Placer(self.device, "full", packed_blocks(encoder, "full") if short else None)
 
     @classmethod
     def from_pretrained(
@@ -198,35 +190,18 @@ class BiEncoder:
             parts.append(self._encode_pieces(self.tokenizer.encode(some)))
         return np.concatenate(parts)
 
-    @torch.inference_mode()
     def _encode_pieces(self, pieces: Pieces) -> Vectors:
         segments = self.encoder.config.type_vocab_size
         fields = {"query": pieces}
         sequences = lay_out_pairs(self.template, self.tokenizer.special, fields, self.truncation, segments=segments)
-        found = torch.empty(len(sequences), self.width, dtype=torch.float32, device=self.device)
-        run = self._run_packed if self._place.blocks is not None else self._run_on_grid
-        # Triton launches on the current device, which need not be this one.
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            run(sequences, found)
-        return found.cpu().numpy()
-
-    def _run_on_grid(self, sequences: Sequences, found: Tensor) -> None:
-        for rows in token_batches(sequences.lengths(), self.budget):
-            found[torch.from_numpy(rows).to(self.device)] = self._vectors(take_sequences(sequences, rows))
-
-    def _run_packed(self, sequences: Sequences, found: Tensor) -> None:
-        ends = sequences.ends
-        begin, first = 0, 0  # the first sequence of the batch, and its first token
-        while begin < len(ends):
-            end = max(begin + 1, int(np.searchsorted(ends, first + self.budget, side="right")))
-            found[begin:end] = self._vectors(slice_sequences(sequences, begin, end))
-            begin, first = end, int(ends[end - 1])
+        return self._compute.run(sequences, self._vectors, self.width).cpu().numpy()
 
     def _vectors(self, batch: Sequences) -> Tensor:
+        placed = self._compute.place(batch)
         if self.pooling == "first":
-            pooled: Tensor = self.encoder(*self._place(batch)).float()
+            pooled: Tensor = self.encoder(*placed).float()
         else:
-            states = self.encoder(*self._place(batch), first_only=False).float()
+            states = self.encoder(*placed, first_only=False).float()
             lengths = torch.from_numpy(batch.lengths()).to(self.device)
             pooled = torch.segment_reduce(states, "mean", lengths=lengths)
         return functional.normalize(pooled, dim=1)

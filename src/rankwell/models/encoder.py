@@ -62,8 +62,7 @@ class Layer(nn.Module):
         self.attention_dropout = config.attention_probs_dropout_prob
         # Of the places where a packed batch has dropout a layer has three; the embeddings are place 0.
         self.site = 1 + 3 * number
-        # Whether inference on a GPU takes the gelu of the matrix product's own kernel, which is the one with tanh.
-        self.joined_gelu = False
+        self.joined_gelu = False  # see Encoder.join_gelu
 
     def forward(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """All tokens."""
@@ -126,6 +125,12 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList([Layer(config, number) for number in range(config.num_hidden_layers)])
+
+    def join_gelu(self, joined: bool) -> None:
+        """Whether inference on a packed batch takes the gelu of the matrix product's own kernel, the tanh form."""
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            layer.joined_gelu = joined and self.config.hidden_act.startswith("gelu")
 
     def embed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
         """(T,) ids → (T, H)."""

@@ -198,8 +198,9 @@ def explain(
     if isinstance(ranker, Loaded):
         ranker = _as_ranker(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
-    if not isinstance(engine, TorchEngine):
-        raise RankwellError("only a model of the backend torch can be explained: the others keep no attention")
+    if not engine.explainable:
+        raise RankwellError("only BERT rankers of the backend torch can be explained: others do not show attention")
+    assert isinstance(engine, TorchEngine)
     rule = attention or engine.rule
     template = ranker.template if markers is None else replace(ranker.template, markers=markers)
     names = [f.name for f in template.fields]

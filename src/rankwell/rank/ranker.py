@@ -25,8 +25,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
-from rankwell.rank.engines.engine import Engine, Logits, load, probability, relevance
-from rankwell.rank.engines.precision import Precision, engine_options
+from rankwell.rank.engines.engine import Engine, Logits, Precision, engine_options, load, probability, relevance
 from rankwell.rank.rankers import best_first, check_cross_encoder
 from rankwell.rank.texts import Texts as Texts
 from rankwell.rank.texts import distinct, find_tokens, make_tokens
@@ -149,7 +148,8 @@ class Ranker:
             description = {
                 "files": cache.model_digest(folder),
                 "backend": backend,
-                "device": str(getattr(loaded.engine, "device", "")),
+                # Exported models run on the CPU only; their entries in existing caches name no device.
+                "device": loaded.engine.device if backend == "torch" else "",
                 "options": {name: value for name, value in engine.items() if name not in ("budget", "threads")},
                 "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
             }
@@ -360,12 +360,11 @@ def submit_all(engine: Engine, parts: Iterable[Sequences]) -> Callable[[], Logit
 
     Each part is laid out while an engine that can computes the one before, so the last is all there is to wait for.
     """
-    submit = getattr(engine, "submit", None)
     done: list[Logits] = []
     waiting: list[Callable[[], Logits]] = []
     for part in parts:
-        waiting.append(submit(part) if submit else partial(engine.logits, part))
-        if len(waiting) > 1 or not submit:
+        waiting.append(engine.submit(part))
+        if len(waiting) > 1:
             done.append(waiting.pop(0)())
     return lambda: np.concatenate([*done, *(wait() for wait in waiting)]) if done or waiting else None
 

@@ -20,6 +20,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.templates import Field, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import find_model, find_vectors
+from rankwell.models.compute import CPU_BUDGET, GPU_BUDGET, Compute
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, InMemoryFeatures, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import open_vectors
@@ -28,8 +29,6 @@ from rankwell.rank.ranker import groups_of_queries
 from rankwell.rank.rankers import best_first
 from rankwell.rank.texts import Texts, distinct
 
-CPU_WORDS = 4096
-GPU_WORDS = 1 << 16
 PAIRS_AT_A_TIME = 4096
 MIXED_BYTES = 8 << 30
 """The layers of all passages are mixed once if the result fits this much memory; otherwise once per query."""
@@ -59,11 +58,20 @@ class SdnetRanker:
 
     def __init__(self, model: Sdnet, encoder: FeatureEncoder, table: WordTable, *, budget: int | None = None):
         self.device = encoder.device
-        self.model = model.to(self.device).eval()
+        # The budget counts passages' words, padding included. A batch is computed by all threads: its recurrent layers
+        # take the words one after the other, and the table of word vectors grows while batches are made.
+        self._compute = Compute(
+            model,
+            device=str(self.device),
+            dtype="fp32",
+            budget=budget,
+            lanes=1,
+            cpu_budget=2 * CPU_BUDGET,
+            gpu_budget=GPU_BUDGET // 4,
+        )
+        self.model = model
         self.encoder = encoder
         self.table = table
-        self.budget = budget or (GPU_WORDS if self.device.type == "cuda" else CPU_WORDS)
-        """Words per batch, including padding."""
         self.truncation = TruncationReport()
         """What was truncated. Passages with stored features were counted when these were computed."""
 
@@ -141,19 +149,17 @@ class SdnetRanker:
         """The features of queries."""
         return self._read(texts, self.model.config.max_query_words)[0]
 
-    @torch.inference_mode()
     def score(self, queries: FeatureSource, passages: FeatureSource, query_of: Rows, passage_of: Rows) -> Scores:
         """Score pairs of query numbers and passage numbers."""
         scores = np.empty(len(query_of), np.float32)
         make = PairMaker(queries, passages, self.table, self.device)
-        lengths = passages.lengths(passage_of)
-        order, begin = np.argsort(-lengths, kind="stable"), 0
-        while begin < len(order):
-            batch = order[begin : begin + max(1, self.budget // max(1, int(lengths[order[begin]])))]
-            # Sorted by query, so that each query is computed once.
-            batch = batch[np.argsort(query_of[batch], kind="stable")]
-            scores[batch] = self.model(*make(query_of[batch], passage_of[batch])).cpu().numpy()
-            begin += len(batch)
+
+        def compute(pairs: Rows) -> None:
+            # In the order of the queries, so that each is computed once.
+            pairs = pairs[np.argsort(query_of[pairs], kind="stable")]
+            scores[pairs] = self.model(*make(query_of[pairs], passage_of[pairs])).cpu().numpy()
+
+        self._compute.each_batch(passages.lengths(passage_of), compute)
         return scores
 
     def _read(self, texts: Sequence[str], max_words: int) -> tuple[InMemoryFeatures, Rows]:

@@ -20,7 +20,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
-from rankwell.rank.engines.precision import Precision, engine_options
+from rankwell.rank.engines.engine import Precision, engine_options
 from rankwell.rank.hybrid import search_hybrid
 from rankwell.rank.texts import stores_of
 from rankwell.retrieve.index import Index

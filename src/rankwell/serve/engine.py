@@ -26,7 +26,6 @@ from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.serve.limits import BATCHES_QUEUED, LEAST_QUEUE, Batching
 from rankwell.serve.metrics import Metrics
 
-DEFAULT_BATCH = 2048
 # A batch is filled with chunks of this share of it: small enough to fill it well, large enough to be few.
 CHUNKS_A_BATCH = 8
 SPEED_MEMORY = 0.9  # what a batch leaves of the seconds and tokens of those before it
@@ -113,8 +112,7 @@ class RequestEngine:
 
     def budget(self, engine: Engine) -> int:
         """How many tokens a batch of this model has."""
-        own: int = getattr(engine, "at_once", getattr(engine, "budget", DEFAULT_BATCH))
-        return self.batching.tokens or own
+        return self.batching.tokens or engine.tokens_at_once
 
     def make_room(self, engine: Engine) -> None:
         """Let a model that computes many tokens at a time have a queue to match, unless its length was chosen."""

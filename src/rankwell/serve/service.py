@@ -162,9 +162,8 @@ class Service:
         state = self.state
         model = self._model(state, asked.model)
         if not model.explainable:
-            raise ApiError(
-                409, "unavailable", f"{model.name} is of the backend {model.backend}, which keeps no attention"
-            )
+            problem = "only BERT rankers of the backend torch show their attention"
+            raise ApiError(409, "unavailable", f"{model.name} cannot be explained: {problem}")
         self._check_query(asked)
         label = self._type(asked, model)
         if (asked.document is None) == (asked.docid is None):
@@ -247,7 +246,7 @@ class Service:
 
     def precision(self) -> dict[str, str]:
         """What each model computes in."""
-        return {name: model.precision for name, model in self.state.models.items()}
+        return {name: model.ranker.engine.precision for name, model in self.state.models.items()}
 
     def models(self) -> Answer:
         """The models that are served."""

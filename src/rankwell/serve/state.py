@@ -27,7 +27,6 @@ from rankwell.inputs.windows import aggregate_windows
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
 from rankwell.rank.engines.engine import Logits, load, probability, relevance
-from rankwell.rank.engines.precision import precision_of
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
@@ -73,8 +72,6 @@ class Model:
     backend: str
     config: RankerConfig
     ranker: Ranker
-    precision: str
-    """What its scores are computed in: fp32 is exact."""
     layers: int | None = None
     heads: int | None = None
 
@@ -86,7 +83,7 @@ class Model:
     @property
     def explainable(self) -> bool:
         """Whether its attention can be looked at."""
-        return self.backend == "torch"
+        return self.ranker.engine.explainable
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         """Texts as the model's tokens."""
@@ -116,8 +113,8 @@ class Model:
         return {
             "name": self.name,
             "backend": self.backend,
-            "device": str(getattr(self.ranker.engine, "device", "cpu")),
-            "precision": self.precision,
+            "device": self.ranker.engine.device,
+            "precision": self.ranker.engine.precision,
             "template": template.name,
             "max_length": template.max_length,
             "max_query": template.max_query,
@@ -221,13 +218,12 @@ def open_model(source: str, sources: Sources) -> Model:
     if {own.name for own in template.fields} - {"type"} != {"query", "document"}:
         raise RankwellError(f"{source}: its template, {template.name}, is not that of a re-ranker of single documents")
     ranker = Ranker(loaded.engine, loaded.tokenizer, template, windows=config.reading(), segments=loaded.segments)
-    precision = precision_of(loaded.engine, folder, sources.backend)
     # Read now: the folder may be changed while its model is served.
     has_encoder = (folder / "config.json").is_file() and read_model_type(folder) == "bert"
     encoder = read_encoder_config(folder) if has_encoder else None
     layers, heads = (encoder.num_hidden_layers, encoder.num_attention_heads) if encoder else (None, None)
     name = folder.resolve().name or source
-    model = Model(name, folder, sources.backend, config, ranker, precision, layers, heads)
+    model = Model(name, folder, sources.backend, config, ranker, layers, heads)
     logits = ranker.engine.logits(model.lay_out(WARM_UP, model.pieces([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
         raise RankwellError(f"{source}: its scores are not numbers")

@@ -250,9 +250,13 @@ class TestWhatCannotBe:
         with pytest.raises(RankwellError, match="type electra; only BERT can be exported"):
             export_model(make("electra"), tmp_path / "out", "onnx")
 
-    def test_an_explanation(self, make: Make) -> None:
-        from rankwell.rank.explain import explain
-        from rankwell.rank.ranker import Ranker
 
-        with pytest.raises(RankwellError, match="are computed whole by transformers"):
-            explain(Ranker.from_pretrained(make("mpnet")), "bank", "money")
+def test_only_bert_is_explainable_and_the_engine_says_so(make: Make, tiny_checkpoint: Path) -> None:
+    from rankwell.rank.explain import explain
+    from rankwell.rank.ranker import Ranker
+
+    assert Ranker.from_pretrained(tiny_checkpoint).engine.explainable
+    other = Ranker.from_pretrained(make("electra"))
+    assert not other.engine.explainable
+    with pytest.raises(RankwellError, match="only BERT rankers of the backend torch can be explained"):
+        explain(other, "bank", "honey")

@@ -232,3 +232,26 @@ def test_options_that_mean_nothing_are_refused() -> None:
     for wrong in ({"n": 0}, {"top_k": 0}, {"temperature": 0.0}, {"method": "guess"}):
         with pytest.raises(RankwellError):
             Writing(**wrong)
+
+
+def test_out_of_memory_halves_the_batch_even_when_its_rows_are_limited(
+    written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [f"d{number}" for number in range(len(TEXTS))]
+    pieces = written[1].encode(TEXTS)
+    expected = make_writer(written, n=3).write(pieces, keys)
+    writer = make_writer(written, n=3, budget=1 << 20)
+    writer._compute.lanes = 1  # as on a GPU
+    write, sizes = writer._write_batch, []
+
+    def scarce(sequences: Any, names: Any, n: int) -> Any:
+        sizes.append(len(sequences))
+        if len(sizes) == 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+        return write(sequences, names, n)
+
+    monkeypatch.setattr(writer, "_write_batch", scarce)
+    with pytest.warns(UserWarning, match="out of GPU memory; continuing with"):
+        assert writer.write(pieces, keys) == expected
+    assert sizes[0] == len(TEXTS)
+    assert all(size < len(TEXTS) for size in sizes[1:])

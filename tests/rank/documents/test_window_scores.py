@@ -18,6 +18,7 @@ from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.rank.documents.window_scores import WindowScores, score_windows
+from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import InMemoryTexts
 
@@ -31,7 +32,7 @@ RUN = Run.from_scores({"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"c": 9.0, "a
 AGGREGATES = ["first", "max", "mean", "top1", "top2", "top3", "top3:0.5,0.3,0.2", "top2:1,3"]
 
 
-class CountingEngine:
+class CountingEngine(Engine):
     """Scores a sequence by how often ``bank`` is in it."""
 
     def __init__(self, bank: int):

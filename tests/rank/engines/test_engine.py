@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from rankwell.core.errors import RankwellError
+from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
-from rankwell.rank.engines.engine import probability, relevance
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.rank.engines.engine import BACKENDS, Engine, Loaded, load, probability, relevance
+from rankwell.rank.ranker import Ranker
 
 LOGITS = st.integers(1, 2).flatmap(
     lambda width: arrays.arrays(np.float32, (4, width), elements=st.floats(-80, 80, width=32))
@@ -120,7 +125,7 @@ class TestTorchEngine:
             return forward(batch)
 
         monkeypatch.setattr(engine, "_forward", scarce)
-        with pytest.warns(UserWarning, match="going on with 500 tokens at a time"):
+        with pytest.warns(UserWarning, match="continuing with 500 tokens at a time"):
             found = engine.logits(sequences)
         assert np.abs(found - expected).max() < 1e-5
         assert len(failures) == 1
@@ -133,3 +138,29 @@ class TestTorchEngine:
         import torch
 
         raise torch.cuda.OutOfMemoryError("out of memory")
+
+
+class Longest(Engine):
+    """Scores a pair by its number of tokens."""
+
+    def logits(self, sequences: Sequences) -> Any:
+        return sequences.lengths().astype(np.float32)[:, None]
+
+
+def test_a_registered_backend_ranks(tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BACKENDS, "_parts", dict(BACKENDS))
+
+    @BACKENDS.register("longest")
+    def load_longest(folder: Path, changes: Any, options: Any) -> Loaded:
+        return Loaded(Longest(), Tokenizer.open(folder), RankerConfig().changed(changes), 2)
+
+    ranker = Ranker.from_pretrained(tiny_tokenizer, backend="longest")
+    found = ranker.rank("bank", ["honey", "the bees keep warm", "tea and honey"])
+    assert [entry["corpus_id"] for entry in found] == [1, 2, 0]
+    engine = ranker.engine
+    assert (engine.device, engine.precision, engine.explainable) == ("cpu", "fp32", False)
+
+
+def test_the_known_backends_are_named(tiny_checkpoint: Path) -> None:
+    with pytest.raises(RankwellError, match=r"no backend is called 'tensorflow' \(known: onnx, openvino, torch\)"):
+        load(tiny_checkpoint, "tensorflow", {}, {})

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.inputs.windows import Windows  # noqa: E402
-from rankwell.rank.engines.entailment import against_the_rest, is_entailment  # noqa: E402
+from rankwell.rank.engines.entailment import against_the_rest, entailment_column  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 LABELS = ("contradiction", "entailment", "neutral")
@@ -103,7 +103,7 @@ def test_a_long_document_leaves_the_query_whole(folder: Path) -> None:
 )
 def test_it_is_known_by_its_labels(tmp_path: Path, labels: tuple[str, ...], expected: bool) -> None:
     transformers.BertConfig(id2label=dict(enumerate(labels))).save_pretrained(tmp_path)
-    assert is_entailment(tmp_path) is expected
+    assert (entailment_column(tmp_path) is not None) is expected
 
 
 def test_other_classifiers_are_still_refused(tiny_checkpoint: Path, tiny_tokenizer: Path, tmp_path: Path) -> None:
@@ -124,3 +124,11 @@ def test_one_class_against_the_rest() -> None:
     expected = shifted[:, 1] / shifted.sum(axis=1)
     found = against_the_rest(logits, 1).astype(np.float64)
     assert 1 / (1 + np.exp(found[:, 0] - found[:, 1])) == pytest.approx(expected, rel=1e-4, abs=1e-12)
+
+
+def test_callers_learn_of_the_classifier_within(folder: Path) -> None:
+    options = {"device": "cpu", "dtype": "bf16", "budget": 300, "lanes": 2}
+    engine = Ranker.from_pretrained(folder, engine=options).engine
+    assert engine.tokens_at_once == 600
+    assert (engine.device, engine.precision) == ("cpu", "bf16")
+    assert not engine.explainable

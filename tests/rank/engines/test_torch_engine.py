@@ -83,7 +83,7 @@ class TestGrid:
 def test_batches_side_by_side_give_what_they_give_one_after_the_other(rule: AttentionRule, lengths: list[int]) -> None:
     sequences = random_sequences(lengths)
     alone, beside = (TorchEngine(random_model(), rule, device="cpu", budget=200, lanes=lanes) for lanes in (1, 3))
-    assert beside.at_once == 600
+    assert beside.tokens_at_once == 600
     np.testing.assert_allclose(beside.logits(sequences), alone.logits(sequences), atol=1e-6)
 
 
@@ -130,7 +130,7 @@ class TestOutOfMemory:
         engine = TorchEngine(model, "strm", device="cpu", budget=64, lanes=1)
         sizes: list[int] = []
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, sizes))
-        with pytest.warns(UserWarning, match="out of GPU memory; going on with 32 tokens at a time"):
+        with pytest.warns(UserWarning, match="out of GPU memory; continuing with 32 tokens at a time"):
             found = engine.logits(sequences)
         assert found == pytest.approx(expected, abs=1e-5)
         # The batch that failed, then all of it and of what follows in halves.
@@ -147,7 +147,7 @@ class TestOutOfMemory:
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, []))
         with pytest.raises(torch.cuda.OutOfMemoryError):
             engine.logits(random_sequences([33]))
-        assert engine.budget == 64
+        assert engine.compute.budget == 64
 
 
 @pytest.mark.skipif(KERNELS_RUN, reason="the kernels run in this process")
@@ -164,7 +164,7 @@ class TestPacked:
         expected = TorchEngine(model, rule, device=DEVICE, dtype=torch.float32, packed=False).logits(sequences)
         # Budgets that cut the sequences into several batches, one of them a single sequence over the budget.
         engine = TorchEngine(model, rule, device=DEVICE, dtype=torch.float32, packed=True, budget=32)
-        assert engine.packed
+        assert engine.compute.packed
         assert engine.logits(sequences) == pytest.approx(expected, abs=2e-5)
 
     def test_bf16_rounds_and_no_more(self) -> None:
@@ -192,7 +192,7 @@ class TestPacked:
         engine = TorchEngine(model, "strm", device=DEVICE, dtype=torch.float32, packed=True, budget=16)
         sizes: list[int] = []
         monkeypatch.setattr(engine, "_forward", failing(engine._forward, 1, sizes))
-        with pytest.warns(UserWarning, match="out of GPU memory; going on with 8 tokens at a time"):
+        with pytest.warns(UserWarning, match="out of GPU memory; continuing with 8 tokens at a time"):
             found = engine.logits(sequences)
         expected = TorchEngine(model, "strm", device=DEVICE, dtype=torch.float32, packed=False).logits(sequences)
         assert found == pytest.approx(expected, abs=2e-5)
@@ -206,7 +206,7 @@ class TestPacked:
 
 
 def test_heads_the_kernels_do_not_know() -> None:
-    with pytest.raises(RankwellError, match="knows no heads of 24"):
+    with pytest.raises(RankwellError, match="its heads' size: 24"):
         TorchEngine(random_model(width=48), "full", device="cpu", packed=True)
 
 

@@ -134,7 +134,7 @@ def test_a_processor_made_for_bf16_computes_in_it(
     tmp_path: Path, template: Template, monkeypatch: pytest.MonkeyPatch, flags: str, expected: torch.dtype
 ) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags\t: fpu {flags}\n")
-    monkeypatch.setattr("rankwell.models.processor.CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("rankwell.models.devices.CPU_INFO", tmp_path / "cpuinfo")
     model, types = make_model(), set()
     model.encoder.layers[0].inner.register_forward_hook(lambda module, given, made: types.add(made.dtype))
     how = options(epochs=1, precision="auto")

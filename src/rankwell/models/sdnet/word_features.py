@@ -20,18 +20,16 @@ from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest, file_digest
 from rankwell.core.types import Rows
-from rankwell.inputs.batching import take_sequences, token_batches
+from rankwell.inputs.batching import take_sequences
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import chosen_device
+from rankwell.models.compute import GPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
-from rankwell.models.placing import Batch, Placer
+from rankwell.models.placing import Batch
 from rankwell.models.sdnet.network import WordBatch
 from rankwell.models.sdnet.word_vectors import WordVectors
 from rankwell.models.sdnet.words import WordRows, WordVocabulary, lay_out_words, match_features
 
-CPU_BUDGET = 4096
-GPU_BUDGET = 1 << 16
 Features = NDArray[np.float16]
 
 
@@ -97,13 +95,13 @@ class FeatureEncoder:
         if layers is not None and not 1 <= layers <= known:
             raise RankwellError(f"{layers} layers of an encoder that has {known}, its embeddings included")
         self.layers = layers or known
-        self.device = chosen_device(device)
-        self.encoder = encoder.eval().requires_grad_(False).to(self.device, torch.float32)
+        self.encoder = encoder.requires_grad_(False)
+        # The states of all layers are held at once, so a batch on a GPU has fewer tokens than a ranker's.
+        self._compute = Compute(encoder, device=device, dtype="fp32", budget=budget, gpu_budget=GPU_BUDGET // 4)
+        self.device = self._compute.device
         self.vocabulary = vocabulary
-        self.budget = budget or (GPU_BUDGET if self.device.type == "cuda" else CPU_BUDGET)
         self.digest = name
         """A name for the weights."""
-        self._place = Placer(self.device, "full")
 
     @classmethod
     def from_pretrained(
@@ -127,19 +125,20 @@ class FeatureEncoder:
         """Most pieces of a text: those the encoder has positions for, but two."""
         return self.encoder.config.max_position_embeddings - 2
 
-    @torch.inference_mode()
     def compute(self, words: WordRows) -> Features:
         """The features (T, K, H) of the words of texts that fit the encoder."""
         sequences, counts = lay_out_words(self.vocabulary, words)
-        found = np.empty((len(words.numbers), self.layers, self.width), np.float16)
-        ends, lengths = words.ends, words.lengths()
-        for rows in token_batches(sequences.lengths(), self.budget):
-            # The words of these texts, in the order of the batch.
-            index = np.concatenate([np.arange(ends[row] - lengths[row], ends[row]) for row in rows])
+        features = np.empty((len(words.numbers), self.layers, self.width), np.float16)
+        begins, lengths = words.ends - words.lengths(), words.lengths()
+
+        def compute(rows: Rows) -> None:
+            index = gather(begins[rows], lengths[rows])  # the words of these texts, in the order of the batch
             if len(index):
-                states = self._states(self._place(take_sequences(sequences, rows)))
-                found[index] = pool_words(states, counts[index], lengths[rows]).to(torch.float16).cpu().numpy()
-        return found
+                states = self._states(self._compute.place(take_sequences(sequences, rows)))
+                features[index] = pool_words(states, counts[index], lengths[rows]).to(torch.float16).cpu().numpy()
+
+        self._compute.each_batch(sequences.lengths(), compute)
+        return features
 
     def read(self, texts: Sequence[str], max_words: int) -> InMemoryFeatures:
         """Texts with their features in memory, each cut to so many words."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,16 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.devices import chosen_device
+from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.largest import largest
-from rankwell.models.placing import Placer, packed_blocks
 from rankwell.models.writing.inputs import cut_passages, lay_out_passages, passage_grid
 from rankwell.models.writing.writer import Decoder, Memory, Passages, Past, QueryWriter
 
-CPU_BUDGET, GPU_BUDGET = 8192, 262_144
 MOST_ROWS = 20_480
 """Queries written at once on a GPU: their logits over the vocabulary are what takes memory."""
 _LOOSE = re.compile(r" ([?.,!:;%)\]])|([(\[$#]) | (['’/-]) ")
@@ -197,15 +194,11 @@ class Writer:
         device: str | None = None,
         budget: int | None = None,
     ):
-        self.device = chosen_device(device)
-        on_gpu = self.device.type == "cuda"
-        self.model = model.eval().to(self.device, torch.bfloat16 if on_gpu else torch.float32)
-        self.tokenizer, self.max_length, self.options = tokenizer, max_length, options
-        self.budget = budget or (GPU_BUDGET if on_gpu else CPU_BUDGET)
-        """Tokens of passages that are read at once."""
+        # A step decodes one token of each row, so batches on a CPU have more rows than those of models that only read.
+        self._compute = Compute(model, model.encoder, device=device, budget=budget, cpu_budget=4 * CPU_BUDGET)
+        self.device = self._compute.device
+        self.model, self.tokenizer, self.max_length, self.options = model, tokenizer, max_length, options
         self._signs = Signs.of(tokenizer)
-        self._place = Placer(self.device, "full", packed_blocks(model.encoder, "full") if on_gpu else None)
-        self._halved = False
 
     def write(self, passages: Pieces, keys: Sequence[str]) -> list[list[str]]:
         """The queries of each passage; ``keys`` (their ids, say) name them for the random numbers.
@@ -232,44 +225,27 @@ class Writer:
         ]
 
     def _write_alike(self, sequences: Sequences, names: Sequence[str], n: int) -> list[list[str]]:
-        """``n`` queries for each sequence, those of like length together."""
-        lengths = sequences.lengths()
-        order = np.argsort(-lengths, kind="stable")
-        found: list[list[str]] = [[] for _ in names]
-        begin = 0
-        while begin < len(order):
-            most = min(self.budget // int(lengths[order[begin]]), MOST_ROWS // n)
-            rows = order[begin : begin + max(1, most)]
-            try:
-                written = self._write_batch(take_sequences(sequences, rows), [names[row] for row in rows], n)
-            except torch.cuda.OutOfMemoryError:
-                # Once, and loudly: a budget that is too large twice is the user's to lower.
-                if self._halved or len(rows) == 1:
-                    raise
-                self._halved, self.budget = True, self.budget // 2
-                warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
-                torch.cuda.empty_cache()
-                continue
-            for row, queries in zip(rows, written, strict=True):
-                found[row] = [self._text(ids) for ids in queries]
-            begin += len(rows)
-        return found
+        """``n`` queries for each sequence; sequences of similar length are written together."""
+        tokens = np.empty((len(sequences), n, self.options.max_query), np.int64)
 
-    @torch.inference_mode()
+        def write(rows: Rows) -> None:
+            tokens[rows] = self._write_batch(take_sequences(sequences, rows), [names[row] for row in rows], n)
+
+        self._compute.each_batch(sequences.lengths(), write, max_rows=MOST_ROWS // n)
+        return [[self._text(query) for query in queries] for queries in tokens]
+
     def _write_batch(self, sequences: Sequences, names: Sequence[str], n: int) -> NDArray[np.int64]:
         slots, real = (torch.from_numpy(part).to(self.device) for part in passage_grid(sequences.ends))
-        # Triton launches on the current device, which need not be the model's.
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-            passages = self.model.read(*self._place(sequences), slots, real)
+        passages = self.model.read(*self._compute.place(sequences), slots, real)
         options = self.options
         if options.method == "beam":
-            found, _ = beam_search(self.model.decoder, passages, self._signs, options)
-            found = found[:, :n]
+            tokens, _ = beam_search(self.model.decoder, passages, self._signs, options)
+            tokens = tokens[:, :n]
         else:
             drawn = np.stack([_uniforms(options.seed, name, n, options.max_query) for name in names])
             uniforms = torch.from_numpy(drawn).to(self.device)
-            found = sample(self.model.decoder, passages, self._signs, options, uniforms)
-        written: NDArray[np.int64] = found.cpu().numpy()
+            tokens = sample(self.model.decoder, passages, self._signs, options, uniforms)
+        written: NDArray[np.int64] = tokens.cpu().numpy()
         return written
 
     def _text(self, ids: NDArray[np.int64]) -> str:

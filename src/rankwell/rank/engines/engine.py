@@ -1,51 +1,81 @@
-"""Engines: from laid-out sequences to logits. Each backend is one; all must agree with the torch one."""
+"""Engines turn laid-out sequences into logits. There is one per backend, and all must agree with the torch one.
+
+The backend NAME is the module ``NAME_engine.py`` of this folder, which registers how it loads a model. The module is
+imported when the backend is first used, because only the torch one may import torch. Code elsewhere can register a
+backend in the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.registry import Registry
+from rankwell.core.types import Scores
 from rankwell.inputs.batching import Sequences
-from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import device_named, is_fast_in_bf16
+
+if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
+    from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.models.checkpoints.config import RankerConfig
 
 Logits = NDArray[np.float32]
+Precision = Literal["auto", "fp32", "bf16"]
+_SUFFIX = "_engine"
 
 
-class Engine(Protocol):
-    """What a :class:`~rankwell.rank.ranker.Ranker` needs of a backend."""
+class Engine(ABC):
+    """A model that is ready to score sequences.
 
+    A new engine only has to define :meth:`logits`. The rest describes it to its callers and has safe defaults.
+    """
+
+    @abstractmethod
     def logits(self, sequences: Sequences) -> Logits:
-        """The head's outputs ``(sequences, 1 or 2)`` in the order given; batching is the engine's business."""
-        ...
+        """The head's outputs ``(sequences, outputs)`` in the order given. The engine makes the batches."""
 
+    def submit(self, sequences: Sequences) -> Callable[[], Logits]:
+        """Start scoring and return a function that waits for the logits.
 
-def relevance(logits: Logits) -> NDArray[np.float32]:
-    """One score a pair: log p(relevant) of two logits (monoBERT's), or the one score itself."""
-    if logits.shape[1] == 1:
-        return logits[:, 0]
-    difference = (logits[:, 0] - logits[:, 1]).astype(np.float64)
-    return (-np.logaddexp(0.0, difference)).astype(np.float32)
+        An engine that computes in the background lets its caller prepare more sequences in the meantime.
+        """
+        logits = self.logits(sequences)
+        return lambda: logits
 
+    @property
+    def tokens_at_once(self) -> int:
+        """How many tokens keep the engine busy; a service makes its batches this large."""
+        return 2048
 
-def probability(logits: Logits) -> NDArray[np.float32]:
-    """p(relevant): of two logits their softmax, of one score its sigmoid."""
-    margin = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
-    return np.exp(-np.logaddexp(0.0, -margin.astype(np.float64))).astype(np.float32)
+    @property
+    def device(self) -> str:
+        """Where the model runs, as torch names devices."""
+        return "cpu"
+
+    @property
+    def precision(self) -> str:
+        """The arithmetic of the scores: fp32 is exact."""
+        return "fp32"
+
+    @property
+    def explainable(self) -> bool:
+        """Whether :func:`rankwell.rank.explain.explain` can show the model's attention."""
+        return False
 
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A model as a backend loads it; ``segments`` is how many segment ids its encoder knows."""
+    """A model as a backend loads it; ``segments`` is the number of segment ids of its encoder."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -53,22 +83,63 @@ class Loaded:
     segments: int
 
 
-# Each module has a function load(folder, changes, options) -> Loaded; none is imported before it is asked for, because
-# only the first may import torch.
-BACKENDS = {
-    "torch": "rankwell.rank.engines.torch_loading",
-    "onnx": "rankwell.rank.engines.onnx_engine",
-    "openvino": "rankwell.rank.engines.openvino_engine",
-}
+Loader = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Loaded]
+"""Loads a folder, given changes to the model's configuration and the engine's options."""
+BACKENDS: Registry[Loader] = Registry("backend")
 
 
 def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
-    """Load ``folder``, or a model of that name (``models.checkpoints.names``), with the backend of that name;
-    ``changes`` replace parts of the model's configuration.
+    """Load a folder, or any name that ``models.checkpoints.names`` finds, with a backend.
+
+    ``changes`` replace parts of the model's configuration; ``options`` are those of the backend's engine.
     """
+    modules = {found.name for found in iter_modules([str(Path(__file__).parent)])}
+    if backend not in BACKENDS and f"{backend}{_SUFFIX}" in modules:
+        try:
+            import_module(f"{__package__}.{backend}{_SUFFIX}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
     if backend not in BACKENDS:
-        raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(BACKENDS)})")
-    if backend == "torch" and find_spec("torch") is None:
-        raise MissingExtraError("torch", "models", "scoring with the torch backend")
-    loaded: Loaded = import_module(BACKENDS[backend]).load(find_model(folder), changes, options)
-    return loaded
+        shipped = {name.removesuffix(_SUFFIX) for name in modules if name.endswith(_SUFFIX)}
+        raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted(shipped | set(BACKENDS)))})")
+    return BACKENDS[backend](find_model(folder), changes, options)
+
+
+def engine_options(backend: str, device: str | None = None, precision: Precision | None = "auto") -> dict[str, Any]:
+    """A backend's engine options for a device and a precision, as JSON holds them.
+
+    ``auto`` is bf16 on a GPU and on a CPU that is fast in bf16, else fp32. ``None`` leaves the choice to the engine:
+    bf16 on a GPU only.
+    """
+    options: dict[str, Any] = {"device": device} if device else {}
+    if precision is None:
+        return options
+    if backend != "torch":
+        if precision != "auto":
+            raise RankwellError(f"--precision is for the backend torch; rankwell export sets that of {backend}")
+        return options
+    try:
+        on_cpu = device_named(device).type == "cpu"
+    except ImportError:
+        raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
+    if precision == "auto":
+        if not on_cpu:
+            return options  # the engine's default
+        precision = "bf16" if is_fast_in_bf16() else "fp32"
+    return {**options, "dtype": precision}
+
+
+def relevance(logits: Logits) -> Scores:
+    """One score per pair: log p(relevant) of two logits (monoBERT's), or the one score itself."""
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    difference = (logits[:, 0] - logits[:, 1]).astype(np.float64)
+    return (-np.logaddexp(0.0, difference)).astype(np.float32)
+
+
+def probability(logits: Logits) -> Scores:
+    """p(relevant): the softmax of two logits, the sigmoid of one score."""
+    margin = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
+    return np.exp(-np.logaddexp(0.0, -margin.astype(np.float64))).astype(np.float32)

@@ -18,33 +18,48 @@ import numpy as np
 from rankwell.core.errors import InputError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.batching import Sequences
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig, read_ranker_config
-from rankwell.rank.engines.engine import Loaded, Logits
-from rankwell.rank.engines.torch_engine import TorchEngine
+from rankwell.models.encoder import CrossEncoder
+from rankwell.models.heads import load_classifier
+from rankwell.rank.engines.engine import Engine, Logits
 
 ENTAILMENT = "entailment"
 
 
-class EntailmentEngine:
-    """The two logits of a ranker from a classifier's: all other classes together, and entailment."""
+class EntailmentEngine(Engine):
+    """The two logits of a ranker from a classifier's: all other classes together, and entailment.
 
-    def __init__(self, engine: TorchEngine, column: int):
-        self.engine = engine
+    It cannot be explained: attention explains the score of a class, not that of a class against the others.
+    """
+
+    def __init__(self, classifier: Engine, column: int):
+        self.classifier = classifier
         self.column = column
-
-    @property
-    def device(self) -> Any:
-        """Where the model is."""
-        return self.engine.device
 
     def logits(self, sequences: Sequences) -> Logits:
         """See :class:`~rankwell.rank.engines.engine.Engine`."""
         return self.submit(sequences)()
 
     def submit(self, sequences: Sequences) -> Callable[[], Logits]:
-        """See :meth:`~rankwell.rank.engines.torch_engine.TorchEngine.submit`."""
-        finish = self.engine.submit(sequences)
+        """See :class:`~rankwell.rank.engines.engine.Engine`."""
+        finish = self.classifier.submit(sequences)
         return lambda: against_the_rest(finish(), self.column)
+
+    @property
+    def tokens_at_once(self) -> int:
+        """See :class:`~rankwell.rank.engines.engine.Engine`."""
+        return self.classifier.tokens_at_once
+
+    @property
+    def device(self) -> str:
+        """See :class:`~rankwell.rank.engines.engine.Engine`."""
+        return self.classifier.device
+
+    @property
+    def precision(self) -> str:
+        """See :class:`~rankwell.rank.engines.engine.Engine`."""
+        return self.classifier.precision
 
 
 def against_the_rest(logits: Logits, column: int) -> Logits:
@@ -57,43 +72,36 @@ def against_the_rest(logits: Logits, column: int) -> Logits:
     return np.stack([others, logits[:, column].astype(np.float64)], axis=1).astype(np.float32)
 
 
-def is_entailment(folder: Path) -> bool:
-    """Whether a checkpoint's classes, as its ``config.json`` names them, have one called entailment."""
+def entailment_column(folder: Path) -> int | None:
+    """The output for the class entailment, as ``config.json`` names the classes; ``None`` if there is no such class."""
     try:
-        return _column(folder) is not None
+        names = read_object(folder / "config.json").get("id2label")
     except (OSError, InputError):
-        return False  # whoever loads the folder says what is wrong with it
+        return None  # loading the folder says what is wrong with it
+    if not isinstance(names, dict) or len(names) < 2:
+        return None
+    labels = {str(label).lower(): number for number, label in names.items()}
+    return int(labels[ENTAILMENT]) if ENTAILMENT in labels else None
 
 
-def load_entailment(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
-    """A folder that :func:`is_entailment`, as ``torch_loading.load`` loads a ranker's."""
-    from rankwell.models.heads import load_classifier
-
-    column = _column(folder)
-    assert column is not None
-    found = load_classifier(folder)
-    encoder = found.model.encoder.config
+def load_entailment(
+    folder: Path, column: int, changes: Mapping[str, Any]
+) -> tuple[CrossEncoder, Tokenizer, RankerConfig]:
+    """A classifier that has a class entailment, with the configuration of a ranker."""
+    classifier = load_classifier(folder)
+    encoder = classifier.model.encoder.config
     length = min(TemplateConfig().max_length, encoder.max_position_embeddings)
-    if found.model.head.out_features <= column:
-        raise InputError(folder, None, f"{found.model.head.out_features} outputs, none of them for {ENTAILMENT}")
+    outputs = classifier.model.head.out_features
+    if outputs <= column:
+        raise InputError(folder, None, f"{outputs} outputs, none of them for {ENTAILMENT}")
     # The length a classifier was trained with is that of its sentences, not that of windows.
-    own = read_ranker_config(folder) or RankerConfig(
+    stated = read_ranker_config(folder) or RankerConfig(
         template=TemplateConfig(name="nli", max_length=length, max_query=min(64, length - 4))
     )
-    config = own.changed(changes)
+    config = stated.changed(changes)
     if config.apart or config.similarity or config.attention_layers is not None:
         raise InputError(folder, None, "a judge of entailment reads both texts together, under one rule in all layers")
     if config.template.max_length > encoder.max_position_embeddings:
         problem = f"a length of {config.template.max_length}, but the encoder has {encoder.max_position_embeddings}"
         raise InputError(folder, None, f"{problem} positions")
-    engine = TorchEngine(found.model, config.attention, **options)
-    return Loaded(EntailmentEngine(engine, column), found.tokenizer, config, encoder.type_vocab_size)
-
-
-def _column(folder: Path) -> int | None:
-    """The number of the class entailment; None where there is none, or no other besides it."""
-    named = read_object(folder / "config.json").get("id2label")
-    if not isinstance(named, dict) or len(named) < 2:
-        return None
-    labels = {str(label).lower(): number for number, label in named.items()}
-    return int(labels[ENTAILMENT]) if ENTAILMENT in labels else None
+    return classifier.model, classifier.tokenizer, config

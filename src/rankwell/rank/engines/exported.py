@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,50 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
+from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.exported import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
 from rankwell.models.shape import under_rule
-from rankwell.rank.engines.engine import Logits
+from rankwell.rank.engines.engine import Engine, Loaded, Logits
 
 Grids = dict[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, eq=False)
-class Exported:
-    """An exported folder, opened; ``graph`` is the file with the graph."""
+class ExportedEngine(Engine):
+    """Scores batches of similar lengths; ``budget`` is how many tokens (padding included) are computed at a time."""
 
-    record: ExportRecord
-    graph: Path
-    tokenizer: Tokenizer
-    config: RankerConfig
-    segments: int
+    def __init__(self, record: ExportRecord, budget: int):
+        self.record = record
+        self.budget = budget
+
+    @abstractmethod
+    def open_graph(self) -> Callable[[Grids], NDArray[Any]]:
+        """A function that computes the logits of a batch, for one call of ``logits``; calls may run in parallel."""
+
+    def logits(self, sequences: Sequences) -> Logits:
+        """See :class:`~rankwell.rank.engines.engine.Engine`."""
+        sequences = under_rule(sequences, self.record.attention)
+        compute = self.open_graph()
+        logits = np.empty((len(sequences), 2 if self.record.head == "two_logits" else 1), np.float32)
+        for rows in token_batches(sequences.lengths(), self.budget):
+            grids = pad_sequences(take_sequences(sequences, rows))
+            logits[rows] = compute({name: grids[name] for name in self.record.inputs})
+        return logits
 
     @property
-    def outputs(self) -> int:
-        """How many logits a pair has."""
-        return 2 if self.record.head == "two_logits" else 1
+    def tokens_at_once(self) -> int:
+        """See :class:`~rankwell.rank.engines.engine.Engine`."""
+        return self.budget
+
+    @property
+    def precision(self) -> str:
+        """See :class:`~rankwell.rank.engines.engine.Engine`. It was chosen when the model was exported."""
+        return self.record.precision
 
 
-def open_exported(folder: Path, backend: Backend, changes: Mapping[str, Any]) -> Exported:
-    """Read everything but the graph; an error where ``changes`` ask for what the graph cannot follow."""
+def load_exported(
+    folder: Path, backend: Backend, changes: Mapping[str, Any], make: Callable[[ExportRecord, Path], Engine]
+) -> Loaded:
+    """Load a folder that was exported for ``backend``; raises if ``changes`` ask for what the graph cannot follow."""
     record, config = read_export(folder, backend)
     config = config.changed(changes)
     check_unchanged(record, config)
@@ -48,19 +66,8 @@ def open_exported(folder: Path, backend: Backend, changes: Mapping[str, Any]) ->
         raise RankwellError(
             f"{folder}: a length of {config.template.max_length}, but the encoder has {limit} positions"
         )
-    return Exported(record, folder / GRAPHS[backend], Tokenizer.open(folder), config, encoder.type_vocab_size)
-
-
-def score_grids(
-    sequences: Sequences, exported: Exported, budget: int, compute: Callable[[Grids], NDArray[Any]]
-) -> Logits:
-    """The logits in the order given; ``budget`` tokens (padding included) of like lengths are computed at a time."""
-    sequences = under_rule(sequences, exported.record.attention)
-    out = np.empty((len(sequences), exported.outputs), np.float32)
-    for rows in token_batches(sequences.lengths(), budget):
-        grids = pad_sequences(take_sequences(sequences, rows))
-        out[rows] = compute({name: grids[name] for name in exported.record.inputs})
-    return out
+    tokenizer, segments = Tokenizer.open(folder), encoder.type_vocab_size
+    return Loaded(make(record, folder / GRAPHS[backend]), tokenizer, config, segments)
 
 
 def pad_sequences(batch: Sequences) -> Grids:

@@ -27,10 +27,9 @@ from torch import Tensor, nn
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.progress import track
-from rankwell.models.devices import chosen_device
+from rankwell.models.devices import chosen_device, is_fast_in_bf16
 from rankwell.models.graphs import GraphedEncoder
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
-from rankwell.models.processor import is_fast_in_bf16
 from rankwell.models.shape import AttentionRule
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.log import TrainingLog

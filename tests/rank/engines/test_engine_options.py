@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.models.processor import is_fast_in_bf16
-from rankwell.rank.engines.precision import engine_options
+from rankwell.models.devices import is_fast_in_bf16
+from rankwell.rank.engines.engine import engine_options
 
 torch = pytest.importorskip("torch")
 XEON = "processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16 avx512_fp16 amx_tile\n\nprocessor\t: 1\n"
@@ -22,7 +22,7 @@ def processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 
     def describe(text: str) -> Path:
         (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr("rankwell.models.processor.CPU_INFO", tmp_path / "cpuinfo")
+        monkeypatch.setattr("rankwell.models.devices.CPU_INFO", tmp_path / "cpuinfo")
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.delenv("RANKWELL_DEVICE", raising=False)
         return tmp_path / "cpuinfo"

@@ -1,0 +1,193 @@
+"""Runs a model over many sequences on one device. Rankers, bi-encoders, DeepCT, doc2query and SDNet all use it.
+
+Batches hold a budget of tokens. There are two ways to lay one out (:mod:`rankwell.models.placing`). On the *grid*,
+sequences of similar length are batched, the longest first. *Packed*, on a GPU in 16 bits, they stay in their order and
+nothing is padded; results stay on the GPU until all are there, so host and device never wait for each other in between.
+
+On a CPU several batches are computed in parallel, each by one thread: threads that share a matrix product wait for one
+another dozens of times per batch, and small products gain little from them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rankwell.core.arrays import gather
+from rankwell.core.errors import RankwellError
+from rankwell.core.types import Rows
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
+from rankwell.models.devices import Precision, chosen_device
+from rankwell.models.encoder import Encoder
+from rankwell.models.placing import Placer, packed_blocks
+from rankwell.models.shape import AttentionRule
+
+CPU_BUDGET = 2048
+GPU_BUDGET = 1 << 18
+"""Default token budgets of a batch."""
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SHORT = (torch.bfloat16, torch.float16)
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+_pools_lock = threading.Lock()
+os.register_at_fork(after_in_child=_pools.clear)
+
+
+class Compute:
+    """A model on a device, and the way its batches are made.
+
+    ==============  ====================================================================================================
+    ``encoder``     the part of the model that packed kernels may compute; without one, batches are never packed
+    ``rule``        which tokens attend to which
+    ``parts``       whether the layout also locates the two parts of each sequence
+    ``device``      default: a GPU if there is one
+    ``dtype``       ``fp32``, ``bf16`` or a torch type; default: ``gpu_dtype`` on a GPU, fp32 on a CPU
+    ``budget``      tokens computed at a time (on the grid, padding included); default: ``gpu_budget`` or ``cpu_budget``
+    ``lanes``       batches computed in parallel on a CPU; default: the number of torch's threads
+    ``packed``      whether batches are packed; default: on a GPU in 16 bits, if Triton supports the encoder
+    ==============  ====================================================================================================
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        encoder: nn.Module | None = None,
+        rule: AttentionRule = "full",
+        *,
+        parts: bool = False,
+        device: str | None = None,
+        dtype: torch.dtype | Precision | None = None,
+        budget: int | None = None,
+        lanes: int | None = None,
+        packed: bool | None = None,
+        gpu_dtype: torch.dtype = torch.bfloat16,
+        gpu_budget: int = GPU_BUDGET,
+        cpu_budget: int = CPU_BUDGET,
+    ):
+        self.device = chosen_device(device)
+        on_gpu = self.device.type == "cuda"
+        explicit = DTYPES[dtype] if isinstance(dtype, str) else dtype
+        self.dtype = explicit or (gpu_dtype if on_gpu else torch.float32)
+        model.eval().to(self.device, self.dtype)
+        self.budget = budget or (gpu_budget if on_gpu else cpu_budget)
+        self.lanes = 1 if self.device.type != "cpu" else lanes or torch.get_num_threads()
+        wants_packed = packed or (packed is None and on_gpu and self.dtype in SHORT)
+        blocks = packed_blocks(encoder, rule) if wants_packed and encoder is not None else None
+        if packed and blocks is None:
+            size = encoder.config.head_size if isinstance(encoder, Encoder) else "unknown"
+            raise RankwellError(f"packed attention needs the package triton and a BERT (its heads' size: {size})")
+        self.place = Placer(self.device, rule, blocks, parts=parts)
+        self._halved = False
+
+    @property
+    def packed(self) -> bool:
+        """Whether batches are computed without any padding."""
+        return self.place.blocks is not None
+
+    @property
+    def tokens_at_once(self) -> int:
+        """The tokens that keep the device busy."""
+        return self.budget * self.lanes
+
+    def run(self, sequences: Sequences, forward: Callable[[Sequences], Tensor], width: int | None = None) -> Tensor:
+        """The values ``forward`` gives each sequence (N, ``width``), or without ``width`` each token (T,), in fp32.
+
+        A GPU may still be computing when this returns; copying the values to the host waits for it.
+        """
+        per_token = width is None
+        shape = (len(sequences.tokens),) if width is None else (len(sequences), width)
+        values = torch.empty(shape, dtype=torch.float32, device=self.device)
+        begins = sequences.ends - sequences.lengths()
+
+        def compute(rows: Rows) -> None:
+            result = forward(take_sequences(sequences, rows)).float()
+            index = gather(begins[rows], sequences.lengths()[rows]) if per_token else rows
+            values[torch.from_numpy(index).to(self.device)] = result
+
+        def compute_slice(begin: int, end: int) -> None:
+            result = forward(slice_sequences(sequences, begin, end))
+            first, last = (begins[begin], sequences.ends[end - 1]) if per_token else (begin, end)
+            values[first:last] = result
+
+        if self.packed:
+            self._each_slice(sequences, compute_slice)
+        else:
+            self.each_batch(sequences.lengths(), compute)
+        return values
+
+    def each_batch(self, lengths: Rows, compute: Callable[[Rows], None], *, max_rows: int | None = None) -> None:
+        """Call ``compute`` with the row numbers of one batch after another: rows of similar length, longest first.
+
+        The longest come first because a shortage of memory then shows at the start. ``compute`` is repeated with fewer
+        rows when the GPU runs out of memory.
+        """
+        if self.lanes > 1 and len(lengths) > 1:
+            # A small amount of work is divided evenly between the lanes, as far as there are sequences.
+            size = min(self.budget, -(-int(lengths.sum()) // self.lanes))
+            batches = list(token_batches(lengths, size, max_rows=max_rows))
+            for _ in lane_threads(self.lanes).map(torch.inference_mode()(compute), batches):
+                pass
+            return
+        done = 0
+        while done < len(lengths):
+            for rows in token_batches(lengths, self.budget, max_rows=max_rows, skip=done):
+                if not self._attempt(partial(compute, rows), len(rows), int(lengths[rows].sum())):
+                    break
+                done += len(rows)
+
+    def _each_slice(self, sequences: Sequences, compute: Callable[[int, int], None]) -> None:
+        ends = sequences.ends
+        begin, first = 0, 0  # the first sequence of the batch, and its first token
+        while begin < len(ends):
+            end = max(begin + 1, int(np.searchsorted(ends, first + self.budget, side="right")))
+            last = int(ends[end - 1])
+            if self._attempt(partial(compute, begin, end), end - begin, last - first):
+                begin, first = end, last
+
+    def _attempt(self, compute: Callable[[], None], rows: int, tokens: int) -> bool:
+        """Compute a batch; false if it must be made again, smaller, because the budget was halved."""
+        try:
+            with torch.inference_mode(), self._on_device():
+                compute()
+            return True
+        except torch.cuda.OutOfMemoryError:
+            # Once only: a second failure means that the user should lower the budget. One row cannot be divided.
+            if self._halved or rows == 1:
+                raise
+            self._halved = True
+            half = self.budget // 2
+            self.budget = half if tokens > half else tokens // 2
+        warnings.warn(f"out of GPU memory; continuing with {self.budget:,} tokens at a time", stacklevel=4)
+        torch.cuda.empty_cache()
+        return False
+
+    def _on_device(self) -> AbstractContextManager[object]:
+        # Triton launches on the current device, which need not be this one.
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+
+def lane_threads(lanes: int) -> ThreadPoolExecutor:
+    """Threads that each compute alone; all models of a process share them."""
+    with _pools_lock:
+        if lanes not in _pools:
+            threads, ready = torch.get_num_threads(), threading.Barrier(lanes)
+            pool = ThreadPoolExecutor(lanes, "rankwell-lane", initializer=_compute_alone)
+            # All must have started before this thread's number is restored: new threads start with it.
+            list(pool.map(lambda _: ready.wait(), range(lanes)))
+            torch.set_num_threads(threads)
+            _pools[lanes] = pool
+        return _pools[lanes]
+
+
+def _compute_alone() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # a thread's first call adopts the process's number, so it is made now
