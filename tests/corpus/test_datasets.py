@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.corpus.datasets import open_dataset, resolve_documents
+from rankwell.core.manifest import file_digest
+from rankwell.corpus.datasets import FolderDataset, open_dataset, resolve_documents
 from rankwell.corpus.formats import read_qrels, read_run, write_documents
 from rankwell.corpus.records import Document, Query
 
@@ -21,7 +22,7 @@ Fill = Callable[..., Path]
 def fill(tmp_path: Path) -> Fill:
     """Make a folder of files: the names that have meaning get content that fits, unless it is given."""
     contents = {"coll": "d1\ttext\n", "corp": '{"_id": "d1", "text": "text"}\n', "quer": "q1\tfirst\nq2\tsecond\n"}
-    contents |= {"qrel": "q1 0 d1 1\n", "type": "q1\tperson\n", "run.": "q1 Q0 d1 1 2 tag\n"}
+    contents |= {"qrel": "q1 0 d1 1\n", "type": "q1\tperson\n"}
 
     def make(*names: str, **given: str) -> Path:
         for name in names:
@@ -38,25 +39,24 @@ def qids(queries: list[Query]) -> list[str]:
 
 
 def test_a_folder_with_one_split_needs_no_name_for_it(fill: Fill) -> None:
-    data = open_dataset(fill("collection.tsv", "queries.dev.tsv", "qrels.dev.txt", "types.dev.tsv", "run.bm25.txt"))
+    data = open_dataset(fill("collection.tsv", "queries.dev.tsv", "qrels.dev.txt", "types.dev.tsv"))
     assert data.splits == ("dev",)
     assert list(data.documents()) == [Document("d1", "text")]
-    assert data.collection_path is not None
+    assert isinstance(data, FolderDataset)
     assert data.collection_path.name == "collection.tsv"
+    assert data.digest() == file_digest(data.collection_path)
     assert qids(data.queries()) == qids(data.queries("dev")) == ["q1", "q2"]
     assert data.qrels()["q1"] == {"d1": 1}
     assert data.types() == {"q1": "person"}
-    assert data.runs == ("bm25",)
-    assert data.run()["q1"].docids == ("d1",)
+    assert data.negatives() is None
 
 
 def test_a_folder_without_splits_has_one_called_all(fill: Fill) -> None:
-    data = open_dataset(str(fill("collection.tsv", "queries.tsv", "qrels.txt", "types.tsv", "run.txt")))
+    data = open_dataset(str(fill("collection.tsv", "queries.tsv", "qrels.txt", "types.tsv")))
     assert data.splits == ("all",)
     assert qids(data.queries()) == ["q1", "q2"]
     assert "q1" in data.qrels("all")
     assert data.types() == {"q1": "person"}
-    assert data.runs == ("all",)
 
 
 def test_splits_may_hold_dots_and_must_be_named_where_there_are_several(fill: Fill) -> None:
@@ -139,8 +139,6 @@ def test_missing_and_doubled_files_of_a_split_are_named(fill: Fill) -> None:
         data.queries("test")
     with pytest.raises(InputError, match="no types for the split 'test'"):
         data.types("test")
-    with pytest.raises(InputError, match=r"no runs: looked for run\.NAME\.txt"):
-        data.run()
 
 
 def test_what_is_not_a_folder_is_an_error(tmp_path: Path) -> None:
@@ -180,8 +178,6 @@ def test_the_public_data_sets_open(data_folder: Path, name: str) -> None:
         assert all(docid in docids for grades in qrels.values() for docid in grades)
     if name in ("insuranceqa", "medquad"):
         assert set(data.types(data.splits[0])) == set(qids(data.queries(data.splits[0])))
-    if name == "msmarco600":
-        assert len(data.run("bm25")) == 294
 
 
 @pytest.mark.data
@@ -247,11 +243,10 @@ def test_a_data_set_of_the_package_has_the_splits_below_it(registered: str) -> N
     assert list(data.documents()) == [Document("d1", "first text"), Document("d2", "second text")]
     assert data.queries() == [Query("q1", "first")]
     assert data.qrels("dev")["q1"] == {"d1": 2}
-    assert data.collection_path is None
+    assert data.digest() == registered
+    assert data.negatives() is None
     with pytest.raises(RankwellError, match="has no query types"):
         data.types()
-    with pytest.raises(RankwellError, match="has no runs"):
-        data.run()
 
 
 def test_a_data_set_of_the_package_with_judgments_is_its_own_split(registered: str) -> None:

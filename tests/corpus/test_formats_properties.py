@@ -24,15 +24,14 @@ from rankwell.corpus.formats import (
     write_run,
     write_types,
 )
-from rankwell.corpus.records import Document, Qrels, Query, Run
-from rankwell.corpus.training import (
+from rankwell.corpus.formats.triples import (
     Example,
-    Triple,
     read_examples,
     read_triples,
     write_examples,
     write_triples,
 )
+from rankwell.corpus.records import Document, Qrels, Query, Run
 
 # The separators that str.splitlines knows and files do not must survive, so they come up often.
 characters = st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r\0") | st.sampled_from(
@@ -114,9 +113,14 @@ def test_documents_as_jsonl(folder: Path, documents: list[Document], name: str) 
 
 
 @given(
-    st.lists(st.builds(Triple, texts.filter(lambda t: t[:1] != "\ufeff"), texts, texts), min_size=1, max_size=4), names
+    st.lists(
+        st.builds(Example, texts.filter(lambda t: t[:1] != "\ufeff"), st.tuples(texts), st.tuples(texts)),
+        min_size=1,
+        max_size=4,
+    ),
+    names,
 )
-def test_triples(folder: Path, triples: list[Triple], name: str) -> None:
+def test_triples(folder: Path, triples: list[Example], name: str) -> None:
     write_triples(triples, folder / name)
     assert list(read_triples(folder / name)) == triples
 

@@ -8,7 +8,7 @@ import pytest
 
 from rankwell import sample
 from rankwell.corpus.formats import read_queries, read_types
-from rankwell.corpus.labelled import read_labelled
+from rankwell.corpus.formats.labelled import read_labelled
 from rankwell.corpus.query_types import HEAD_NOUNS, QUERY_TYPES, rule_type, rule_types
 from rankwell.evaluation.confusion import Confusion
 

@@ -1,8 +1,8 @@
 """Data sets by name: a folder of plain files, or an id of the optional package ir_datasets.
 
-A folder just works when its files have the usual names (:data:`FILE_NAMES`). What stands between the kind and the
-extension is the split, dots included: ``queries.questions.dev.tsv`` holds the queries of ``questions.dev``. A file
-without a split serves every split; of its queries (as in BEIR) or judgments a split has those its other file names.
+A folder just works if its files have the usual names (:data:`FILE_NAMES`). The part between the kind and the extension
+is the split, dots included: ``queries.questions.dev.tsv`` has the queries of ``questions.dev``. A file without a split
+serves every split, which takes the queries that its qrels name (as in BEIR), or the judgments that its queries need.
 """
 
 from __future__ import annotations
@@ -13,17 +13,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
-from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types
+from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_types
 from rankwell.corpus.formats.lines import check_id
-from rankwell.corpus.records import Document, Qrels, Query, Run
+from rankwell.corpus.formats.triples import read_examples, read_triples
+from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 
 IRDS_PREFIXES = ("irds:", "ir_datasets:")
-ALL = "all"  # the one split of a data set that names none
+ALL = "all"  # the split of a data set whose files name none
+EXAMPLES = ("examples", "triples")
+Lists = dict[str, tuple[dict[str, None], dict[str, None]]]
+"""Query → its relevant documents and its negatives, as ordered sets."""
 
 # The names a folder's files go by, relative to it, and how an error message writes them.
 FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
@@ -37,13 +44,14 @@ FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
         ("queries", r"(?:queries|topics)(?:\.(?P<part>.+))?\.(?:tsv|txt|jsonl)", "queries.SPLIT.tsv, queries.jsonl"),
         ("qrels", r"qrels(?:[./](?P<part>.+))?\.(?:tsv|txt)", "qrels.SPLIT.txt, qrels/SPLIT.tsv"),
         ("types", r"types(?:\.(?P<part>.+))?\.tsv", "types.SPLIT.tsv"),
-        ("run", r"run[._-]?(?P<part>.*)\.(?:txt|tsv)", "run.NAME.txt"),
+        ("examples", r"examples(?:\.(?P<part>.+))?\.jsonl", "examples.jsonl"),
+        ("triples", r"triples(?:\.(?P<part>.+))?\.(?:tsv|txt)", "triples.tsv"),
     )
 }
 
 
 class Dataset(ABC):
-    """Documents, and queries with judgments by split. Where there is one split, it need not be named."""
+    """Documents, and queries with judgments by split. If there is only one split, its name can be omitted."""
 
     name: str
     splits: tuple[str, ...]
@@ -52,10 +60,9 @@ class Dataset(ABC):
     def documents(self) -> Iterator[Document]:
         """Stream the collection."""
 
-    @property
     @abstractmethod
-    def collection_path(self) -> Path | None:
-        """The file that holds the collection, where there is one."""
+    def digest(self) -> str:
+        """A hash or a name that identifies the documents."""
 
     @abstractmethod
     def queries(self, split: str | None = None) -> list[Query]:
@@ -69,24 +76,16 @@ class Dataset(ABC):
         """The types of a split's queries."""
         raise RankwellError(f"{self.name} has no query types")
 
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """The names of the runs that come with the data."""
-        return ()
-
-    def run(self, name: str | None = None) -> Run:
-        """A run that comes with the data; where there is one, it need not be named."""
-        raise RankwellError(f"{self.name} has no runs")
+    def negatives(self, split: str | None = None) -> Run | None:
+        """The negatives that come with the split's queries, as a run; ``None`` if the data set has none."""
+        return None
 
     def split(self, split: str | None) -> str:
-        """``split`` if it exists; the only one for None."""
-        return self._one_of("split", split, self.splits)
-
-    def _one_of(self, kind: str, name: str | None, known: tuple[str, ...]) -> str:
-        if name in known or (name is None and len(known) == 1):
-            return name or known[0]
-        problem = f"no {kind} is called {name!r}" if name is not None else f"say which {kind}"
-        raise RankwellError(f"{self.name}: {problem} ({kind}s: {', '.join(known) or 'none'})")
+        """Check the name of a split. ``None`` is the only split there is."""
+        if split in self.splits or (split is None and len(self.splits) == 1):
+            return split or self.splits[0]
+        problem = f"no split is called {split!r}" if split is not None else "say which split"
+        raise RankwellError(f"{self.name}: {problem} (splits: {', '.join(self.splits) or 'none'})")
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, splits: {', '.join(self.splits)})"
@@ -95,7 +94,10 @@ class Dataset(ABC):
 def open_dataset(source: str | os.PathLike[str]) -> Dataset:
     """Open a folder, or ``irds:NAME`` through ir_datasets."""
     name = os.fspath(source)
-    return IrdsDataset(name) if name.startswith(IRDS_PREFIXES) else FolderDataset(Path(name))
+    if name.startswith(IRDS_PREFIXES):
+        return IrdsDataset(name)
+    folder = FolderDataset(Path(name))
+    return ExampleDataset(folder.folder) if folder.has(*EXAMPLES) else folder
 
 
 def resolve_documents(source: str | os.PathLike[str]) -> Iterator[Document]:
@@ -107,7 +109,7 @@ def resolve_documents(source: str | os.PathLike[str]) -> Iterator[Document]:
 
 
 class FolderDataset(Dataset):
-    """A folder whose files have the usual names."""
+    """A folder whose files have the usual names (:data:`FILE_NAMES`)."""
 
     def __init__(self, folder: Path):
         if not folder.is_dir():
@@ -126,13 +128,17 @@ class FolderDataset(Dataset):
 
     @cached_property
     def _files(self) -> dict[str, dict[str, list[Path]]]:
-        """Kind → split (or name of the run) → its files, of which there should be one."""
+        """Kind → split → its files, of which there should be one."""
         files: dict[str, dict[str, list[Path]]] = {kind: {} for kind in FILE_NAMES}
         for name in self._listing:
             for kind, (pattern, _) in FILE_NAMES.items():
                 if match := pattern.fullmatch(name):
                     files[kind].setdefault(match["part"] or ALL, []).append(self.folder / name)
         return files
+
+    def has(self, *kinds: str) -> bool:
+        """Whether there is a file of one of these kinds."""
+        return any(self._files[kind] for kind in kinds)
 
     def _missing(self, wanted: str, *kinds: str) -> InputError:
         looked = "; ".join(FILE_NAMES[kind][1] for kind in kinds)
@@ -148,7 +154,7 @@ class FolderDataset(Dataset):
         return paths[0] if paths else None
 
     def _find_shared(self, kind: str, split: str) -> Path:
-        """:meth:`_find`, or else the file without a split."""
+        """The file of this kind and split, or the one without a split."""
         path = self._find(kind, split) or self._find(kind, ALL)
         if path is None:
             raise self._missing(f"{kind} for the split {split!r}", kind)
@@ -156,7 +162,7 @@ class FolderDataset(Dataset):
 
     @property
     def collection_path(self) -> Path:
-        """The file that holds the collection."""
+        """The file with the documents."""
         whole = self._find("collection", ALL)
         parts = [path for paths in self._files["collection"].values() for path in paths]
         if whole is None and len(parts) > 1:
@@ -168,6 +174,10 @@ class FolderDataset(Dataset):
     def documents(self) -> Iterator[Document]:
         """Stream the collection."""
         return read_documents(self.collection_path)
+
+    def digest(self) -> str:
+        """See :class:`Dataset`."""
+        return file_digest(self.collection_path)
 
     def queries(self, split: str | None = None) -> list[Query]:
         """The queries of a split."""
@@ -190,19 +200,117 @@ class FolderDataset(Dataset):
         """The types of a split's queries."""
         return read_types(self._find_shared("types", self.split(split)))
 
-    @property
-    def runs(self) -> tuple[str, ...]:
-        """The names of the runs in the folder."""
-        return tuple(self._files["run"])
 
-    def run(self, name: str | None = None) -> Run:
-        """``run.NAME.txt``; where there is one run, it need not be named."""
-        if not self.runs:
-            raise self._missing("runs", "run")
-        name = self._one_of("run", name, self.runs)
-        path = self._find("run", name)
-        assert path is not None
-        return read_run(path)
+class ExampleDataset(FolderDataset):
+    """A folder with training examples (``examples.jsonl``) or triples (``triples.tsv``).
+
+    Without a collection they contain texts: equal texts are one query (``q1``, ``q2``, …) or one document (``d1``,
+    ``d2``, …), numbered in the order they are read. Beside a collection and queries, triples contain ids. If a file
+    without a split is all there is, every tenth query belongs to the split ``dev`` and the others to ``train``.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self._has_ids = self.has("collection")
+        if self._has_ids and self.has("examples"):
+            raise InputError(folder, None, "found examples, which contain texts, beside a collection; expected one")
+        self._paths: dict[str, Path] = {}
+        for split, path in ((s, p) for kind in EXAMPLES for s, paths in self._files[kind].items() for p in paths):
+            if self._paths.setdefault(split, path) is not path:
+                raise InputError(folder, None, f"found {self._paths[split].name}, {path.name}, expected one of them")
+        self._divided = list(self._paths) == [ALL] and not self.has("qrels")
+        if ALL in self._paths and not self._divided:
+            self._paths.setdefault("train", self._paths.pop(ALL))
+        self.splits = ("dev", "train") if self._divided else tuple(sorted({*self.splits, *self._paths} - {ALL}))
+        self._read: dict[str, Lists] = {}
+
+    def documents(self) -> Iterator[Document]:
+        """See :class:`Dataset`."""
+        if self._has_ids:
+            return super().documents()
+        return (Document(docid, text) for text, docid in self._ids[1].items())
+
+    def digest(self) -> str:
+        """See :class:`Dataset`."""
+        if self._has_ids:
+            return super().digest()
+        return digest([file_digest(path) for _, path in sorted(self._paths.items())])
+
+    def queries(self, split: str | None = None) -> list[Query]:
+        """See :class:`Dataset`."""
+        split = self.split(split)
+        if self._has_ids or not self._is_read(split):
+            return super().queries(split)
+        return [Query(self._ids[0][text], text) for text in self._lists(split)]
+
+    def qrels(self, split: str | None = None) -> Qrels:
+        """See :class:`Dataset`. A qrels file of the split replaces the judgments of its examples."""
+        split = self.split(split)
+        if not self._is_read(split) or self._find("qrels", split):
+            return super().qrels(split)
+        return Qrels(
+            {self._qid(query): {self._docid(doc): 1 for doc in good} for query, (good, _) in self._lists(split).items()}
+        )
+
+    def negatives(self, split: str | None = None) -> Run | None:
+        """The negatives of each query in the order they are read. A document that is relevant to the query anywhere is
+        left out.
+        """
+        split = self.split(split)
+        if not self._is_read(split):
+            return None
+        rankings = {}
+        for query, (good, bad) in self._lists(split).items():
+            docids = tuple(self._docid(doc) for doc in bad if doc not in good)
+            if docids:
+                # 1/rank, as for MS MARCO's runs, which have no scores either.
+                scores = (1 / np.arange(1, len(docids) + 1)).astype(np.float32)
+                rankings[self._qid(query)] = Ranking(docids, scores)
+        return Run(rankings, name="negatives")
+
+    def _is_read(self, split: str) -> bool:
+        """Whether the split comes from examples or triples."""
+        return self._divided or split in self._paths
+
+    def _lists(self, split: str) -> Lists:
+        if not self._divided:
+            return self._lists_of(split)
+        lists = self._lists_of(ALL)
+        if len(lists) < 2:
+            raise InputError(self._paths[ALL], None, "has one query, expected two or more to divide into train and dev")
+        dev = {*(list(lists)[9::10] or list(lists)[-1:])}
+        return {query: both for query, both in lists.items() if (query in dev) == (split == "dev")}
+
+    def _lists_of(self, name: str) -> Lists:
+        """The relevant documents and the negatives of each query of a file, each once, in the order they are read."""
+        if name not in self._read:
+            path = self._paths[name]
+            lists: Lists = {}
+            is_triples = path.name.startswith("triples")
+            for example in read_triples(path, ids=self._has_ids) if is_triples else read_examples(path):
+                good, bad = lists.setdefault(example.query, ({}, {}))
+                good.update(dict.fromkeys(example.positives))
+                bad.update(dict.fromkeys(example.negatives))
+            self._read[name] = lists
+        return self._read[name]
+
+    @cached_property
+    def _ids(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The ids of all query texts and document texts."""
+        qids: dict[str, str] = {}
+        docids: dict[str, str] = {}
+        for name in sorted(self._paths):
+            for query, both in self._lists_of(name).items():
+                qids.setdefault(query, f"q{len(qids) + 1}")
+                for text in chain(*both):
+                    docids.setdefault(text, f"d{len(docids) + 1}")
+        return qids, docids
+
+    def _qid(self, query: str) -> str:
+        return query if self._has_ids else self._ids[0][query]
+
+    def _docid(self, document: str) -> str:
+        return document if self._has_ids else self._ids[1][document]
 
 
 class IrdsDataset(Dataset):
@@ -237,10 +345,9 @@ class IrdsDataset(Dataset):
             raise RankwellError(f"{self.name} has no {kind}{'' if split == ALL else f' for the split {split!r}'}")
         return data
 
-    @property
-    def collection_path(self) -> None:
-        """None: the package keeps its files to itself."""
-        return None
+    def digest(self) -> str:
+        """See :class:`Dataset`."""
+        return self.name
 
     def documents(self) -> Iterator[Document]:
         """Stream the collection, downloading it first where the package has not yet."""
@@ -279,5 +386,5 @@ def collection_digest(source: str) -> str:
     """A name for the documents of a file, a folder or an id."""
     path = Path(source)
     if path.is_dir():
-        path = open_dataset(source).collection_path or path
+        return open_dataset(source).digest()
     return file_digest(path) if path.is_file() else digest({"collection": source})

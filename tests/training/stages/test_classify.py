@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rankwell.corpus.labelled import LabelledTexts  # noqa: E402
+from rankwell.corpus.formats.labelled import LabelledTexts  # noqa: E402
 from rankwell.models.heads import load_classifier, save_classifier  # noqa: E402
 from rankwell.models.placing import Placer  # noqa: E402
 from rankwell.rank.classify import Classifier  # noqa: E402

@@ -96,6 +96,7 @@ def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepare
         run=first.train_run,
         limit=given.train_queries,
         share=given.train_share,
+        negatives=True,
         device=device,
     )
     dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=given.dev_queries, device=device)
@@ -116,8 +117,7 @@ def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepare
 def open_collection(source: str, pool: Path) -> Collection:
     """A data set by folder or id, indexed."""
     dataset = open_dataset(source)
-    path = dataset.collection_path
-    name = digest({"version": INDEX_VERSION, "documents": file_digest(path) if path else dataset.name})
+    name = digest({"version": INDEX_VERSION, "documents": dataset.digest()})
     folder = pool / "data" / f"index-{name}"
     with lock(pool / "data", wait=True):
         if not (folder / "index.json").exists():
@@ -134,10 +134,13 @@ def open_split(
     run: str | None = None,
     limit: int | None = None,
     share: float = 1.0,
+    negatives: bool = False,
     device: str | None = None,
 ) -> Split:
-    """A split's judged queries (the first ``limit``, a random ``share`` of them) with types where the template has a
-    place, and candidates.
+    """A split's judged queries (the first ``limit``, a random ``share`` of them) with candidates, and with types if the
+    template takes them.
+
+    With ``negatives``, the candidates of a query are the negatives that the data set has for it, if any.
     """
     dataset = collection.dataset
     dataset.split(name)
@@ -148,7 +151,14 @@ def open_split(
         types = find_types(recipe.data.types, dataset, name, queries, pool, device)
         queries = tuple(replace(query, type=types.get(query.qid)) for query in queries)
     texts = [(query.qid, query.text) for query in queries]
-    if run is None:
+    mined = dataset.negatives(name) if negatives and run is None else None
+    if mined:
+        negatives_of = {qid: ranking.docids for qid, ranking in mined.items()}
+        key = digest([collection.digest, negatives_of, _first_stage(recipe.first_stage)])
+        found = _mined(mined, recipe.first_stage, collection.index, queries, device)
+        named = ((qid, ranking.docids) for qid, ranking in found.items())
+        _refuse_unknown_documents(f"{dataset.name}: the triples of the split {name!r} name", named, collection.index)
+    elif run is None:
         key = digest({"index": collection.digest, "queries": texts, **_first_stage(recipe.first_stage)})
         found = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key, device)
     else:
@@ -245,6 +255,14 @@ def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query], de
 
     dense = DenseRanker(BiEncoder.from_pretrained(options.encoder, device=device))
     return search_hybrid(index, dense, queries, options.hybrid, k=options.depth, **bm25)
+
+
+def _mined(mined: Run, options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:
+    """The negatives that come with the data; for queries without any, the first stage's candidates."""
+    others = [query for query in queries if query.qid not in mined]
+    searched = _find(options, index, others, device) if others else Run()
+    candidates = {query.qid: mined.get(query.qid) or searched.get(query.qid) for query in queries}
+    return Run({qid: ranking for qid, ranking in candidates.items() if ranking is not None}, name="first-stage")
 
 
 def _given(path: Path, queries: Sequence[Query], index: Index, depth: int) -> Run:

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwell.corpus.labelled import LabelledTexts, read_labelled
+from rankwell.corpus.formats.labelled import LabelledTexts, read_labelled
 from rankwell.evaluation.confusion import Confusion
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.templates import TruncationReport

@@ -25,30 +25,21 @@ TRIPLE = ("query", "positive", "negative")
 
 
 @dataclass(frozen=True, slots=True)
-class Triple:
-    """A query, a relevant and a non-relevant document: three texts, or three ids."""
-
-    query: str
-    positive: str
-    negative: str
-
-
-@dataclass(frozen=True, slots=True)
 class Example:
-    """A query's text with the texts of its relevant and non-relevant documents."""
+    """A query with its relevant and non-relevant documents: texts, or in triples perhaps ids."""
 
     query: str
     positives: tuple[str, ...]
     negatives: tuple[str, ...]
 
 
-def read_triples(path: FilePath, *, ids: bool = False) -> Iterator[Triple]:
-    """Stream ``query<TAB>positive<TAB>negative``; ``ids`` says that these are ids, not texts, and checks them."""
+def read_triples(path: FilePath, *, ids: bool = False) -> Iterator[Example]:
+    """Stream ``query<TAB>positive<TAB>negative``, one example per line. With ``ids``, the columns must be ids."""
     _, lines = open_lines(path, "triples")
     return _triples(path, lines, ids)
 
 
-def _triples(path: FilePath, lines: Iterable[tuple[int, str]], ids: bool) -> Iterator[Triple]:
+def _triples(path: FilePath, lines: Iterable[tuple[int, str]], ids: bool) -> Iterator[Example]:
     for number, line in lines:
         if not line:
             continue
@@ -58,23 +49,29 @@ def _triples(path: FilePath, lines: Iterable[tuple[int, str]], ids: bool) -> Ite
         if ids:
             for name, cell in zip(TRIPLE, cells, strict=True):
                 check_id(path, number, f"{name}'s id", cell)
-        yield Triple(*cells)
+        yield Example(cells[0], (cells[1],), (cells[2],))
 
 
-def write_triples(triples: Iterable[Triple], path: FilePath) -> None:
-    """Write ``query<TAB>positive<TAB>negative``."""
-    write_lines(path, "triples", (_triple_line(path, triple) for triple in triples))
+def write_triples(examples: Iterable[Example], path: FilePath) -> None:
+    """Write ``query<TAB>positive<TAB>negative``, a line for each pair of a positive and a negative."""
+    lines = (
+        _triple_line(path, (example.query, positive, negative))
+        for example in examples
+        for positive in example.positives
+        for negative in example.negatives
+    )
+    write_lines(path, "triples", lines)
 
 
-def _triple_line(path: FilePath, triple: Triple) -> str:
-    cells = [writable_cell(path, name, getattr(triple, name)) for name in TRIPLE]
+def _triple_line(path: FilePath, triple: tuple[str, str, str]) -> str:
+    cells = [writable_cell(path, name, cell) for name, cell in zip(TRIPLE, triple, strict=True)]
     if cells[0].startswith("\ufeff"):
-        raise RankwellError(f"cannot write {path}: the query {excerpt(cells[0])} opens with a byte-order mark")
+        raise RankwellError(f"cannot write {path}: the query {excerpt(cells[0])} starts with a byte-order mark")
     return "\t".join(cells) + "\n"
 
 
 def read_examples(path: FilePath) -> Iterator[Example]:
-    """Stream ``{"query": text, "pos": [text, …], "neg": [text, …]}``; at least one positive, perhaps no negative."""
+    """Stream ``{"query": text, "pos": [text, …], "neg": [text, …]}``. Only ``neg`` may be empty."""
     _, lines = open_lines(path, "training examples")
     return _examples(path, lines)
 
@@ -101,7 +98,7 @@ def _texts(path: FilePath, number: int, record: dict[str, Any], key: str) -> tup
 
 
 def write_examples(examples: Iterable[Example], path: FilePath) -> None:
-    """Write one JSON object a line."""
+    """Write one JSON object per line."""
     write_lines(path, "training examples", (_example_line(path, example) for example in examples))
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.corpus.training import Example, Triple, read_examples, read_triples, write_examples, write_triples
+from rankwell.corpus.formats.triples import Example, read_examples, read_triples, write_examples, write_triples
 
 
-def triples(path: Path) -> list[Triple]:
+def triples(path: Path) -> list[Example]:
     return list(read_triples(path))
 
 
-def id_triples(path: Path) -> list[Triple]:
+def id_triples(path: Path) -> list[Example]:
     return list(read_triples(path, ids=True))
 
 
@@ -26,9 +26,9 @@ def examples(path: Path) -> list[Example]:
 def test_triples_are_texts_or_ids(tmp_path: Path) -> None:
     path = tmp_path / "triples.tsv"
     path.write_text("what is it\tthis\tthat\n\nwho\tshe\t\n")
-    assert triples(path) == [Triple("what is it", "this", "that"), Triple("who", "she", "")]
+    assert triples(path) == [Example("what is it", ("this",), ("that",)), Example("who", ("she",), ("",))]
     path.write_text("1\t2\t3\n")
-    assert id_triples(path) == [Triple("1", "2", "3")]
+    assert id_triples(path) == [Example("1", ("2",), ("3",))]
 
 
 def test_examples_hold_lists(tmp_path: Path) -> None:
@@ -70,11 +70,16 @@ def test_mistakes_are_named(
 
 def test_what_would_not_be_read_back_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match="the positive holds"):
-        write_triples([Triple("a", "b\nc", "d")], tmp_path / "triples.tsv")
+        write_triples([Example("a", ("b\nc",), ("d",))], tmp_path / "triples.tsv")
     with pytest.raises(RankwellError, match="byte-order mark"):
-        write_triples([Triple("\ufeffa", "b", "c")], tmp_path / "triples.tsv")
+        write_triples([Example("\ufeffa", ("b",), ("c",))], tmp_path / "triples.tsv")
     with pytest.raises(RankwellError, match="has no positive"):
         write_examples([Example("q", (), ("n",))], tmp_path / "train.jsonl")
     with pytest.raises(RankwellError, match="not text"):
         write_examples([Example("q", ("half \ud800",), ())], tmp_path / "train.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_pair_of_a_positive_and_a_negative_is_a_triple(tmp_path: Path) -> None:
+    write_triples([Example("q", ("a", "b"), ("c", "d")), Example("r", ("a",), ())], tmp_path / "triples.tsv")
+    assert (tmp_path / "triples.tsv").read_text() == "q\ta\tc\nq\ta\td\nq\tb\tc\nq\tb\td\n"
