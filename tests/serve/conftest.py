@@ -46,32 +46,36 @@ def sources(served_index: Path, tiny_checkpoint: Path) -> Sources:
     return Sources(served_index, (str(tiny_checkpoint),))
 
 
-class SlowEngine(Engine):
-    """An engine that takes its time, and counts the sequences it was given."""
+class GatedEngine(Engine):
+    """An engine that computes only while ``gate`` is set, and counts its batches and sequences."""
 
     tokens_at_once = 256
 
-    def __init__(self, inner: Engine, seconds: float):
-        self.inner, self.seconds, self.scored = inner, seconds, 0
+    def __init__(self, inner: Engine):
+        self.inner, self.gate, self.begun, self.scored = inner, threading.Event(), 0, 0
 
     def logits(self, sequences: Sequences) -> Logits:
-        time.sleep(self.seconds)
+        self.begun += 1
+        assert self.gate.wait(120)
         self.scored += len(sequences)
         return self.inner.logits(sequences)
 
 
 @pytest.fixture
-def slow_down() -> Callable[[Service, float], SlowEngine]:
-    """Makes a service's model take so many seconds a batch."""
+def hold_back() -> Iterator[Callable[[Service], GatedEngine]]:
+    """Makes a service's model wait until the returned engine's gate is set."""
+    engines: list[GatedEngine] = []
 
-    def slow(service: Service, seconds: float) -> SlowEngine:
+    def hold(service: Service) -> GatedEngine:
         model = service.state.default
         assert model is not None
-        engine = SlowEngine(model.ranker.engine, seconds)
-        model.ranker.engine = engine
-        return engine
+        engines.append(GatedEngine(model.ranker.engine))
+        model.ranker.engine = engines[-1]
+        return engines[-1]
 
-    return slow
+    yield hold
+    for engine in engines:
+        engine.gate.set()
 
 
 class Live:
@@ -93,7 +97,7 @@ class Live:
         self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
 
     def connect(self) -> HTTPConnection:
-        return HTTPConnection("127.0.0.1", self.port, timeout=20)
+        return HTTPConnection("127.0.0.1", self.port, timeout=120)
 
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any, dict[str, str]]:
         connection = self.connect()
@@ -106,7 +110,7 @@ class Live:
 
     def stop(self) -> None:
         self.server.should_exit = True
-        self.thread.join(20)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
 
@@ -130,7 +134,7 @@ def live(sources: Sources) -> Iterator[Callable[..., Live]]:
 def wait_for() -> Callable[..., None]:
     """Waits for a condition, not for ever."""
 
-    def wait(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    def wait(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "it did not happen in time"

@@ -21,8 +21,7 @@ from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.serve import state
 from rankwell.serve.api import create_app
-from rankwell.serve.experiments import check_experiments
-from rankwell.serve.limits import Limits
+from rankwell.serve.bodies import Limits
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -178,24 +177,24 @@ def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker,
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 422, "one of the two"),
-        ("/rerank", {"query": "a"}, 422, "one of the two"),
+        ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 422, "expected either"),
+        ("/rerank", {"query": "a"}, 422, "expected either"),
         ("/rerank", {"query": "a", "texts": []}, 422, "texts"),
         ("/rerank", {"query": "", "texts": ["b"]}, 422, "query"),
         ("/rerank", {"query": "a", "texts": ["b", 3]}, 422, "texts.1"),
         ("/rerank", {"query": "a", "documents": ["b"], "top_n": 0}, 422, "top_n"),
         ("/rerank", {"query": "a", "texts": ["b"], "model": "other"}, 404, "tiny"),
-        ("/rerank", {"query": "a", "texts": ["b"], "type": "numeric"}, 422, "no place"),
+        ("/rerank", {"query": "a", "texts": ["b"], "type": "numeric"}, 422, "takes no query type"),
         ("/rerank", {"query": "a", "texts": ["b"], "timeout_ms": 0}, 422, "timeout_ms"),
         ("/search", {"query": "a", "k": 0}, 422, "k"),
         ("/search", {"query": "a", "k": 600, "offset": 600}, 422, "1,200"),
         ("/search", {"query": "a", "stages": "all"}, 422, "stages"),
-        ("/explain", {"query": "a"}, 422, "one of the two"),
+        ("/explain", {"query": "a"}, 422, "expected either"),
         ("/explain", {"query": "a", "docid": "nowhere"}, 404, "document"),
         ("/explain", {"query": "a", "document": "b", "layer": 99}, 422, "layer"),
         ("/explain", {"query": "a", "document": "b", "markers": True}, 422, "marker"),
         ("/reload", {}, 403, "key"),
-        ("/nowhere", {}, 404, "nothing"),
+        ("/nowhere", {}, 404, "no such path"),
         ("/health", {}, 405, "method"),
     ],
 )
@@ -372,26 +371,6 @@ def test_half_a_surrogate_pair_of_a_document_does_no_harm(tmp_path: Path, tiny_c
         (match,) = answer.json()["documents"]["x"]["matches"]
         assert text[match["begin"] : match["end"]] == "hive"
         assert client.post("/explain", json={"query": "hive", "docid": "x"}).status_code == 200
-
-
-def test_experiments_are_shown_with_their_plots(sources: Sources, tmp_path: Path) -> None:
-    good, broken = tmp_path / "suite", tmp_path / "broken"
-    for folder in (good, broken):
-        folder.mkdir()
-    results = {"tables": {"dev": {"mean": {"a": {"RR@10": 0.5}}}}, "failures": {}}
-    (good / "results.json").write_text(json.dumps(results))
-    (good / "axis.png").write_bytes(b"png")
-    (good / "secret.txt").write_text("not for the page")
-    (broken / "results.json").write_text("{")
-    with started(sources, experiments=(good, broken)) as client:
-        answer = client.get("/experiments")
-    assert answer.json() == {
-        "experiments": [{"name": "suite", "results": results, "plots": ["data:image/png;base64,cG5n"]}]
-    }
-    with pytest.raises(RankwellError, match="not JSON"):
-        check_experiments([good, broken])
-    with pytest.raises(RankwellError, match="no results"):
-        check_experiments([tmp_path])
 
 
 def test_limits_must_make_sense() -> None:

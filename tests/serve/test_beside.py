@@ -272,11 +272,11 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--encoder", "x"], "--encoder: of a bi-encoder, which needs --blend or --hybrid"),
+        (["--encoder", "x"], "--encoder needs --blend or --hybrid"),
         (["--blend", "0.8", "--fuse", "0.4"], "two shares of 1"),
         (["--fuse", "1.5"], "expected a number from 0 to 1"),
         (["--hybrid", "0"], "a share of 0 for the bi-encoder"),
-        (["--hybrid", "0.5", "--blend", "0.3"], "say with --encoder which was tuned"),
+        (["--hybrid", "0.5", "--blend", "0.3"], "choose it with --encoder"),
     ],
 )
 def test_shares_are_checked_before_anything_is_opened(options: list[str], problem: str) -> None:

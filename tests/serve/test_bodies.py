@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankwell.serve.api import create_app
-from rankwell.serve.limits import Limits
+from rankwell.serve.bodies import Limits
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.rank.engines.engine import Engine, Logits
-from rankwell.serve.engine import OverloadedError, RequestEngine, join_sequences
-from rankwell.serve.limits import Batching
+from rankwell.serve.engine import Batching, OverloadedError, RequestEngine, join_sequences
 
 Start = Callable[..., RequestEngine]
 
@@ -40,20 +39,24 @@ class FirstToken(Engine):
         starts = given.ends - given.lengths()
         self.batches.append(given.tokens[starts])
         if self.gate is not None:
-            self.gate.wait(10)
+            self.gate.wait(60)
         if self.fail_on is not None and self.fail_on in given.tokens:
             raise ValueError("a bad sequence")
         return given.tokens[starts].astype(np.float32)[:, None]
 
 
 class SlowStarter(FirstToken):
-    """An engine to which a batch of a few tokens is as much work as a larger one."""
+    """An engine that takes 20 ms for any batch, by a clock of its own."""
 
     tokens_at_once = 2048
+    now = 0.0
 
     def logits(self, given: Sequences) -> Logits:
-        time.sleep(0.02)
+        self.now += 0.02
         return super().logits(given)
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 @pytest.fixture
@@ -89,7 +92,7 @@ def test_everyone_gets_their_own_scores_in_their_own_order(start: Start) -> None
         lengths = own.integers(1, 40, own.integers(1, 12)).tolist()
         results.append((100 * request, len(lengths), send(engine, model, sequences(lengths, 100 * request))))
     for first, number, result in results:
-        assert result.result(10)[:, 0].tolist() == list(range(first, first + number))
+        assert result.result(60)[:, 0].tolist() == list(range(first, first + number))
     assert engine.queued == 0
 
 
@@ -102,20 +105,21 @@ def test_requests_that_wait_share_batches_within_the_budget(start: Start) -> Non
     results += [send(engine, model, sequences([8, 8], 10 * n)) for n in range(1, 9)]
     gate.set()
     for result in results:
-        result.result(10)
+        result.result(60)
     sizes = [8 * len(batch) for batch in model.batches]
     assert sizes == [8, 64, 64]
 
 
 def test_an_idle_engine_waits_a_little_for_company(start: Start) -> None:
-    engine, model = start(wait_ms=300), FirstToken()
-    results = [send(engine, model, sequences([8], n)) for n in range(3)]
+    engine, model = start(wait_ms=600_000), FirstToken()
+    results = [send(engine, model, sequences([8], n)) for n in range(7)]
+    assert not model.batches  # they would wait for ten minutes
+    results.append(send(engine, model, sequences([8], 7)))
     for result in results:
-        result.result(10)
-    assert len(model.batches) == 1
-    begin = time.monotonic()
-    send(engine, model, sequences([64])).result(10)
-    assert time.monotonic() - begin < 0.2  # a full batch waits for nobody
+        result.result(60)  # a full batch waits for nobody
+    assert [len(batch) for batch in model.batches] == [8]
+    impatient = start(wait_ms=1)
+    assert send(impatient, model, sequences([8])).result(60)[0, 0] == 0
 
 
 def test_small_requests_are_served_as_they_come_and_a_large_one_lets_them_pass(start: Start) -> None:
@@ -129,7 +133,7 @@ def test_small_requests_are_served_as_they_come_and_a_large_one_lets_them_pass(s
     results += [send(engine, model, sequences([64], n)) for n in (1, 2, 3)]
     gate.set()
     for result in results:
-        result.result(10)
+        result.result(60)
     order = [int(batch[0]) for batch in model.batches]
     assert order == [0, 1000, 1, 2, 3, 1001, 1002, 1003, 1004]
 
@@ -146,7 +150,7 @@ def test_time_brings_a_large_requests_turn_before_later_small_ones(start: Start)
     results += [send(engine, model, sequences([64], n)) for n in (1, 2)]
     gate.set()
     for result in results:
-        result.result(10)
+        result.result(60)
     assert [int(batch[0]) for batch in model.batches] == [0, 1000, 1001, 1002, 1, 2]
 
 
@@ -156,14 +160,14 @@ def test_what_is_released_is_not_computed(start: Start) -> None:
     first = send(engine, model, sequences([64], 0))
     while not model.batches:
         time.sleep(0.001)
-    ticket = engine.admit(640)
-    engine.submit(ticket, model, sequences([64] * 10, 100))
+    entry = engine.admit(640)
+    engine.submit(entry, model, sequences([64] * 10, 100))
     kept = send(engine, model, sequences([64], 5))
-    engine.release(ticket)
+    engine.release(entry)
     assert engine.queued == 128
     gate.set()
-    assert first.result(10)[0, 0] == 0
-    assert kept.result(10)[0, 0] == 5
+    assert first.result(60)[0, 0] == 0
+    assert kept.result(60)[0, 0] == 5
     assert [batch.tolist() for batch in model.batches] == [[0], [5]]
     assert engine.queued == 0
 
@@ -171,13 +175,13 @@ def test_what_is_released_is_not_computed(start: Start) -> None:
 def test_a_full_queue_refuses_and_says_when_to_come_back(start: Start) -> None:
     engine = start(queue_tokens=100)
     engine.measure(1, 0.5)
-    ticket = engine.admit(1000)  # larger than the queue, but alone
+    entry = engine.admit(1000)  # larger than the queue, but alone
     assert engine.full
     with pytest.raises(OverloadedError) as refused:
         engine.admit(1)
     assert refused.value.retry_after == 250
-    engine.release(ticket)
-    engine.release(ticket)
+    engine.release(entry)
+    engine.release(entry)
     assert engine.queued == 0
     engine.admit(60)
     with pytest.raises(OverloadedError):
@@ -194,14 +198,17 @@ def test_a_request_whose_turn_cannot_come_in_time_is_refused_at_once(start: Star
     engine.admit(1, seconds=51)
 
 
-def test_tiny_batches_say_little_of_the_speed(start: Start) -> None:
-    engine, model = start(queue_tokens=10_000), SlowStarter()
+def test_tiny_batches_say_little_of_the_speed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = SlowStarter()
+    monkeypatch.setattr("rankwell.serve.engine.time", model)
+    engine = start(queue_tokens=10_000)
     for n in range(40):
-        send(engine, model, sequences([4], n)).result(10)
+        send(engine, model, sequences([4], n)).result(60)
     held = [engine.admit(1000, seconds=10) for _ in range(6)]
-    assert engine.refusal().retry_after < 5
-    for ticket in held:
-        engine.release(ticket)
+    assert engine.seconds_per_token == pytest.approx(0.02 / 256)  # a chunk of 256 would have taken as long
+    assert engine.refusal().retry_after == 1
+    for entry in held:
+        engine.release(entry)
 
 
 def test_the_speed_is_that_of_tokens_not_of_batches() -> None:
@@ -232,8 +239,8 @@ def test_one_requests_fault_is_not_the_others(start: Start) -> None:
     good, bad, also_good = (send(engine, model, sequences([8], n)) for n in (5, 7, 9))
     gate.set()
     with pytest.raises(ValueError, match="a bad sequence"):
-        bad.result(10)
-    assert [r.result(10)[0, 0] for r in (first, good, also_good)] == [1, 5, 9]
+        bad.result(60)
+    assert [r.result(60)[0, 0] for r in (first, good, also_good)] == [1, 5, 9]
     assert engine.queued == 0
 
 
@@ -241,7 +248,7 @@ def test_two_models_never_share_a_batch(start: Start) -> None:
     engine, models = start(), (FirstToken(), FirstToken())
     results = [send(engine, models[n % 2], sequences([4, 4], 10 * n)) for n in range(20)]
     for n, result in enumerate(results):
-        assert result.result(10)[:, 0].tolist() == [10 * n, 10 * n + 1]
+        assert result.result(60)[:, 0].tolist() == [10 * n, 10 * n + 1]
     for parity, model in enumerate(models):
         assert {int(token) // 10 % 2 for batch in model.batches for token in batch} == {parity}
 
@@ -251,7 +258,7 @@ def test_a_model_that_is_no_longer_served_is_let_go(start: Start) -> None:
     import weakref
 
     engine, model = start(), FirstToken()
-    send(engine, model, sequences([4])).result(10)
+    send(engine, model, sequences([4])).result(60)
     watched = weakref.ref(model)
     del model
     for _ in range(100):

@@ -26,13 +26,31 @@ WITHOUT_TORCH = (
     f"import sys\ntry:\n    {START}\nfinally:\n    print('torch' in sys.modules, 'onnxruntime' in sys.modules)"
 )
 NAMES = "from pathlib import Path; from rankwell.models.checkpoints import names"
-SLOW = "import time; from rankwell.rank.engines import torch_engine as t; f = t.TorchEngine.logits\n"
-SLOW += "t.TorchEngine.logits = lambda self, given: (time.sleep(0.2), f(self, given))[1]\n"
-
-
-RELOAD_SLOWLY = "import time; from rankwell.serve import state as s; opened = s.open_state\n"
-RELOAD_SLOWLY += "s.open_state = lambda own, n=1: (time.sleep(60 if n > 1 else 0), opened(own, n))[1]\n"
-START_SLOWLY = "import time; from rankwell.serve import state as s; s.open_state = lambda own, n=1: time.sleep(60)\n"
+# The engine computes nothing while the file $HOLD exists.
+HELD = """
+import os, time
+from rankwell.serve.engine import RequestEngine
+compute = RequestEngine._compute
+def held(self, engine, chunks):
+    while os.path.exists(os.environ["HOLD"]):
+        time.sleep(0.01)
+    compute(self, engine, chunks)
+RequestEngine._compute = held
+"""
+# A reload makes the file $RELOADING and then takes ten minutes.
+RELOAD_SLOWLY = """
+import os, time
+from rankwell.serve import state
+open_state = state.open_state
+def reopen(sources, generation=1):
+    if generation > 1:
+        open(os.environ["RELOADING"], "w").close()
+        time.sleep(600)
+    return open_state(sources, generation)
+state.open_state = reopen
+"""
+START_SLOWLY = "import time; from rankwell.serve import state as s; s.open_state = lambda own, n=1: time.sleep(600)\n"
+PATIENCE = 120  # seconds that anything may take on a busy machine
 
 
 class Process:
@@ -48,27 +66,42 @@ class Process:
         )
 
     def ready(self) -> dict[str, Any]:
-        end = time.monotonic() + 40
-        while time.monotonic() < end:
-            assert self.own.poll() is None, self.own.communicate()
-            try:
-                return self.ask("GET", "/ready")[1]
-            except OSError:
-                time.sleep(0.05)
-        raise AssertionError("it did not start")
+        self.wait(lambda: self.own.poll() is not None or self.answers())
+        assert self.own.poll() is None, self.own.communicate()
+        return self.ask("GET", "/ready")[1]
+
+    def queued(self) -> int:
+        tokens: int = self.ask("GET", "/ready")[1]["queue"]["tokens"]
+        return tokens
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.ask("GET", "/ready"))
+        except OSError:
+            return False
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, "it did not happen in time"
+            time.sleep(0.02)
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        status, text = self.ask_text(method, path, body, **headers)
+        return status, json.loads(text)
+
+    def ask_text(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
+            return answer.status, answer.read().decode()
         finally:
             connection.close()
 
     def end(self, how: signal.Signals) -> tuple[int, str, list[dict[str, Any]]]:
         self.own.send_signal(how)
-        out, err = self.own.communicate(timeout=30)
+        out, err = self.own.communicate(timeout=PATIENCE)
         return self.own.returncode, out, [json.loads(line) for line in err.splitlines() if line.startswith("{")]
 
 
@@ -87,37 +120,50 @@ def process() -> Iterator[Callable[..., Process]]:
             one.own.communicate()
 
 
-def test_sigterm_finishes_what_has_begun_and_then_ends(process: Callable[..., Process], tiny_checkpoint: Path) -> None:
-    own = process("--model", str(tiny_checkpoint), "--batch-tokens", "64", code=SLOW + START)
+@pytest.fixture
+def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """While this file exists, a process of the code ``HELD`` computes nothing."""
+    monkeypatch.setenv("HOLD", str(tmp_path / "hold"))
+    return tmp_path / "hold"
+
+
+def test_sigterm_finishes_what_has_begun_and_then_ends(
+    process: Callable[..., Process], tiny_checkpoint: Path, hold: Path
+) -> None:
+    own = process("--model", str(tiny_checkpoint), "--batch-tokens", "64", code=HELD + START)
     own.ready()
+    hold.touch()
     body = {"query": "bees", "texts": ["honey " * 60] * 8}
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(own.ask, "POST", "/rerank", body) for _ in range(2)]
-        time.sleep(0.5)
-        assert not any(one.done() for one in asked)
+        own.wait(lambda: own.queued() > 8 * 60)  # the tokens of both
         own.own.send_signal(signal.SIGTERM)
-        time.sleep(0.3)
-        with pytest.raises(OSError):  # noqa: PT011  (refused or reset, as the system likes)
-            own.ask("GET", "/ready")
-        assert [one.result(20)[0] for one in asked] == [200, 200]
-    _, err = own.own.communicate(timeout=20)
+        own.wait(lambda: not own.answers())
+        assert not any(one.done() for one in asked)
+        hold.unlink()
+        assert [one.result(PATIENCE)[0] for one in asked] == [200, 200]
+    _, err = own.own.communicate(timeout=PATIENCE)
     assert own.own.returncode == 0, err
     assert '"event": "draining"' in err
     assert "honey" not in err
 
 
-def test_what_the_drain_cannot_wait_for_is_told_so(process: Callable[..., Process], tiny_checkpoint: Path) -> None:
+def test_what_the_drain_cannot_wait_for_is_told_so(
+    process: Callable[..., Process], tiny_checkpoint: Path, hold: Path
+) -> None:
     options = ("--model", str(tiny_checkpoint), "--batch-tokens", "64", "--drain-seconds", "1")
-    own = process(*options, code=SLOW + START)
+    own = process(*options, code=HELD + START)
     own.ready()
+    hold.touch()
     body = {"query": "bees", "texts": ["honey " * 60] * 60}
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(own.ask, "POST", "/rerank", body) for _ in range(2)]
-        time.sleep(0.5)
+        own.wait(lambda: own.queued() > 60 * 60)
         own.own.send_signal(signal.SIGTERM)
-        answers = [one.result(20) for one in asked]
+        answers = [one.result(PATIENCE) for one in asked]
+        hold.unlink()
     assert [(status, found["error_type"]) for status, found in answers] == [(503, "draining")] * 2
-    _, err = own.own.communicate(timeout=20)
+    _, err = own.own.communicate(timeout=PATIENCE)
     assert own.own.returncode == 0, err
     assert "Traceback" not in err
     lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
@@ -125,17 +171,18 @@ def test_what_the_drain_cannot_wait_for_is_told_so(process: Callable[..., Proces
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_sigterm_does_not_wait_for_a_reload(process: Callable[..., Process], served_index: Path, signals: int) -> None:
+def test_sigterm_does_not_wait_for_a_reload(
+    process: Callable[..., Process], served_index: Path, signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELOADING", str(tmp_path / "reloading"))
     own = process("--index", str(served_index), code=RELOAD_SLOWLY + START)
     own.ready()
     own.own.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
-    begin = time.monotonic()
+    own.wait((tmp_path / "reloading").exists)
     for _ in range(signals - 1):
         own.own.send_signal(signal.SIGTERM)
         time.sleep(0.05)
-    assert own.end(signal.SIGTERM)[0] == 0
-    assert time.monotonic() - begin < 10
+    assert own.end(signal.SIGTERM)[0] == 0  # long before the reload is done
 
 
 def test_a_signal_during_the_start_leaves_nothing_behind(
@@ -143,11 +190,8 @@ def test_a_signal_during_the_start_leaves_nothing_behind(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     own = process(code=f"{NAMES}; names.SHIPPED = Path('nowhere')\n{START_SLOWLY}{START}")
-    end = time.monotonic() + 40
-    while not list(tmp_path.glob("rankwell-sample-*/sample")):
-        assert time.monotonic() < end
-        assert own.own.poll() is None, own.own.communicate()
-        time.sleep(0.05)
+    own.wait(lambda: own.own.poll() is not None or bool(list(tmp_path.glob("rankwell-sample-*/sample"))))
+    assert own.own.poll() is None, own.own.communicate()
     assert own.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
     assert list(tmp_path.glob("rankwell-sample-*")) == []
 
@@ -173,12 +217,12 @@ def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], ser
 def test_every_line_of_the_log_is_json_whoever_wrote_it(process: Callable[..., Process], served_index: Path) -> None:
     own = process("--index", str(served_index))
     own.ready()
-    connection = HTTPConnection("127.0.0.1", own.port, timeout=30)
+    connection = HTTPConnection("127.0.0.1", own.port, timeout=PATIENCE)
     connection.request("GET", "/health", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
     assert connection.getresponse().status == 200
     connection.close()
     own.own.send_signal(signal.SIGTERM)
-    _, err = own.own.communicate(timeout=30)
+    _, err = own.own.communicate(timeout=PATIENCE)
     events = [json.loads(line)["event"] for line in err.splitlines() if not line.startswith("rankwell: ")]
     assert "Unsupported upgrade request." in events
 
@@ -200,21 +244,23 @@ def test_kill_9_under_load_and_restart(
     # Requests share batches, and so a score's last digits.
     expected = {query: pytest.approx(ask(first, query), abs=1e-4) for query in queries}
 
-    def until_it_is_gone(query: str) -> int:
-        answers = 0
+    answered: list[str] = []
+
+    def until_it_is_gone(query: str) -> None:
         while True:
             try:
                 found = ask(first, query)
             except (OSError, HTTPException):
-                return answers
+                return
             assert found == expected[query]
-            answers += 1
+            answered.append(query)
 
     with ThreadPoolExecutor(len(queries)) as pool:
         asked = [pool.submit(until_it_is_gone, query) for query in queries]
-        time.sleep(1.0)
+        first.wait(lambda: set(answered) == set(queries))
         assert first.end(signal.SIGKILL)[0] == -signal.SIGKILL
-        assert sum(one.result(30) for one in asked) > 0
+        for one in asked:
+            one.result(PATIENCE)
     second = process(*options)
     second.ready()
     assert all(ask(second, query) == expected[query] for query in queries)
@@ -229,15 +275,12 @@ def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path
     found = own.ask("POST", "/search", {"query": "bees"})[1]
     assert (found["generation"], found["documents"]["old"]["text"]) == (1, "bees in a hive")
     own.own.send_signal(signal.SIGHUP)
-    end = time.monotonic() + 10
-    while own.ask("GET", "/ready")[1]["generation"] == 1:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    own.wait(lambda: own.ask("GET", "/ready")[1]["generation"] == 2)
     found = own.ask("POST", "/search", {"query": "bees"})[1]
     assert (found["generation"], list(found["documents"])) == (2, ["new"])
     (tmp_path / "index" / "index.json").write_text("broken")
     own.own.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
+    own.wait(lambda: 'rankwell_reloads_total{outcome="failed"} 1.0' in own.ask_text("GET", "/metrics")[1])
     assert list(own.ask("POST", "/search", {"query": "bees"})[1]["documents"]) == ["new"]
     status, _, lines = own.end(signal.SIGTERM)
     assert status == 0

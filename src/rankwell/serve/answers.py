@@ -13,30 +13,30 @@ from rankwell.corpus.analyser import Word
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Ranking, ranking_order
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.serve.shapes import Asked, CohereRerank, Explain, Search, TeiRerank
+from rankwell.serve.bodies import Body, CohereRerank, Explain, Search, TeiRerank
 from rankwell.serve.state import Model, State
 
 Answer = dict[str, Any]
 
 
-def query_type(asked: Asked, model: Model | None) -> str | None:
-    """The query's type: as given, by the rules where they are asked for or the model takes one, or none."""
-    if asked.type == "none" or (asked.type is None and (model is None or not model.typed)):
+def query_type(body: Body, model: Model | None) -> str | None:
+    """The query's type: as given, or by the rules if the request says auto or the model takes one."""
+    if body.type == "none" or (body.type is None and (model is None or not model.typed)):
         return None
-    return rule_type(asked.query) if asked.type in (None, "auto") else asked.type
+    return rule_type(body.query) if body.type in (None, "auto") else body.type
 
 
 def rerank_answer(
-    asked: CohereRerank | TeiRerank, scores: NDArray[np.float32], about: Mapping[str, Any]
+    body: CohereRerank | TeiRerank, scores: NDArray[np.float32], about: Mapping[str, Any]
 ) -> Answer | list[Answer]:
-    """Texts best first, in the shape they were asked for; ``about`` is what only Cohere's shape has room for."""
+    """Texts best first, in the shape of the request; ``about`` is what only Cohere's shape has room for."""
     order = np.argsort(-scores, kind="stable").tolist()
-    texts = asked.texts_given()
-    if isinstance(asked, TeiRerank):
+    texts = body.document_texts()
+    if isinstance(body, TeiRerank):
         rows = [{"index": i, "score": float(scores[i])} for i in order]
-        return [{**row, "text": texts[row["index"]]} for row in rows] if asked.return_text else rows
-    found: list[Answer] = [{"index": i, "relevance_score": float(scores[i])} for i in order[: asked.top_n]]
-    if asked.return_documents:
+        return [{**row, "text": texts[row["index"]]} for row in rows] if body.return_text else rows
+    found: list[Answer] = [{"index": i, "relevance_score": float(scores[i])} for i in order[: body.top_n]]
+    if body.return_documents:
         found = [{**row, "document": {"text": texts[row["index"]]}} for row in found]
     return {"results": found, **about}
 
@@ -56,14 +56,14 @@ class Reranked:
         return cls(ranking, probabilities[order].tolist())
 
 
-def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, first: str | None) -> Answer:
+def search_answer(body: Search, found: Ranking, reranked: Reranked | None, *, first: str | None) -> Answer:
     """A page of each ranking; each row says where its document stands in both.
 
     ``first`` is what the first stage's page is called; None leaves it out.
     """
     before = {docid: rank for rank, docid in enumerate(found.docids, 1)}
     after = {docid: rank for rank, docid in enumerate(reranked.ranking.docids, 1)} if reranked else {}
-    page = slice(asked.offset, asked.offset + asked.k)
+    page = slice(body.offset, body.offset + body.k)
 
     def row(rank: int, docid: str, score: float) -> Answer:
         old, new = before[docid], after.get(docid)
@@ -72,7 +72,7 @@ def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, f
 
     def rows(ranking: Ranking) -> list[Answer]:
         pairs = zip(ranking.docids[page], ranking.scores[page].tolist(), strict=True)
-        return [row(rank, docid, score) for rank, (docid, score) in enumerate(pairs, asked.offset + 1)]
+        return [row(rank, docid, score) for rank, (docid, score) in enumerate(pairs, body.offset + 1)]
 
     new_rows = rows(reranked.ranking) if reranked else None
     for entry, probability in zip(new_rows or (), reranked.probabilities[page] if reranked else (), strict=True):
@@ -80,23 +80,23 @@ def search_answer(asked: Search, found: Ranking, reranked: Reranked | None, *, f
     return {**({first: rows(found)} if first else {}), "rerank": new_rows, "candidates": len(found)}
 
 
-def documents_answer(state: State, model: Model | None, asked: Search, docids: Sequence[str]) -> Answer:
+def documents_answer(state: State, model: Model | None, body: Search, docids: Sequence[str]) -> Answer:
     """The documents' texts and the query's words, with the spans to highlight in each of them."""
     assert state.index is not None
     assert state.finding is not None
     texts = state.index.texts(docids) if state.has_texts else [None] * len(docids)
-    if not asked.highlight:
+    if not body.highlight:
         none: Answer = {"matches": [], "split_words": []}
         shown = {docid: {"text": text, **none} for docid, text in zip(docids, texts, strict=True)}
         return {"query_matches": [], "query_split_words": [], "documents": shown}
     with state.finding.lock:
-        words = [state.index.analyzer.words(text or "") for text in (asked.query, *texts)]
+        words = [state.index.analyzer.words(text or "") for text in (body.query, *texts)]
     numbers: dict[str, int] = {}
     for word in words[0]:
         if word.term is not None:
             numbers.setdefault(word.term, len(numbers))
     tokenizer = model.ranker.tokenizer if model else None
-    splits = _split_words(tokenizer, words, [asked.query, *(text or "" for text in texts)])
+    splits = _split_words(tokenizer, words, [body.query, *(text or "" for text in texts)])
     matches = [
         [
             {"begin": word.begin, "end": word.end, "term": numbers[word.term]}
@@ -135,14 +135,14 @@ def _split_words(
     ]
 
 
-def explain_answer(model: Model, query: str, document: str, type: str | None, asked: Explain) -> Answer:
+def explain_answer(model: Model, query: str, document: str, type: str | None, body: Explain) -> Answer:
     """A pair's explanation, with one attention map."""
     from rankwell.rank.explain import explain
 
-    found = explain(model.ranker, query, document, type, attention=asked.attention, markers=asked.markers)
+    found = explain(model.ranker, query, document, type, attention=body.attention, markers=body.markers)
     return {
-        **found.as_dict(asked.layer, asked.head),
-        "open": found.open_in(asked.layer).astype(int).tolist(),
+        **found.as_dict(body.layer, body.head),
+        "open": found.open_in(body.layer).astype(int).tolist(),
         "links": [
             {
                 "source": link.source.text,
@@ -151,6 +151,6 @@ def explain_answer(model: Model, query: str, document: str, type: str | None, as
                 "target_positions": list(link.target.positions),
                 "weight": round(link.weight, 5),
             }
-            for link in found.strongest(asked.layer, asked.head, most=asked.links)
+            for link in found.strongest(body.layer, body.head, most=body.links)
         ],
     }

@@ -1,10 +1,10 @@
-"""The HTTP API: paths, and what stands around them."""
+"""The HTTP API: its paths and middleware."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,26 +19,25 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from rankwell.serve.answers import Answer
+from rankwell.serve.bodies import Body, CohereRerank, Explain, Search, TeiRerank
 from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
-from rankwell.serve.experiments import read_experiments
-from rankwell.serve.hosts import Hosts
+from rankwell.serve.listening import Hosts
 from rankwell.serve.requests import (
     ApiError,
-    Bodies,
+    BodyReader,
     Gate,
-    about_to_stop,
     http_error,
     json_response,
     parse,
+    shutting_down,
     validated,
     within,
 )
 from rankwell.serve.service import Service
-from rankwell.serve.shapes import Asked, CohereRerank, Explain, Search, TeiRerank
 
 PAGE = Path(__file__).parent / "page"
 Shape = TypeVar("Shape", bound=BaseModel)
-Work = Callable[[Any, float, Answer], Awaitable[Any]]
+Work = Callable[[Any, float, Answer], Coroutine[Any, Any, Any]]
 
 
 def create_app(
@@ -47,13 +46,12 @@ def create_app(
     key: str | None = None,
     origins: tuple[str, ...] = (),
     hosts: Hosts | None = None,
-    experiments: tuple[Path, ...] = (),
     page: Path | None = PAGE,
 ) -> FastAPI:
     """The application of a service.
 
-    ``origins`` are other hosts' pages that may use it (CORS), by default none; ``hosts`` are the names under which it
-    may be asked, by default any.
+    ``origins`` are the pages of other hosts that may use it (CORS), by default none; ``hosts`` are the host names it
+    answers to, by default any.
     """
 
     @asynccontextmanager
@@ -72,28 +70,27 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.service = service
-    bodies = Bodies(service.limits, service.metrics)
+    reader = BodyReader(service.limits, service.metrics)
 
     def about(request: Request) -> Answer:
-        found: Answer = request.scope["state"]["about"]
-        return found
+        details: Answer = request.scope["state"]["about"]
+        return details
 
-    async def answer(request: Request, shape: type[Asked] | None, work: Work) -> Response:
+    async def answer(request: Request, shape: type[Body] | None, work: Work) -> Response:
         """Read a body, check it, and do the work within its deadline."""
         arrived = time.monotonic()
         if service.draining:
-            raise about_to_stop()
-        raw = await bodies.read(request)
+            raise shutting_down()
+        raw = await reader.read(request)
         about(request)["bytes"] = len(raw)
-        if shape is None and service.engine.full:  # quicker than looking at what cannot be taken
+        if shape is None and service.engine.full:  # cheaper than parsing a body that cannot be served
             raise service.overloaded(service.engine.refusal())
-        found = parse(raw)
-        chosen = shape or _rerank_shape(found)
-        asked = validated(chosen, found)
-        del raw, found
-        deadline = arrived + _timeout(request, asked.timeout_ms, service) / 1000
+        fields = parse(raw)
+        body = validated(shape or _rerank_shape(fields), fields)
+        del raw, fields
+        deadline = arrived + _timeout(request, body.timeout_ms, service) / 1000
         result = await within(
-            request, _call(work, asked, deadline, about(request)), deadline - time.monotonic(), service.metrics
+            request, work(body, deadline, about(request)), deadline - time.monotonic(), service.metrics
         )
         return json_response(result)
 
@@ -101,11 +98,11 @@ def create_app(
     @app.post("/v1/rerank", include_in_schema=False)
     @app.post("/v2/rerank", include_in_schema=False)
     async def rerank(request: Request) -> Response:
-        """Order given texts by their relevance to a query."""
+        """Rank the given texts by their relevance to a query."""
 
-        async def work(asked: CohereRerank | TeiRerank, deadline: float, noted: Answer) -> Any:
-            found = await service.rerank(asked, deadline, noted)
-            return {"id": request.scope["state"]["request_id"], **found} if isinstance(found, dict) else found
+        async def work(body: CohereRerank | TeiRerank, deadline: float, details: Answer) -> Any:
+            result = await service.rerank(body, deadline, details)
+            return {"id": request.scope["state"]["request_id"], **result} if isinstance(result, dict) else result
 
         return await answer(request, None, work)
 
@@ -116,43 +113,38 @@ def create_app(
 
     @app.post("/explain", tags=["ranking"])
     async def explain(request: Request) -> Response:
-        """Why a pair has its score."""
+        """Explain the score of a query and a document."""
 
-        async def work(asked: Explain, deadline: float, noted: Answer) -> Answer:
-            return await service.explain(asked, noted)
+        async def work(body: Explain, deadline: float, details: Answer) -> Answer:
+            return await service.explain(body, details)
 
         return await answer(request, Explain, work)
 
     @app.post("/reload", tags=["service"])
     async def reload(request: Request) -> Response:
-        """Open index and models anew, beside the old ones."""
+        """Reopen index and models; requests under way finish on the old ones."""
         if key is None:
-            raise ApiError(403, "forbidden", "only a service with a key can be reloaded over HTTP; send it SIGHUP")
+            raise ApiError(403, "forbidden", "reloading over HTTP needs a service with a key; send SIGHUP instead")
         return json_response({**await service.reload(), "key": True})
 
     @app.get("/models", tags=["service"])
     async def models() -> Response:
-        """What is served."""
+        """The models served."""
         return json_response(service.models())
-
-    @app.get("/experiments", tags=["service"])
-    async def shown_experiments() -> Response:
-        """The results of the experiments this service was given, with their plots."""
-        return json_response({"experiments": await asyncio.to_thread(read_experiments, experiments)})
 
     @app.get("/ready", tags=["service"])
     async def ready() -> Response:
-        """Whether requests are taken, what is served, and the limits."""
+        """Whether the service accepts requests, what it serves, and its limits."""
         return json_response({**service.ready(), "key": key is not None}, 503 if service.draining else 200)
 
     @app.get("/health", tags=["service"])
     async def health() -> Response:
-        """The process lives; what its models compute in."""
+        """The process is alive; the precision of its models."""
         return json_response({"status": "ok", "precision": service.precision()})
 
     @app.get("/metrics", tags=["service"], response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """The service's figures, for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     description = describe_api(app)
@@ -167,13 +159,13 @@ def create_app(
 
     @app.get("/docs.css", include_in_schema=False)
     async def style() -> Response:
-        # A file of its own: the service's policy allows no style within a page.
+        # A separate file: the content security policy allows no inline style.
         return Response(STYLE, media_type="text/css")
 
     methods: dict[str, str] = {}
     for route in app.routes:
         if isinstance(route, APIRoute) and route.methods is not None:
-            if "GET" in route.methods:  # only now, as it has no place in the description
+            if "GET" in route.methods:  # added last, to keep it out of the description
                 route.methods.add("HEAD")
             methods[route.path] = ", ".join(sorted(route.methods))
 
@@ -183,8 +175,7 @@ def create_app(
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
-        # The page's files lie below every path, so what is refused there may be a path of the API asked wrongly, or no
-        # path at all.
+        # The page's files are mounted at "/", so this may be an API path with the wrong method, or no path at all.
         allowed = methods.get(request.url.path)
         status = 405 if allowed else 404 if error.status_code == 405 else error.status_code
         refusal = http_error(status)
@@ -197,7 +188,7 @@ def create_app(
         files = frozenset(f"/{file.relative_to(page).as_posix()}" for file in page.rglob("*") if file.is_file())
         methods |= dict.fromkeys(files | {"/"}, "GET, HEAD")
     app.add_middleware(Gate, key=key, origins=origins, hosts=hosts, metrics=service.metrics, open_paths=files | {"/"})
-    if origins:  # outermost: a browser asks before it sends a key, and must be able to read refusals
+    if origins:  # outermost: preflight requests bring no key, and pages must be able to read errors
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(origins),
@@ -209,29 +200,25 @@ def create_app(
 
 
 class PageFiles(StaticFiles):
-    """The page's files, which a browser asks for anew each time, so that it never mixes those of two versions."""
+    """The page's files, revalidated on each load so that a browser never mixes two versions."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file, or that it has not changed."""
+        """A file, or 304 if it has not changed."""
         response = await super().get_response(path, scope)
         response.headers["Cache-Control"] = "no-cache"
         return response
 
 
-async def _call(work: Work, asked: Asked, deadline: float, noted: Answer) -> Any:
-    return await work(asked, deadline, noted)
+def _rerank_shape(fields: dict[str, Any]) -> type[CohereRerank] | type[TeiRerank]:
+    if ("documents" in fields) == ("texts" in fields):
+        raise ApiError(422, "validation", "body: expected either documents (Cohere's shape) or texts (TEI's)")
+    return TeiRerank if "texts" in fields else CohereRerank
 
 
-def _rerank_shape(found: dict[str, Any]) -> type[CohereRerank] | type[TeiRerank]:
-    if ("documents" in found) == ("texts" in found):
-        raise ApiError(422, "validation", "body: expected documents (Cohere's shape) or texts (TEI's), one of the two")
-    return TeiRerank if "texts" in found else CohereRerank
-
-
-def _timeout(request: Request, asked: int | None, service: Service) -> int:
-    given = request.headers.get("x-timeout-ms")
-    if asked is None and given is not None:
-        if not given.isascii() or not given.isdigit() or not 0 < len(given) < 12 or int(given) < 1:
+def _timeout(request: Request, milliseconds: int | None, service: Service) -> int:
+    header = request.headers.get("x-timeout-ms")
+    if milliseconds is None and header is not None:
+        if not header.isascii() or not header.isdigit() or not 0 < len(header) < 12 or int(header) < 1:
             raise ApiError(422, "validation", "X-Timeout-Ms: expected a whole number of milliseconds, 1 or more")
-        asked = int(given)
-    return min(asked or service.limits.default_timeout_ms, service.limits.most_timeout_ms)
+        milliseconds = int(header)
+    return min(milliseconds or service.limits.default_timeout_ms, service.limits.most_timeout_ms)

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Every service has a registry of its own, so that two in one process do not meet."""
+"""Metrics for Prometheus. Every service has its own registry, so that one process can run two."""
 
 from __future__ import annotations
 
@@ -14,29 +14,33 @@ _TOKENS = tuple(2**n for n in range(6, 20))
 
 
 class Metrics:
-    """The service's figures."""
+    """The service's metrics."""
 
     def __init__(self) -> None:
-        own = self.registry = CollectorRegistry()
+        registry = self.registry = CollectorRegistry()
         labels = ("path", "status")
-        self.requests = Counter("rankwell_requests_total", "Requests answered.", labels, registry=own)
+        self.requests = Counter("rankwell_requests_total", "Requests answered.", labels, registry=registry)
         self.seconds = Histogram(
-            "rankwell_request_seconds", "From a request to its answer.", ("path",), buckets=_SECONDS, registry=own
+            "rankwell_request_seconds", "Time from request to response.", ("path",), buckets=_SECONDS, registry=registry
         )
-        self.refused = Counter("rankwell_refused_total", "Requests the full queue had no room for.", registry=own)
-        self.late = Counter("rankwell_late_total", "Requests whose deadline passed.", registry=own)
-        self.gone = Counter("rankwell_gone_total", "Requests whose client went before the answer.", registry=own)
-        self.queued = Gauge("rankwell_queue_tokens", "Tokens of requests that are not done.", registry=own)
-        self.bodies = Gauge("rankwell_body_bytes", "Bytes of bodies that are held.", registry=own)
-        self.sequences = Counter("rankwell_sequences_total", "Sequences scored.", registry=own)
-        self.batch_tokens = Histogram("rankwell_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, registry=own)
-        self.batch_seconds = Histogram("rankwell_batch_seconds", "Time of a batch.", buckets=_SECONDS, registry=own)
+        self.refused = Counter(
+            "rankwell_refused_total", "Requests refused because the queue was full.", registry=registry
+        )
+        self.late = Counter("rankwell_late_total", "Requests whose deadline passed.", registry=registry)
+        self.gone = Counter(
+            "rankwell_gone_total", "Requests whose client disconnected before the response.", registry=registry
+        )
+        self.queued = Gauge("rankwell_queue_tokens", "Tokens of unfinished requests.", registry=registry)
+        self.bodies = Gauge("rankwell_body_bytes", "Bytes of request bodies in memory.", registry=registry)
+        self.sequences = Counter("rankwell_sequences_total", "Sequences scored.", registry=registry)
+        self.batch_tokens = Histogram("rankwell_batch_tokens", "Tokens per batch.", buckets=_TOKENS, registry=registry)
+        self.batch_seconds = Histogram("rankwell_batch_seconds", "Time per batch.", buckets=_SECONDS, registry=registry)
         self.batch_requests = Histogram(
-            "rankwell_batch_requests", "Requests in a batch.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=own
+            "rankwell_batch_requests", "Requests per batch.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry
         )
-        self.reloads = Counter("rankwell_reloads_total", "Reloads, by outcome.", ("outcome",), registry=own)
-        self.generation = Gauge("rankwell_generation", "How often index and models were opened.", registry=own)
+        self.reloads = Counter("rankwell_reloads_total", "Reloads, by outcome.", ("outcome",), registry=registry)
+        self.generation = Gauge("rankwell_generation", "Times index and models were opened.", registry=registry)
 
     def text(self) -> bytes:
-        """All figures in Prometheus' format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)

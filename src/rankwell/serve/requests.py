@@ -1,4 +1,4 @@
-"""What happens around every request: its id, its body, its deadline, its client, its line in the log."""
+"""What surrounds every request: its id, body, deadline, client and log line."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rankwell.serve.hosts import Hosts
-from rankwell.serve.limits import Limits
+from rankwell.serve.bodies import Limits
+from rankwell.serve.listening import Hosts
 from rankwell.serve.metrics import Metrics
 
 LOG = logging.getLogger("rankwell.serve")
-Body = TypeVar("Body", bound=BaseModel)
+Parsed = TypeVar("Parsed", bound=BaseModel)
 Result = TypeVar("Result")
 LINGER_BYTES = 64 << 20
 LINGER_SECONDS = 2.0
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# What the page needs before a user can type a key, and what watches over the process.
+# Needed by the page before a user can type a key, and by health checks.
 _OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/docs.css", "/openapi.json"})
 _KINDS = {400: "malformed", 401: "unauthorized", 404: "not_found", 405: "method", 408: "deadline"}
 _SAFE_HEADERS = {
@@ -40,46 +40,46 @@ _SAFE_HEADERS = {
 
 
 class ApiError(Exception):
-    """A refusal: its status, its kind and one line."""
+    """An error response: status, kind and a one-line message."""
 
     def __init__(self, status: int, kind: str, message: str, headers: dict[str, str] | None = None):
         super().__init__(message)
         self.status, self.kind, self.message, self.headers = status, kind, message, headers or {}
 
     def response(self, request_id: str) -> Response:
-        """The answer, in a shape that clients of Cohere's API and of TEI's can read."""
+        """The response, in a shape that clients of Cohere's API and of TEI can read."""
         line = self.message
         content = {"error": line, "error_type": self.kind, "message": line, "request_id": request_id}
         return json_response(content, self.status, self.headers)
 
 
 class GoneError(Exception):
-    """The client has gone: nobody waits for an answer."""
+    """The client has disconnected: nobody waits for an answer."""
 
 
 def json_response(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """An answer."""
+    """A JSON response."""
     try:
         body = pydantic_core.to_json(content, inf_nan_mode="null")
     except pydantic_core.PydanticSerializationError:
-        # A document may hold half a surrogate pair, which UTF-8 cannot write; JSON can, as an escape.
+        # A document may hold half a surrogate pair, which UTF-8 cannot encode; JSON can escape it.
         body = json.dumps(pydantic_core.to_jsonable_python(content, inf_nan_mode="null")).encode()
     return Response(body, status, headers, "application/json")
 
 
 def http_error(status: int) -> ApiError:
-    """What the framework refuses itself."""
-    lines = {404: "there is nothing at this path", 405: "this path does not take this method"}
-    return ApiError(status, _KINDS.get(status, "malformed"), lines.get(status, "this request cannot be understood"))
+    """The error for a request that FastAPI itself rejects."""
+    lines = {404: "no such path", 405: "method not allowed"}
+    return ApiError(status, _KINDS.get(status, "malformed"), lines.get(status, "malformed request"))
 
 
-def about_to_stop() -> ApiError:
-    """What a request is told that a stopping service does not begin, or cannot finish."""
-    return ApiError(503, "draining", "the service is about to stop", {"Retry-After": "5", "Connection": "close"})
+def shutting_down() -> ApiError:
+    """The error for a request that a stopping service does not begin, or cannot finish."""
+    return ApiError(503, "draining", "the service is shutting down", {"Retry-After": "5", "Connection": "close"})
 
 
 def too_late(metrics: Metrics) -> ApiError:
-    """What a request is told whose deadline has passed, and counted as."""
+    """Count a request whose deadline has passed, and return its error."""
     metrics.late.inc()
     return ApiError(504, "deadline", "the deadline has passed")
 
@@ -87,26 +87,26 @@ def too_late(metrics: Metrics) -> ApiError:
 def parse(body: bytes) -> dict[str, Any]:
     """The JSON object of a body."""
     try:
-        found = pydantic_core.from_json(body, allow_inf_nan=False)
+        fields = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise ApiError(400, "malformed", f"the body is not JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise ApiError(422, "validation", f"the body is a JSON {type(found).__name__}; expected an object")
-    return found
+    if not isinstance(fields, dict):
+        raise ApiError(422, "validation", f"the body is a JSON {type(fields).__name__}; expected an object")
+    return fields
 
 
-def validated(shape: type[Body], found: dict[str, Any]) -> Body:
-    """The body as a model; the first problem is named, the text that has it is not repeated."""
+def validated(shape: type[Parsed], fields: dict[str, Any]) -> Parsed:
+    """The body as a model; an error names the first problem without repeating its text."""
     try:
-        return shape.model_validate(found)
+        return shape.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "body"
         raise ApiError(422, "validation", f"{place}: {first['msg']}") from None
 
 
-class Bodies:
-    """Reads bodies, and bounds each and all of them together."""
+class BodyReader:
+    """Reads bodies, within the limits on each and on all together."""
 
     def __init__(self, limits: Limits, metrics: Metrics):
         self._limits = limits
@@ -114,7 +114,7 @@ class Bodies:
         self._held = 0
 
     async def read(self, request: Request) -> bytes:
-        """The whole body; one that is too large is refused as soon as that shows."""
+        """The whole body; one that is too large is refused as early as possible."""
         declared = request.headers.get("content-length", "0")
         parts: list[bytes] = []
         size = 0
@@ -128,7 +128,7 @@ class Bodies:
                     self._check(size, self._held - size)
                     parts.append(part)
         except TimeoutError:
-            raise ApiError(408, "deadline", "the body took too long to come", {"Connection": "close"}) from None
+            raise ApiError(408, "deadline", "the body took too long to arrive", {"Connection": "close"}) from None
         except ApiError:
             parts.clear()
             await self._discard(stream)
@@ -141,7 +141,7 @@ class Bodies:
         return b"".join(parts)
 
     async def _discard(self, stream: AsyncIterator[bytes]) -> None:
-        """Read on for a while: a client that is still sending would not see the refusal if the connection closed."""
+        """Read on for a while: a client that is still sending would not see the error if the connection closed."""
         left = LINGER_BYTES
         with suppress(TimeoutError, ClientDisconnect):
             async with asyncio.timeout(LINGER_SECONDS):
@@ -156,14 +156,14 @@ class Bodies:
 
     def _check(self, size: int, others: int) -> None:
         if size > self._limits.body_bytes:
-            most = self._limits.body_bytes
-            raise ApiError(413, "too_large", f"a body of more than {most:,} bytes", {"Connection": "close"})
+            line = f"the body is larger than {self._limits.body_bytes:,} bytes"
+            raise ApiError(413, "too_large", line, {"Connection": "close"})
         if others + size > self._limits.bodies_bytes:
             raise ApiError(429, "overloaded", "too many large requests at once", {"Retry-After": "1"})
 
 
 async def within(request: Request, work: Coroutine[Any, Any, Result], seconds: float, metrics: Metrics) -> Result:
-    """The work's result, unless the deadline passes or the client goes first: then the work is cancelled."""
+    """The work's result; cancels it if the deadline passes or the client disconnects first."""
     task = asyncio.ensure_future(work)
     watcher = asyncio.ensure_future(_disconnected(request))
     try:
@@ -176,7 +176,7 @@ async def within(request: Request, work: Coroutine[Any, Any, Result], seconds: f
         raise too_late(metrics)
     finally:
         watcher.cancel()
-        if not task.done():  # an error that is awaited twice loses its place
+        if not task.done():  # awaiting an error twice would lose its traceback
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await task
@@ -188,7 +188,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class Gate:
-    """The outermost layer: ids, keys, hosts, origins, headers, the log. It never looks at a body."""
+    """The outermost layer: ids, keys, hosts, origins, headers, the log. It never reads a body."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Gate:
         self._open = _OPEN_PATHS | open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -224,8 +224,8 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = {b"x-request-id": request_id.encode(), **_SAFE_HEADERS}
-                message["headers"] = [*message.get("headers", ()), *own.items()]
+                added = {b"x-request-id": request_id.encode(), **_SAFE_HEADERS}
+                message["headers"] = [*message.get("headers", ()), *added.items()]
             await send(message)
 
         try:
@@ -234,14 +234,14 @@ class Gate:
             else:
                 await self.app(scope, receive, send_on)
         except GoneError:
-            status = 499  # as nginx logs it; nobody reads it
+            status = 499  # as nginx logs it; never sent
         except asyncio.CancelledError:
-            # The server cancels what it cannot wait for any longer when it stops.
+            # A stopping server cancels the requests it can no longer wait for.
             if status:
                 raise
-            await about_to_stop().response(request_id)(scope, receive, send_on)
+            await shutting_down().response(request_id)(scope, receive, send_on)
         except Exception as error:
-            # Its message may hold a document's text, so only the kind of error and its place are logged.
+            # The message may hold a document's text, so only the error's type and location are logged.
             about["bug"] = place_of(error)
             if not status:
                 await ApiError(500, "internal", "the service failed").response(request_id)(scope, receive, send_on)
@@ -255,17 +255,17 @@ class Gate:
                 return None
             if scope["path"] not in self._open or scope["method"] not in ("GET", "HEAD"):
                 challenge = {"WWW-Authenticate": "Bearer"}
-                return ApiError(401, "unauthorized", "this service asks for its key", challenge)
+                return ApiError(401, "unauthorized", "missing or wrong key", challenge)
         host = headers.get(b"host")  # every browser sends one
         if self._hosts is not None and host is not None and not self._hosts.has(host.decode("latin-1")):
-            line = "this service is not for hosts of this name (Host); --allow-host lets them in"
+            line = "unknown host name (Host); allow it with --allow-host"
             return ApiError(421, "misdirected", line)
         if self._foreign(headers):
-            return ApiError(403, "forbidden", "this service is not for pages of other hosts; --origin lets them in")
+            return ApiError(403, "forbidden", "pages of other hosts are not allowed; allow them with --origin")
         return None
 
     def _foreign(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether a page of another host sent it: browsers send plain text there without asking first."""
+        """Whether a page of another host sent it: browsers send plain-text requests there without a preflight."""
         origin = headers.get(b"origin")
         if origin is None or origin in self._origins or b"*" in self._origins:
             return False
@@ -274,7 +274,7 @@ class Gate:
         return not host or host.lower() != headers.get(b"host", b"").lower()
 
     def _note(self, scope: Scope, request_id: str, status: int, seconds: float, about: dict[str, Any]) -> None:
-        # Only paths that exist name a figure: anything else a client can make up without end.
+        # Only existing paths become labels: clients could make up any number of others.
         path = getattr(scope.get("route"), "path", None) or "other"
         self._metrics.requests.labels(path, str(status)).inc()
         self._metrics.seconds.labels(path).observe(seconds)
@@ -284,7 +284,7 @@ class Gate:
 
 
 def place_of(error: BaseException) -> str:
-    """The kind of an error and where it arose."""
+    """The type of an error and where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -298,8 +298,8 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
         when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        said = record.getMessage().strip().splitlines() or [""]
-        line = {"time": when, "level": record.levelname.lower(), "event": said[-1]}  # of a traceback, what it ends with
+        lines = record.getMessage().strip().splitlines() or [""]
+        line = {"time": when, "level": record.levelname.lower(), "event": lines[-1]}  # the last line of a traceback
         if record.exc_info and record.exc_info[1] is not None:
             line["bug"] = place_of(record.exc_info[1])
         return json.dumps({**line, **getattr(record, "about", {})}, ensure_ascii=True)

@@ -11,31 +11,28 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from rankwell.serve.api import create_app
-from rankwell.serve.hosts import Hosts
-from rankwell.serve.listening import Place
+from rankwell.serve.listening import Hosts, Place
 from rankwell.serve.requests import LOG, ApiError, JsonLines
 from rankwell.serve.service import Service
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Who may use a service, what its page shows beside it, and how long it may take to end."""
+    """Who may use a service, and how long it may take to shut down."""
 
     key: str | None = None
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    experiments: tuple[Path, ...] = ()
     drain_seconds: int = 30
 
 
 class Server(uvicorn.Server):
-    """A server that says when it listens, and from the moment it is told to stop that it is draining."""
+    """A server that announces when it listens, and drains when told to stop."""
 
     def __init__(self, config: uvicorn.Config, service: Service, announce: Callable[[], None]):
         super().__init__(config)
@@ -44,14 +41,14 @@ class Server(uvicorn.Server):
         self._reloading: asyncio.Future[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop taking requests; those that have begun are finished. A second signal does not wait for them."""
+        """Refuse new requests and finish those under way; a second signal does not wait for them."""
         self._service.draining = True
         LOG.info("draining", extra={"about": {"signal": signal.Signals(sig).name}})
-        # Not uvicorn's own: that sends the signal once more in the end, and a good end would look like a bad one.
+        # Not uvicorn's handler: it raises the signal again at the end, so that a clean exit would look like a crash.
         self.should_exit, self.force_exit = True, self.should_exit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
+        """Start listening."""
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
@@ -59,7 +56,7 @@ class Server(uvicorn.Server):
 
     def _reload(self) -> None:
         async def reload() -> None:
-            with suppress(ApiError):  # logged where it happened; the old ones go on
+            with suppress(ApiError):  # already logged; the old index and models stay in use
                 await self._service.reload()
 
         self._reloading = asyncio.ensure_future(reload())
@@ -70,7 +67,7 @@ def run(service: Service, place: Place, options: ServerOptions, announce: Callab
     _log_as_json()
     hosts = Hosts.of(place, options.hosts, options.origins)
     config = uvicorn.Config(
-        create_app(service, key=options.key, origins=options.origins, hosts=hosts, experiments=options.experiments),
+        create_app(service, key=options.key, origins=options.origins, hosts=hosts),
         log_config=None,
         access_log=False,
         server_header=False,

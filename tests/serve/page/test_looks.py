@@ -1,10 +1,8 @@
-"""The page's looks in a real browser: colours, widths, names for those who do not see it; and its experiments."""
+"""The page's looks in a real browser: colours, widths, names for those who do not see it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,68 +81,3 @@ def test_controls_have_names_and_the_page_has_landmarks(searched: Opened, site: 
         assert roles <= found
         control = {"button", "combobox", "textbox", "searchbox", "link", "dialog", "meter"}
         assert [n for n in nodes if n["role"]["value"] in control and not n.get("name", {}).get("value")] == []
-
-
-def test_an_experiments_tables_and_plot_are_shown(new_page: Opened, site: Any, tmp_path: Path) -> None:
-    contrast_ = {
-        "run": "strm",
-        "measure": "RR@10",
-        "difference": 0.05,
-        "relative": 0.1,
-        "wins": 7,
-        "ties": 2,
-        "losses": 1,
-        "p": 0.01,
-        "corrected": 0.02,
-        "interval": [0.01, 0.09],
-    }
-    table = {
-        "baseline": "full",
-        "queries": 10,
-        "test": "t",
-        "level": 0.05,
-        "contrasts": [contrast_],
-        "seeds": {"full": 3, "strm": 3},
-        "mean": {"full": {"RR@10": 0.41}, "strm": {"RR@10": 0.46}},
-        "sd": {"full": {"RR@10": 0.01}, "strm": {"RR@10": None}},
-    }
-    good, bad = tmp_path / "results.json", tmp_path / "other.json"
-    good.write_text(json.dumps({"tables": {"dev": table}, "failures": {"x, seed 2": "out of room"}}))
-    bad.write_text("[1, 2]")
-    page = new_page(site.at(view="experiments"))  # a service without experiments: a file can be opened
-    page.until("document.querySelector('#results-file')")
-    assert page.run("document.querySelector('table')") is None
-
-    def give(path: Path) -> None:
-        root = page.send("DOM.getDocument")["root"]["nodeId"]
-        node = page.send("DOM.querySelector", nodeId=root, selector="#results-file")["nodeId"]
-        page.send("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
-
-    give(bad)
-    page.until("document.querySelector('#experiments-view .notice.error')")
-    give(good)
-    page.until("document.querySelector('table')")
-    assert page.texts("tbody th") == ["full baseline", "strm"]
-    assert page.texts("tbody td") == ["3", "0.4100 ± 0.0100", "3", "0.4600 +0.0500 *"]
-    assert page.run("document.querySelectorAll('.plot circle').length") == 2
-    assert "out of room" in page.text("#experiments-view .notice")
-    page.click("nav a[data-view=search]")
-    page.until("!document.querySelector('#search-view').hidden && document.querySelector('.start h1')")
-
-
-def test_experiments_of_the_service_can_be_chosen(new_page: Opened, site: Any) -> None:
-    def experiment(name: str, figure: float) -> dict[str, Any]:
-        mean = {name: {"RR@10": figure, "AP": figure / 2}}
-        table = {"baseline": name, "queries": 1, "test": "t", "level": 0.05, "contrasts": [], "mean": mean}
-        return {"name": name, "results": {"tables": {"dev": table}, "failures": {}}, "plots": ["icon.svg"]}
-
-    both = {"experiments": [experiment("first", 0.5), experiment("second", 0.25)]}
-    site.faults["/experiments"] = (200, {"content-type": "application/json"}, both)
-    page = new_page(site.at(view="experiments", set="second"))
-    page.until("document.querySelector('h1')?.innerText === 'second' && document.querySelector('.plot img').complete")
-    assert page.texts("tbody td") == ["", "0.2500", "0.1250"]
-    page.choose("Plot of", "AP")
-    page.until("document.querySelector('.plot .value').innerHTML === '0.1250'")
-    page.choose("Experiment", "first")
-    page.until("document.querySelector('h1').innerText === 'first'")
-    assert page.state() == {"view": "experiments", "set": "first", "measure": "AP"}

@@ -260,7 +260,7 @@ def test_nothing_found_and_what_is_not_taken_are_told_apart(new_page: Opened, si
     assert page.text("#said") == "Nothing found."
     page = new_page(site.at(q="bees " * 1000))
     page.until("document.querySelector('.notice.error')")
-    assert "at most 4,000 are taken" in page.text(".notice.error")
+    assert "the limit is 4,000" in page.text(".notice.error")
     assert page.run("document.querySelector('.notice.error button')") is None  # trying again would not help
 
 

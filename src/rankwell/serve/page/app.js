@@ -2,7 +2,6 @@
 
 import { get } from "./api.js";
 import { byId, count, plural } from "./dom.js";
-import { showExperiments } from "./experiments.js";
 import { notice, nothing, refusal, skeleton, start, withoutModel } from "./notices.js";
 import { closePanel, showPanel } from "./panel.js";
 import { about, move, show, title } from "./results.js";
@@ -27,16 +26,6 @@ const searchOf = ({ q, left, right, page: number, k, depth }) => JSON.stringify(
 
 async function render() {
   const state = read();
-  for (const link of document.querySelectorAll("[data-view]")) {
-    link.toggleAttribute("aria-current", link.dataset.view === state.view);
-  }
-  byId("search-view").hidden = state.view === "experiments";
-  byId("experiments-view").hidden = state.view !== "experiments";
-  if (state.view === "experiments") {
-    closePanel();
-    document.title = "Experiments · rankwell";
-    return showExperiments(byId("experiments-view"), state, (changes) => go({ ...read(), ...changes }, { replace: true }));
-  }
   document.title = state.q ? `${state.q} · rankwell` : "rankwell";
   if (document.activeElement !== query || state.q !== query.value.trim()) query.value = state.q;
   if (page.ready === null && !(await connect())) return;
@@ -66,7 +55,7 @@ async function connect(tries = 0) {
   byId("served").title = byId("served").textContent;
   const notes = [
     note && withoutModel(page.ready),
-    status === "draining" && notice("info", "The service is about to stop.", "Searches may be refused."),
+    status === "draining" && notice("info", "The service is shutting down.", "Searches may be refused."),
     !index && notice("info", "No index here.", "This service re-ranks texts sent to its API; there is nothing to search."),
   ];
   byId("notices").replaceChildren(...notes.filter(Boolean));
@@ -126,7 +115,7 @@ function busy(on) {
 
 // Keys: / to type, arrows through the results. Enter opens, because names are links; Esc closes the dialog.
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || byId("panel").open || byId("search-view").hidden) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || byId("panel").open) return;
   const typing = event.target.matches?.("input, select, textarea, button");
   if (event.key === "/" && !event.target.matches?.("input, select, textarea")) {
     event.preventDefault();
@@ -149,11 +138,9 @@ byId("search").addEventListener("submit", (event) => {
 });
 
 document.addEventListener("click", (event) => {
-  const link = event.target.closest?.("a[data-view], a.brand");
-  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (!event.target.closest?.("a.brand") || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  const view = link.dataset.view ?? "start";
-  go(view === "start" ? read("") : { ...read(), ...PANEL, view });
+  go(read(""));
 });
 
 addEventListener("popstate", render);

@@ -1,8 +1,8 @@
 // The state of the page is its address: what is in it can be shared, and Back undoes.
 
 const DEFAULTS = {
-  view: "search", q: "", left: "", right: "", page: 1, k: 10, depth: 100,
-  doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross", set: "", measure: "",
+  q: "", left: "", right: "", page: 1, k: 10, depth: 100,
+  doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross",
 };
 const NUMBERS = ["page", "k", "depth"];
 export const MOST = 1000; // as many results as the service counts through

@@ -1,4 +1,4 @@
-"""Requests that wait are worked on together."""
+"""Queries that wait are searched in one batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rankwell.serve.together import Together
+from rankwell.serve.search_queue import SearchQueue
 
 
 class Squares:
@@ -35,10 +35,10 @@ async def begun(squares: Squares, batches: int) -> None:
 async def ask_while_busy(squares: Squares, first: int, others: Sequence[int], most: int = 3) -> list[object]:
     """``others`` are asked for while ``first`` is worked on."""
     with ThreadPoolExecutor(2) as pool:
-        together = Together(squares, pool, most)
-        tasks = [asyncio.create_task(together.ask(first))]
+        queue = SearchQueue(squares, pool, most)
+        tasks = [asyncio.create_task(queue.submit(first))]
         await begun(squares, 1)
-        tasks += [asyncio.create_task(together.ask(number)) for number in others]
+        tasks += [asyncio.create_task(queue.submit(number)) for number in others]
         await asyncio.sleep(0)
         squares.go.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -60,18 +60,18 @@ def test_who_has_left_is_not_worked_on_and_keeps_nobody_waiting() -> None:
 
     async def leave() -> int:
         with ThreadPoolExecutor(1) as pool:
-            together = Together(squares, pool, 1)
-            working, waiting = (asyncio.create_task(together.ask(number)) for number in (2, 3))
+            queue = SearchQueue(squares, pool, 1)
+            working, waiting = (asyncio.create_task(queue.submit(number)) for number in (2, 3))
             await begun(squares, 1)
             working.cancel()
             waiting.cancel()
-            staying = asyncio.create_task(together.ask(4))
+            staying = asyncio.create_task(queue.submit(4))
             await asyncio.sleep(0)
             squares.go.set()
             found = await staying
             assert working.cancelled()
             assert waiting.cancelled()
-            return found + await together.ask(5)  # and after a pause it begins anew
+            return found + await queue.submit(5)  # and after a pause it begins anew
 
     assert asyncio.run(leave()) == 16 + 25
     assert squares.batches == [[2], [4], [5]]
@@ -81,4 +81,4 @@ def test_a_pool_that_has_ended_is_an_error_not_a_wait() -> None:
     pool = ThreadPoolExecutor(1)
     pool.shutdown()
     with pytest.raises(RuntimeError, match="shutdown"):
-        asyncio.run(Together(Squares(), pool, 1).ask(2))
+        asyncio.run(SearchQueue(Squares(), pool, 1).submit(2))

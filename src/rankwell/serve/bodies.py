@@ -1,0 +1,122 @@
+"""Request bodies as pydantic models, which ``/openapi.json`` describes, and the limits on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from rankwell.core.errors import RankwellError
+from rankwell.models.shape import AttentionRule
+
+Query = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, StringConstraints(max_length=256)]
+# Far above any service's limit, and short enough for an error message.
+LARGEST = 2**31 - 1
+Label = Annotated[str, StringConstraints(max_length=64)]
+Milliseconds = Annotated[int, Field(ge=1, description="The deadline, capped by the service's own.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits on one request; a request beyond them is refused with 413 or 422.
+
+    ``bodies_bytes`` bounds the bodies held in memory at any time, ``explanations`` and ``preparing`` the requests that
+    may wait to be explained and to be searched or tokenised.
+    """
+
+    body_bytes: int = 8 << 20
+    bodies_bytes: int = 256 << 20
+    documents: int = 1000
+    text_characters: int = 100_000
+    query_characters: int = 4000
+    k: int = 1000
+    depth: int = 1000
+    default_timeout_ms: int = 30_000
+    most_timeout_ms: int = 120_000
+    explained_characters: int = 20_000
+    explanations: int = 8
+    preparing: int = 256
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise RankwellError(f"limit {name}: {getattr(self, name)}; expected 1 or more")
+
+    def public(self) -> dict[str, int]:
+        """The limits that clients can run into."""
+        internal = ("bodies_bytes", "explanations", "preparing")
+        return {name: getattr(self, name) for name in self.__slots__ if name not in internal}
+
+
+class Body(BaseModel):
+    """Fields that all requests share."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    query: Query
+    model: Name | None = Field(None, description="A name from /models. Default: the first.")
+    type: Label | None = Field(None, description="The query's type: a label, auto (by rules) or none.")
+    timeout_ms: Milliseconds | None = None
+
+
+class Rerank(Body):
+    """Fields that both shapes of a re-ranking request share."""
+
+    raw_scores: bool = False
+    truncate: bool = False
+
+
+class Text(BaseModel):
+    """A document as an object."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    text: str
+
+
+class CohereRerank(Rerank):
+    """A re-ranking request in Cohere's shape."""
+
+    documents: list[str | Text] = Field(min_length=1)
+    top_n: int | None = Field(None, ge=1, le=LARGEST)
+    return_documents: bool = False
+
+    def document_texts(self) -> list[str]:
+        """The documents' texts."""
+        return [document if isinstance(document, str) else document.text for document in self.documents]
+
+
+class TeiRerank(Rerank):
+    """A re-ranking request in the shape of Text Embeddings Inference."""
+
+    texts: list[str] = Field(min_length=1)
+    return_text: bool = False
+    truncation_direction: Literal["right", "Right"] = "right"
+
+    def document_texts(self) -> list[str]:
+        """The documents' texts."""
+        return self.texts
+
+
+class Search(Body):
+    """A search of the index."""
+
+    k: int = Field(10, ge=1, le=LARGEST)
+    offset: int = Field(0, ge=0, le=LARGEST)
+    stages: Literal["bm25", "hybrid", "rerank", "both"] | None = None
+    depth: int = Field(100, ge=1, le=LARGEST, description="Number of first-stage candidates to re-rank.")
+    highlight: bool = True
+
+
+class Explain(Body):
+    """A pair to explain: a document's text, or its id in the index."""
+
+    document: str | None = None
+    docid: Annotated[str, StringConstraints(max_length=4096)] | None = None
+    layer: int | None = Field(None, ge=1, le=LARGEST)
+    head: Annotated[int, Field(ge=1, le=LARGEST)] | Literal["mean"] = "mean"
+    attention: AttentionRule | None = None
+    markers: bool | None = None
+    links: int = Field(10, ge=0, le=100)
