@@ -7,11 +7,11 @@ Lucene's figures were measured with Anserini 1.7.1 (Lucene 9.9.1) and its defaul
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
 
+from harness import DATA, Table, make_parser
 from rankwell import Index, evaluate
 from rankwell.corpus.datasets import open_dataset
 
@@ -35,23 +35,21 @@ LUCENE = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = os.environ.get("RANKWELL_DATA", Path(__file__).parents[1].parent / "shared" / "data")
-    parser.add_argument("--data", type=Path, default=default)
+    parser = make_parser(__doc__)
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--sets", nargs="*", default=sorted({name for name, *_ in LUCENE}))
-    chosen = parser.parse_args()
-    print("| set | k1/b | " + " | ".join(MEASURES) + " |")
-    print("|---|---|" + "---|" * len(MEASURES))
+    options = parser.parse_args()
+    table = Table("set", "k1/b", *MEASURES, labels=2)
     with tempfile.TemporaryDirectory() as scratch:
-        for name in chosen.sets:
-            dataset = open_dataset(chosen.data / name)
+        for name in options.sets:
+            dataset = open_dataset(options.data / name)
             index = Index.build(dataset.documents(), Path(scratch) / name, store=False)
             for (own, split, k1, b), theirs in LUCENE.items():
                 if own == name:
                     run = index.search(dataset.queries(split), k=1000, k1=k1, b=b, threads=os.cpu_count() or 1)
                     ours = evaluate(dataset.qrels(split), run, MEASURES).mean
                     cells = [f"{ours[m]:.4f} ({ours[m] - them:+.4f})" for m, them in zip(MEASURES, theirs, strict=True)]
-                    print(f"| {name} {split} | {k1:g}/{b:g} | " + " | ".join(cells) + " |", flush=True)
+                    table.row(f"{name} {split}", f"{k1:g}/{b:g}", *cells)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ torch gives here. For comparison the same service starts in this environment, wi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -26,13 +25,12 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+from harness import ROOT, Table, make_parser, memory, minilm_checkpoint, write_json
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
-from rerank_cpu import make_checkpoint
-from serve import OURS, cpu_seconds, free_port, resident
+from serve import OURS, cpu_seconds, free_port
 
-ROOT = Path(__file__).parents[1]
 # Of the extra onnx only what scores; onnx and openvino make and compile graphs.
 NEEDED = ("fastapi", "uvicorn", "prometheus-client", "onnxruntime", "tokenizers")
 QUERY, DEPTH = "what kind of fish is bogue", 20
@@ -100,7 +98,7 @@ def start(python: str | Path, options: list[str], cache: Path) -> dict[str, Any]
         ready = time.perf_counter() - begin
         found = ask(port, "POST", "/search", {"query": QUERY, "depth": DEPTH, "k": DEPTH})
         answered = time.perf_counter() - begin
-        used = {"cpu_seconds": cpu_seconds(process.pid), "resident_mib": resident(process.pid)}
+        used = {"cpu_seconds": cpu_seconds(process.pid), "resident_mib": memory("VmRSS", process.pid)}
         return {"ready": ready, "answered": answered, **used, "found": found["rerank"]}
     finally:
         process.terminate()
@@ -115,7 +113,7 @@ def check(found: list[dict[str, Any]], expected: dict[str, float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--environment", type=Path, help="where it is made, or was before")
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -129,7 +127,7 @@ def main() -> None:
         from rankwell.models.checkpoints.export import export_model
         from rankwell.rank.ranker import Ranker
 
-        model = make_checkpoint(scratch / "model")
+        model = minilm_checkpoint(scratch / "model")
         export_model(model, scratch / "exported", "onnx", "fp32")
         index = Index.build(open_dataset(sample.FOLDER).documents(), scratch / "index")
         docids = index.rank(QUERY, k=DEPTH).docids
@@ -141,8 +139,7 @@ def main() -> None:
         }
         sizes = size_of(environment)
         print(f"installed in {installed:.0f} s: {sizes}\n")
-        print("| system | start | ready | answered | processor | resident |")
-        print("|---|---|---:|---:|---:|---:|")
+        table = Table("system", "start", "ready", "answered", "processor", "resident", labels=2)
         records: dict[str, Any] = {"installed_mb": sizes, "systems": {}}
         for number, (system, (own, options)) in enumerate(systems.items()):
             cache = scratch / f"kernels-{number}"
@@ -153,11 +150,10 @@ def main() -> None:
                 if not some:
                     continue
                 shown = {part: statistics.median(one[part] for one in some) for part in some[0]}
-                seconds = " | ".join(f"{shown[part]:.2f} s" for part in ("ready", "answered", "cpu_seconds"))
-                print(f"| {system} | {title} | {seconds} | {shown['resident_mib']:.0f} MiB |", flush=True)
+                seconds = [f"{shown[part]:.2f} s" for part in ("ready", "answered", "cpu_seconds")]
+                table.row(system, title, *seconds, f"{shown['resident_mib']:.0f} MiB")
             records["systems"][system] = starts
-    if chosen.out:
-        chosen.out.write_text(json.dumps(records, indent=2))
+    write_json(chosen.out, records)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ The vectors are random, in fp16 and in shards of the size that hybrid search kee
 from __future__ import annotations
 
 import argparse
-import time
+from typing import Any
 
 import numpy as np
 
+from harness import make_parser, median_seconds
 from rankwell.models.devices import chosen_device
 from rankwell.rank.dense import SHARD_SIZE, search_vectors
 
@@ -26,22 +27,22 @@ def main() -> None:
     random = np.random.default_rng(0)
     shard = random.standard_normal((SHARD_SIZE, WIDTH)).astype(np.float16)
     shard.flags.writeable = False  # as a shard that is mapped to be read
-    print(f"{'documents':>10}{'queries':>9}{'ms a query':>12}   {device}, the best {FOUND:,}")
+    print(f"{'documents':>10}{'queries':>9}{'ms/query':>12}   {device}, the best {FOUND:,}")
     for documents in options.documents:
         blocks = [shard] * (documents // SHARD_SIZE) + [shard[: documents % SHARD_SIZE]]
         for queries in options.queries:
-            asked = random.standard_normal((queries, WIDTH)).astype(np.float32)
-            seconds = []
-            for _ in range(options.rounds + 1):
-                begin = time.perf_counter()
-                search_vectors(asked, iter(blocks), FOUND, device=device)
-                seconds.append(time.perf_counter() - begin)
-            print(f"{documents:>10,}{queries:>9,}{1000 * float(np.median(seconds[1:])) / queries:>12.2f}", flush=True)
+            vectors = random.standard_normal((queries, WIDTH)).astype(np.float32)
+
+            def search(vectors: Any = vectors, blocks: Any = blocks) -> None:
+                search_vectors(vectors, iter(blocks), FOUND, device=device)
+
+            seconds = median_seconds(search, options.rounds, warm=1)
+            print(f"{documents:>10,}{queries:>9,}{1000 * seconds / queries:>12.2f}", flush=True)
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186, 1_000_000])
     parser.add_argument("--queries", type=int, nargs="+", default=[1, 256])
     parser.add_argument("--rounds", type=int, default=5)

@@ -26,21 +26,18 @@ failed or the results differ; a missed target is only reported.
 
 from __future__ import annotations
 
-import argparse
-import importlib.metadata
 import json
 import os
-import platform
-import re
 import subprocess
 import sys
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from first_stage_corpora import MSMARCO_PASSAGES, ROOT, Corpus, prepare, size
+from first_stage_corpora import MSMARCO_PASSAGES, Corpus, prepare, size
 from first_stage_phase import index_folder, searched, source
 from first_stage_systems import K1, SYSTEMS, B
+from harness import ROOT, machine, make_parser
 
 PHASE = Path(__file__).with_name("first_stage_phase.py")
 # (what, phase, field, peer, at most): rankwell's figure over the peer's.
@@ -56,30 +53,6 @@ TARGETS = [
 ]
 TOLERANCE = 1e-3  # of scores, as sums of 32-bit floats in another order differ a little
 Results = dict[str, dict[str, dict[str, Any]]]  # system, phase, figures
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were measured on and with."""
-    try:
-        listing = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        listing = Path("/proc/cpuinfo").read_text()
-    model = re.search(r"^model name\s*:\s*(.+)$", listing, re.MULTILINE | re.IGNORECASE)
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    packages = {}
-    for package in ("rankwell", "bm25s", "tantivy", "numba", "numpy", "PyStemmer"):
-        try:
-            packages[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            packages[package] = "absent"
-    return {
-        "cpu": model[1].strip() if model else "unknown",
-        "architecture": platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(pages / 2**30, 1),
-        "python": platform.python_version(),
-        "packages": packages,
-    }
 
 
 def plan(systems: list[str]) -> list[tuple[str, str]]:
@@ -223,7 +196,7 @@ def report(corpus: Corpus, results: Results) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--corpus", default="wiki,1M", help="wiki, insuranceqa or sizes: 1M, 8.8M, 20k (%(default)s)")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="of %(default)s")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench", help="folder of the results and the cache")
@@ -235,7 +208,7 @@ def main() -> None:
         parser.error(f"unknown system: {', '.join(sorted(unknown))}")
     for name in options.corpus.split(","):
         size(name)
-    facts = machine()
+    facts = machine("rankwell", "bm25s", "tantivy", "numba", "numpy", "PyStemmer")
     print(f"# First stages side by side (k1 = {K1}, b = {B})\n")
     packages = ", ".join(f"{package} {version}" for package, version in facts["packages"].items())
     print(f"{facts['cpu']} ({facts['architecture']}), {facts['cores']} cores, {facts['memory_gib']} GiB;", end=" ")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness import DATA
+
 MSMARCO_PASSAGES = 8_841_823
 MSMARCO_WORDS = 56.0
 SEED = 20_240_131
@@ -56,11 +56,6 @@ class Corpus:
         return facts
 
 
-def data_folder() -> Path:
-    """Where the public collections lie."""
-    return Path(os.environ.get("RANKWELL_DATA", ROOT.parent / "shared" / "data"))
-
-
 def size(name: str) -> int | None:
     """How many passages the name of a resampled corpus asks for; None for a real collection.
 
@@ -81,7 +76,7 @@ def size(name: str) -> int | None:
 def prepare(name: str, cache: Path) -> Corpus:
     """The corpus ``name`` in ``cache``, made there if it is not there yet."""
     count = size(name)
-    source = data_folder() / (name if count is None else "wiki")
+    source = DATA / (name if count is None else "wiki")
     corpus = Corpus(name, cache / "corpora" / name)
     if (corpus.folder / "facts.json").exists():
         return corpus

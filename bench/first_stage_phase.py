@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import statistics
 import sys
@@ -20,19 +19,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from first_stage_corpora import ROOT, Corpus, read_texts, write_tokens
+from first_stage_corpora import Corpus, read_texts, write_tokens
 from first_stage_systems import SYSTEMS, System
+from harness import ROOT, memory
 
 WARM_PASSAGES = 200
 WARM_QUERIES = 100
 SAMPLE = 50
 DEPTHS = (1000, 10)
-
-
-def memory(field: str) -> float:
-    """A field of this process's status in MiB: VmRSS now, VmHWM at its peak (ru_maxrss would include the parent's)."""
-    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return round(int(found[1]) / 1024, 1) if found else float("nan")
 
 
 def timed(action: Callable[[], Any]) -> tuple[Any, float, float]:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import make_parser, timed
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Query
 from rankwell.inputs.stored import TokenSource
@@ -57,25 +57,17 @@ def main() -> None:
         print(f"{'queries':>9}{'search':>9}{'fuse':>9}")
         for count in options.queries:
             asked = [Query(f"q{i}", texts[i % len(texts)]) for i in range(count)]
-            searching = best(partial(search_hybrid, index, dense, asked, SHARE, k=options.k), options.rounds)
+            search = partial(search_hybrid, index, dense, asked, SHARE, k=options.k)
+            searching = min(timed(search) for _ in range(options.rounds))
             runs = [index.search(asked, k=FOUND), dense.search(asked, index, FOUND)]
-            fusing = best(partial(fuse, runs, fusion, depth=options.k), options.rounds)
+            join = partial(fuse, runs, fusion, depth=options.k)
+            fusing = min(timed(join) for _ in range(options.rounds))
             print(f"{count:>9,}{1000 * searching / count:>9.2f}{1000 * fusing / count:>9.2f}", flush=True)
-
-
-def best(work: Callable[[], object], rounds: int) -> float:
-    """The seconds of the fastest round."""
-    seconds = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - begin)
-    return min(seconds)
 
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--queries", type=int, nargs="+", default=[2_000, 10_000])
     parser.add_argument("--k", type=int, default=100)

@@ -9,17 +9,16 @@ there is no split ``generated``. What is drawn is drawn with a fixed seed.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 from pathlib import Path
 
+from harness import DATA, make_parser
 from rankwell.core.files import atomic_folder, atomic_text
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import write_qrels, write_queries
 from rankwell.corpus.formats.expansions import read_expansions
 from rankwell.corpus.records import Qrels, Query
 
-DATA = Path(os.environ.get("RANKWELL_DATA", Path(__file__).parents[2] / "shared" / "data"))
 Split = tuple[list[Query], dict[str, dict[str, int]]]
 
 
@@ -92,7 +91,7 @@ def generated(path: Path, kept: set[str], count: int, draw: random.Random) -> Sp
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--expansions", type=Path, default=None)
     parser.add_argument("--passages", type=int, default=44_000, help="of wiki, those of its questions among them")

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import make_parser
 from rankwell import sample
 from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import read_run, write_run
@@ -268,7 +269,7 @@ def table(options: argparse.Namespace) -> str:
 
 def main() -> None:
     """Run all systems and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
+    parser = make_parser(__doc__)
     parser.add_argument("data", nargs="?", default=str(sample.FOLDER), help="a data set's folder; the bundled sample")
     parser.add_argument("--out", type=Path, default=Path("peers"))
     parser.add_argument("--seeds", default="1")

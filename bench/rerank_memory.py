@@ -14,11 +14,11 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
 
+from harness import Table, make_parser, memory, timed
 from rankwell import Index, Ranker
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.rank.texts import make_tokens
@@ -60,12 +60,6 @@ def make_index(folder: Path) -> Path:
     return folder
 
 
-def peak() -> float:
-    """The largest resident set so far, in MB. Not getrusage's, in which a process begins with its parent's."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
 def measure(model: Path, index: Path, queries: int, depth: int) -> dict[str, float]:
     """Re-rank in this process."""
     random = np.random.default_rng(1)
@@ -82,14 +76,13 @@ def measure(model: Path, index: Path, queries: int, depth: int) -> dict[str, flo
     texts = Index.open(index)
     make_tokens(texts, ranker.tokenizer)
     ranker.predict([("w1 w2", "w3 " * 499)] * 4)
-    before = peak()
-    begin = time.perf_counter()
-    ranker.rerank(run, asked, texts, depth=depth)
-    return {"before": before, "peak": peak(), "seconds": time.perf_counter() - begin, "pairs": queries * depth}
+    before = memory()
+    seconds = timed(lambda: ranker.rerank(run, asked, texts, depth=depth))
+    return {"before": before, "peak": memory(), "seconds": seconds, "pairs": queries * depth}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--queries", type=int, nargs="*", help="by default 1 4 8 16 32 (tiny), 1 2 (MiniLM)")
     parser.add_argument("--depth", type=int, default=1000)
@@ -99,7 +92,7 @@ def main() -> None:
         model, index, queries = chosen.measure
         print(json.dumps(measure(Path(model), Path(index), int(queries), chosen.depth)))
         return
-    print("| model | queries | pairs | before, MB | peak, MB | pairs/s |\n|---|---:|---:|---:|---:|---:|")
+    table = Table("model", "queries", "pairs", "before, MB", "peak, MB", "pairs/s")
     with tempfile.TemporaryDirectory() as scratch:
         index = make_index(Path(scratch) / "index")
         for shape in chosen.shapes:
@@ -111,11 +104,8 @@ def main() -> None:
                     [*command, str(model), str(index), str(queries)], check=True, capture_output=True, text=True
                 )
                 found = json.loads(done.stdout)
-                print(
-                    f"| {shape} | {queries} | {found['pairs']:,} | {found['before']:,.0f} | {found['peak']:,.0f} "
-                    f"| {found['pairs'] / found['seconds']:,.0f} |",
-                    flush=True,
-                )
+                figures = (found["before"], found["peak"], found["pairs"] / found["seconds"])
+                table.row(shape, queries, f"{found['pairs']:,}", *(f"{figure:,.0f}" for figure in figures))
 
 
 if __name__ == "__main__":

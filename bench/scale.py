@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from harness import make_parser
 from rankwell.core.manifest import machine
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
@@ -303,7 +304,7 @@ def overhead(arguments: argparse.Namespace, points: Points, place: Path) -> None
 
 def main() -> None:
     """Measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     jobs = {"growth": growth, "equal": equal, "overhead": overhead}
     parser.add_argument("job", choices=jobs)
     parser.add_argument("data", type=Path, help="a folder with a collection and queries")

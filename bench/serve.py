@@ -15,7 +15,6 @@ ten times as many requests a second as the service answers, without waiting.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -36,10 +35,10 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
+from harness import make_parser, memory, minilm_checkpoint
 from rankwell import sample
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import open_dataset
-from rerank_cpu import make_checkpoint
 
 DOCUMENTS, WORDS = 10, 120
 LEVELS = (1, 8, 64)
@@ -141,13 +140,13 @@ def overload(port: int, process: int, requests: Requests, rate: float, seconds: 
     """Requests at a steady rate, whatever comes back; memory before, at most and after; how soon it answers again."""
     outcome = Outcome()
     bodies = [requests.body(10_000_000 + n) for n in range(200)]
-    peak = before = resident(process)
+    peak = before = memory("VmRSS", process)
     stop = threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not stop.wait(0.2):
-            peak = max(peak, resident(process))
+            peak = max(peak, memory("VmRSS", process))
 
     def one(number: int) -> None:
         begin = time.perf_counter()
@@ -182,13 +181,8 @@ def overload(port: int, process: int, requests: Requests, rate: float, seconds: 
         "refusal_p50": statistics.median(refused) if refused else None,
         "refusal_p99": refused[int(len(refused) * 0.99)] if refused else None,
         "first_answer_after": time.perf_counter() - again,
-        "resident_mib": {"before": before, "most": peak, "after": resident(process)},
+        "resident_mib": {"before": before, "most": peak, "after": memory("VmRSS", process)},
     }
-
-
-def resident(process: int) -> float:
-    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
 
 
 def precision(port: int) -> str:
@@ -299,7 +293,7 @@ def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-fp32", "onnx-int8"])
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
@@ -316,7 +310,7 @@ def main() -> None:
     records: list[dict[str, Any]] = []
     speed: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        model = make_checkpoint(Path(scratch) / "model")
+        model = minilm_checkpoint(Path(scratch) / "model")
         ready = commands(chosen.systems, model, Path(scratch), chosen.queue)
         print("| system | precision | clients | requests/s | p50 | p95 | p99 | processor | answers |")
         print("|---|---|---:|---:|---:|---:|---:|---:|---|")

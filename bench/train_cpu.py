@@ -9,7 +9,6 @@ after the first two; data is read, tokenised by ours and drawn before.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 
+from harness import make_parser
 from peers import RECIPE, training_rows
 from rankwell import sample
 from rankwell.models.checkpoints.names import find_model
@@ -127,7 +127,7 @@ def peer(recipe: Recipe, rows: list[dict[str, Any]], steps: int, bf16: bool, pai
 
 def main() -> None:
     """Run all systems in turns and print the best of each."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
+    parser = make_parser(__doc__)
     parser.add_argument("data", nargs="?", default=str(sample.FOLDER), help="a data set's folder; the bundled sample")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=2)

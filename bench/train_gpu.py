@@ -17,7 +17,6 @@ whole model. The gradient cache's second forward pass counts for neither.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -25,14 +24,14 @@ from typing import Any
 
 import torch
 
+from harness import make_parser
 from rankwell.models import placing
 from rerank_gpu_models import SHAPES, random_model
 from rerank_gpu_steps import Bench, environment, matrix_rate
-from train_gpu_correct import correct, dropout, graph_correct
 from train_gpu_peer import peer
 from train_gpu_steps import (
     LISTS,
-    attention_blocks,
+    correct,
     make_data,
     memory,
     placer,
@@ -85,7 +84,7 @@ def summary(bench: Bench, names: list[str]) -> dict[str, Any]:
 
 def main() -> None:
     """Run all steps."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("train_gpu.json"))
     parser.add_argument("--models", default="minilm-l6,bert-base,bert-large")
     parser.add_argument("--steps", default="", help="only the steps whose name has one of these words, a,b,…")
@@ -110,11 +109,6 @@ def main() -> None:
     if bench.packed:
         bench.step("probe", lambda: probe(bench))
     step("correct", lambda: correct(bench, SHAPES[names[0]]))
-    if bench.packed:
-        step("dropout", lambda: dropout(bench, SHAPES[names[0]]))
-        step("graph-correct", lambda: graph_correct(bench, SHAPES[names[0]], data))
-        for size, heads in {SHAPES[name].head_size: SHAPES[name].num_attention_heads for name in names}.items():
-            step(f"blocks, heads of {size}", lambda h=heads, s=size: attention_blocks(bench, h, s, "strm"))  # type: ignore[misc]
     steps: dict[str, Callable[[str], Any]] = {
         "train": lambda n: train_speed(bench, SHAPES[n], data),
         "peer": lambda n: peer(bench, SHAPES[n], data),

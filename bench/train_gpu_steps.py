@@ -17,10 +17,8 @@ from torch import Tensor, nn
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens, Template
-from rankwell.models.attention import attend
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.graphs import GraphedEncoder
-from rankwell.models.layouts import Blocks
 from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
 from rankwell.models.shape import AttentionRule, EncoderConfig
 from rankwell.training.data.lists import Lists, TrainingSet
@@ -30,7 +28,7 @@ from rankwell.training.loop.optimiser import make_optimiser
 from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step
 from rerank_gpu_models import CLS, LONGEST, SEP, flops, make_pairs, random_model, texts
-from rerank_gpu_steps import Bench
+from rerank_gpu_steps import Bench, kernel_times
 
 RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")
 LISTS = 16  # of a step
@@ -283,48 +281,43 @@ def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
     return found
 
 
-def attention_blocks(bench: Bench, heads: int, size: int, rule: AttentionRule) -> dict[str, Any]:
-    """Time attention both ways, with dropout, for each way to cut it; the best stays for the rest of the run."""
-    from rankwell.models.kernels import triton_attention as kernels
-    from rankwell.models.kernels import triton_training
+def gradients(
+    model: CrossEncoder, place: Placer, sequences: Sequences, size: int, context: AbstractContextManager[object]
+) -> dict[str, Tensor]:
+    """The gradient of a listwise loss over lists of ``size``."""
+    model.zero_grad(set_to_none=True)
+    with context:
+        scores = model(*place(sequences))[:, 0].float().view(-1, size)
+    (torch.logsumexp(scores, 1) - scores[:, 0]).mean().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
-    pairs = some_pairs(bench, 480, seed=3)
-    qkv = torch.randn(len(pairs.tokens), 3 * heads * size, device=bench.device).to(bench.dtype).requires_grad_()
-    grad = torch.randn(len(pairs.tokens), heads * size, device=bench.device).to(bench.dtype)
+
+def difference(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, Any]:
+    total = sum(float(gradient.double().square().sum()) for gradient in expected.values())
+    errors = {name: float((found[name].double() - expected[name].double()).square().sum()) for name in expected}
+    own = {name: (errors[name] / max(1e-30, float(expected[name].double().square().sum()))) ** 0.5 for name in errors}
+    # Some gradients are 0 but for rounding (the head's bias in a listwise loss), and their relative errors say nothing.
+    told = [name for name in own if float(expected[name].double().square().sum()) > 1e-10 * total]
+    worst = max(told, key=lambda name: own[name])
+    return {
+        "relative": float(f"{(sum(errors.values()) / total) ** 0.5:.3g}"),
+        "worst": [worst, float(f"{own[worst]:.3g}")],
+    }
+
+
+def correct(bench: Bench, config: EncoderConfig) -> dict[str, Any]:
+    """Gradients without dropout: packed against the grid in fp32, with the grid in bf16 as the measure of rounding."""
+    pairs = some_pairs(bench, 96, seed=11)
+    size = 1 + negatives_of(bench)
+    model = random_model(config, bench.device).eval()
+    short = computing(bench)
     found: dict[str, Any] = {}
-    best: tuple[float, Blocks, int] | None = None
-    cuts = [(64, 32, 4), (64, 64, 4), (128, 32, 8), (128, 64, 8)]
-    for rows, columns, warps in cuts[:1] if bench.smoke else cuts:
-        for stages in (1, 2) if rows == 128 or bench.smoke else (1, 2, 3):
-            blocks = Blocks(rows, columns, warps, kernels.BLOCKS[size, rule != "full"].stages)
-            triton_training.STAGES[size] = stages
-            try:
-                layout = Placer(torch.device(bench.device), rule, blocks, seeded=True)(pairs).layout
-                many = 1 if bench.smoke else 10
-
-                def both(layout: Any = layout, many: int = many) -> None:
-                    for _ in range(many):
-                        torch.autograd.grad(attend(qkv, layout, heads, 0.1), qkv, grad)
-
-                def forward(layout: Any = layout, many: int = many) -> None:
-                    with torch.no_grad():
-                        for _ in range(many):
-                            attend(qkv, layout, heads, 0.1)
-
-                seconds, ahead = bench.seconds(both) / many, bench.seconds(forward) / many
-            except Exception as problem:
-                found[f"{rows}x{columns} w{warps} s{stages}"] = f"{type(problem).__name__}: {problem}"[:200]
-                continue
-            found[f"{rows}x{columns} w{warps} s{stages}"] = {
-                "us_both": round(seconds * 1e6, 1),
-                "us_forward": round(ahead * 1e6, 1),
-            }
-            if best is None or seconds < best[0]:
-                best = seconds, blocks, stages
-    if best is not None:
-        kernels.BLOCKS[size, False] = kernels.BLOCKS[size, True] = best[1]
-        triton_training.STAGES[size] = best[2]
-        found["best"] = f"{best[1]}, back with {best[2]} stages"
+    for rule in RULES[-1:] if bench.smoke else RULES:
+        packed, grid = placer(bench, model, rule), placer(bench, model, rule, packed=False)
+        exact = gradients(model, grid, pairs, size, nullcontext())
+        found[f"{rule}, packed bf16"] = difference(gradients(model, packed, pairs, size, short()), exact)
+        found[f"{rule}, grid bf16"] = difference(gradients(model, grid, pairs, size, short()), exact)
+        found[f"{rule}, packed fp32"] = difference(gradients(model, packed, pairs, size, nullcontext()), exact)
     return found
 
 
@@ -352,27 +345,17 @@ def _profile(bench: Bench, config: EncoderConfig, data: Data, *, graphs: bool) -
     issued = time.perf_counter() - begin
     bench.wait()
     wall = time.perf_counter() - begin
-    kernels: dict[str, float] = {}
-    launches = 0
     with profiled(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if bench.gpu else [])]) as trace:
         for items in rounds[2 * steps :]:
             training.step(items)
         bench.wait()
-    for event in trace.key_averages():
-        spent = float(getattr(event, "self_device_time_total", 0) or 0)
-        if spent > 0 and str(getattr(event, "device_type", "")).endswith("CUDA"):
-            kernels[event.key] = kernels.get(event.key, 0.0) + spent * 1e-6
-            launches += event.count
-    shares = dict.fromkeys((*CATEGORIES, "other"), 0.0)
-    for kernel, spent in kernels.items():
-        kind = next((name for name, parts in CATEGORIES.items() if any(p in kernel for p in parts)), "other")
-        shares[kind] += spent / wall
+    kernels, shares, launches = kernel_times(trace, wall, CATEGORIES)
     top = sorted(kernels.items(), key=lambda item: -item[1])[:20]
     return {
         "ms_a_step": round(wall / steps * 1e3, 2),
         "ms_a_step_of_the_host": round(issued / steps * 1e3, 2),
         "kernels_a_step": launches // steps,
         "busy": round(sum(kernels.values()) / wall, 4),
-        "shares": {name: round(share, 4) for name, share in shares.items()},
+        "shares": shares,
         "kernels_ms": {name[:100]: round(spent / steps * 1e3, 3) for name, spent in top},
     }

