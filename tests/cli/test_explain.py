@@ -38,7 +38,7 @@ def test_the_terminal_shows_score_tokens_split_words_matches_and_attention(run: 
     assert text.startswith("strm    score ")
     assert "\nfull    score " in text
     assert "what fish is bog·##ue" in text
-    assert "bogus = bog ##us: seen by other words as ##us alone" in text
+    assert "bogus = bog ##us: visible to other words only as ##us" in text
     assert "fish = fish" in text
     assert "(layer 2, mean of 4 heads)" in text
     assert len([line for line in text.splitlines() if "→" in line and "█" in line]) == 10
@@ -66,7 +66,7 @@ def test_pictures_of_attention_and_of_the_rule(run: Callable[..., Result], tmp_p
 def test_markers_can_be_tried_on_a_model_without_them(run: Callable[..., Result]) -> None:
     result = run("--markers")
     assert "[e2] fish [/e2]" in result.stdout
-    assert "no markers: new ones are used, untrained" in result.stderr
+    assert "no markers; untrained ones are used" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_markers_can_be_tried_on_a_model_without_them(run: Callable[..., Result]
     [
         (("--layer", "9"), "no layer 9: this model has layers 1 to 2"),
         (("--head", "0"), "no head 0: this model has heads 1 to 4, and mean"),
-        (("--head", "best"), "no head 'best': expected a number from 1, or mean"),
+        (("--head", "best"), "--head best: expected a number from 1, or mean"),
         (("--out", "map.bmp"), "map.bmp: expected a name that ends in .json, .png, .svg, .pdf"),
-        (("--compare-attention", "full"), "the model already attends by the rule full; compare it with another"),
+        (("--compare-attention", "full"), "--compare-attention full: the model already uses this rule"),
         (("--type", "numeric"), "the template mono has no place for a type"),
         (("--model", "nowhere"), "nowhere: "),
     ],

@@ -301,7 +301,7 @@ def complaint(outcome: Any) -> str:
         (["--fuse", "1.5"], {}, "α is 1.5, expected a number from 0 to 1"),
         (["--fuse", "0.8", "--blend", "0.3"], {}, "--fuse 0.8 and --blend 0.3: two shares of 1"),
         (["--blend", "-0.1"], {}, "--blend -0.1: two shares of 1"),
-        (["--encoder", "some"], {}, "--encoder: of a bi-encoder, which needs --blend"),
+        (["--encoder", "some"], {}, "--encoder needs --blend"),
         (["--max-length", "9999"], {}, "a length of 9999, but the encoder has 512 positions"),
         (["--max-length", "10"], {}, "needs a length of at least"),
         (["--windows", "10", "--stride", "20"], {}, "the stride must be from 1 to the size"),

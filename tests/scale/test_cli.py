@@ -197,9 +197,9 @@ def test_written_queries(rankwell: Call, data: Path, tiny_checkpoint: Path, tmp_
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--workers", "2"], "--workers is for --ray"),
+        (["--workers", "2"], "--workers needs --ray"),
         (["--ray", "local", "--cache", "scores.db"], "--cache does not go with --ray"),
-        (["--ray", "local", "--device", "cuda:1"], "with --ray each worker gets a GPU of its own"),
+        (["--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
     ],
 )
 def test_options_that_do_not_go_together(rerank: Call, options: list[str], problem: str) -> None:

@@ -35,31 +35,30 @@ class Average(StrEnum):
 
 
 def evaluate(
-    qrels: Annotated[Path, typer.Argument(help="The judgments: a TREC, MS MARCO or BEIR file.", metavar="QRELS")],
+    qrels: Annotated[Path, typer.Argument(help="Relevance judgments: a TREC, MS MARCO or BEIR file.", metavar="QRELS")],
     runs: Annotated[list[Path], typer.Argument(help="One or more runs: TREC or MS MARCO files.", metavar="RUN")],
     measures: Annotated[
-        str, typer.Option("--measures", "-m", help="Measures in ir-measures notation, with spaces between them.")
+        str, typer.Option("--measures", "-m", help="Measures in ir-measures notation, separated by spaces.")
     ] = "RR@10 nDCG@10 AP",
     baseline: Annotated[
-        Path | None, typer.Option(help="The run to compare the others with; the first, where none is named.")
+        Path | None, typer.Option(help="The run to compare the others with. Default: the first.")
     ] = None,
     rel: Annotated[
-        int | None, typer.Option(min=0, help="The lowest grade that is relevant, for measures that do not state it.")
+        int | None, typer.Option(min=0, help="Lowest relevant grade, for measures that do not state one.")
     ] = None,
     average: Annotated[
         Average, typer.Option(help="Average over all judged queries, or those that also have results.")
     ] = Average.qrels,
-    test: Annotated[Test, typer.Option(help="The significance test of a comparison.")] = Test.t,
-    per_query: Annotated[bool, typer.Option("--per-query", help="Give the values of each query.")] = False,
-    format: Annotated[Format, typer.Option(help="How the figures are written.")] = Format.text,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")] = None,
+    test: Annotated[Test, typer.Option(help="Significance test for comparisons.")] = Test.t,
+    per_query: Annotated[bool, typer.Option("--per-query", help="Print the values of each query.")] = False,
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
+    as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output file. Default: the terminal.")] = None,
 ) -> None:
-    """Evaluate runs against judgments.
+    """Evaluate runs against relevance judgments.
 
-    One run gives its figures, several a comparison with the baseline: significance
-    marks (Holm-corrected) and the details of every difference.
-    A judged query without results counts 0.
+    One run gives its figures; several are compared with the baseline, with Holm-corrected significance tests.
+    A judged query without results counts as 0.
 
     Examples:
 
@@ -78,26 +77,26 @@ def evaluate(
     from rankwell.evaluation.tables import report
     from rankwell.evaluation.validate import Severity, validate
 
-    chosen = parse_measures(measures, rel=rel)
+    parsed = parse_measures(measures, rel=rel)
     paths = list(dict.fromkeys(runs if baseline is None or baseline in runs else [baseline, *runs]))
     for path in paths:
         if runs.count(path) > 1:
-            typer.echo(f"warning: {path} is named {runs.count(path)} times, shown once", err=True)
+            typer.echo(f"warning: {path} was given {runs.count(path)} times; it is shown once", err=True)
     judgments = read_qrels(qrels)
     names = dict(zip(paths, names_of_runs(paths), strict=True))
     named = {name: read_run(path, name=name) for path, name in names.items()}
     for name, run in named.items():
-        for problem in validate(judgments, run, chosen):
+        for problem in validate(judgments, run, parsed):
             if problem.severity is Severity.WARNING:
                 typer.echo(f"warning: {name}: {problem.message}", err=True)
 
     result: Evaluation | Comparison
     if len(paths) == 1:
         (run,) = named.values()
-        result = evaluate_run(judgments, run, chosen, average=average.value)
+        result = evaluate_run(judgments, run, parsed, average=average.value)
     else:
         against = None if baseline is None else names[baseline]
-        result = compare(judgments, named, chosen, baseline=against, test=test.value, average=average.value)
+        result = compare(judgments, named, parsed, baseline=against, test=test.value, average=average.value)
     text = report(result, "json" if as_json else format.value, per_query=per_query)
     if out is None:
         typer.echo(text)

@@ -1,4 +1,4 @@
-"""``rankwell explain``: why a pair has its score."""
+"""``rankwell explain``: why a document has its score for a query."""
 
 from __future__ import annotations
 
@@ -24,33 +24,41 @@ MOST_SPLIT = 12
 def explain(
     query: Annotated[str, typer.Option("--query", help="The query's text.")],
     document: Annotated[str, typer.Option("--document", help="The document's text.")],
-    model: Annotated[str, typer.Option("--model", help="A checkpoint folder, or a name on the hub.")] = DEFAULT,
+    model: Annotated[
+        str, typer.Option("--model", help="A checkpoint folder, or a name on the Hugging Face hub.")
+    ] = DEFAULT,
     type: Annotated[str | None, typer.Option("--type", help="The query's type, for a model that takes one.")] = None,
-    attention: Annotated[Rule | None, typer.Option("--attention", help="A rule instead of the model's own.")] = None,
+    attention: Annotated[Rule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")] = None,
     markers: Annotated[
         bool | None,
-        typer.Option("--markers/--no-markers", help="Mark matching words, or not, whatever the model does."),
+        typer.Option(
+            "--markers/--no-markers", help="Mark the words that query and document share. Default: as the model does."
+        ),
     ] = None,
-    layer: Annotated[int | None, typer.Option("--layer", help="Counted from 1; the last, where none is named.")] = None,
-    head: Annotated[str, typer.Option("--head", help="Counted from 1, or mean: the mean over all heads.")] = "mean",
+    layer: Annotated[int | None, typer.Option("--layer", help="Layer, from 1. Default: the last.")] = None,
+    head: Annotated[
+        str, typer.Option("--head", help="Attention head, from 1, or mean: the mean over all heads.")
+    ] = "mean",
     compare_attention: Annotated[
-        Rule | None, typer.Option("--compare-attention", help="Another rule to set beside it.")
+        Rule | None, typer.Option("--compare-attention", help="Another attention rule to compare with.")
     ] = None,
     picture: Annotated[
-        Literal["attention", "rule"], typer.Option("--picture", help="Who attends to what, or who may.")
+        Literal["attention", "rule"],
+        typer.Option("--picture", help="Draw the attention weights, or the attention rule."),
     ] = "attention",
     words: Annotated[
-        int | None, typer.Option("--words", min=1, help="The most words of the document in a picture.")
+        int | None, typer.Option("--words", min=1, help="Maximum number of document words in a picture.")
     ] = None,
+    device: Annotated[str, typer.Option("--device", help="Torch device: cpu, cuda or cuda:1.")] = "cpu",
     out: Annotated[
-        Path | None, typer.Option("--out", help="A picture (.png, .svg, .pdf) or everything as .json.")
+        Path | None, typer.Option("--out", help="Output file: a picture (.png, .svg, .pdf), or everything as .json.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show why a document has its score for a query.
+    """Explain the score of a document for a query.
 
-    The tokens as the model sees them, the words that are split and how the attention rule treats them,
-    the words both sides share, and what the query attends to.
+    Shows the tokens as the model sees them, split words and how the attention rule treats them, shared words, and what
+    the query attends to.
 
     **Examples**
 
@@ -69,38 +77,39 @@ def explain(
 
     if out is not None and out.suffix.lower() not in (".json", *FORMATS):
         raise RankwellError(f"{out}: expected a name that ends in .json, {', '.join(FORMATS)}")
-    chosen = _head(head)
-    ranker = _load(model, markers)
-    own = explain_pair(ranker, query, document, type, attention=attention, markers=markers)
-    own.weights(layer, chosen)  # wrong numbers are found before anything is printed or written
+    chosen_head = _head(head)
+    ranker = _load(model, device, markers)
+    explanation = explain_pair(ranker, query, document, type, attention=attention, markers=markers)
+    explanation.weights(layer, chosen_head)  # raises for wrong numbers before anything is printed or written
     others = []
     if compare_attention is not None:
-        if compare_attention == own.rule:
-            raise RankwellError(f"the model already attends by the rule {own.rule}; compare it with another")
+        if compare_attention == explanation.rule:
+            raise RankwellError(f"--compare-attention {compare_attention}: the model already uses this rule")
         others.append(explain_pair(ranker, query, document, type, attention=compare_attention, markers=markers))
 
-    layer = own.attention.shape[0] if layer is None else layer
-    where = f"layer {layer}, " + (f"mean of {own.attention.shape[1]} heads" if chosen == "mean" else f"head {chosen}")
+    layer = explanation.attention.shape[0] if layer is None else layer
+    heads = f"mean of {explanation.attention.shape[1]} heads" if chosen_head == "mean" else f"head {chosen_head}"
+    where = f"layer {layer}, {heads}"
     if as_json or (out is not None and out.suffix.lower() == ".json"):
-        found = own.as_dict(layer, chosen)
+        content = explanation.as_dict(layer, chosen_head)
         if others:
-            found["compared"] = others[0].as_dict(layer, chosen)
-        text = json.dumps(found, ensure_ascii=False)
+            content["compared"] = others[0].as_dict(layer, chosen_head)
+        text = json.dumps(content, ensure_ascii=False)
     if out is not None and out.suffix.lower() == ".json":
         with atomic_text(out) as file:
             file.write(text + "\n")
     elif out is not None and picture == "rule":
-        rules = [rule_map(one, most=words or MOST_WORDS_OF_RULE) for one in (*others, own)]
+        rules = [rule_map(other, most=words or MOST_WORDS_OF_RULE) for other in (*others, explanation)]
         draw_rule(rules, out, title="Which columns are open to a row")
     elif out is not None:
-        maps = attention_maps([*others, own], layer, chosen, most=words or MOST_WORDS)
+        maps = attention_maps([*others, explanation], layer, chosen_head, most=words or MOST_WORDS)
         draw_attention(maps, out, title=where[0].upper() + where[1:])
     if as_json:
         print(text)
         return
-    _print(own, others, layer, chosen, where)
+    _print(explanation, others, layer, chosen_head, where)
     if picture == "rule":
-        print("\n" + rule_text(rule_map(own, most=words or MOST_WORDS_OF_RULE)))
+        print("\n" + rule_text(rule_map(explanation, most=words or MOST_WORDS_OF_RULE)))
     if out is not None:
         print(f"\n{out}")
 
@@ -113,98 +122,102 @@ def _head(name: str) -> Head:
     try:
         return int(name)
     except ValueError:
-        raise RankwellError(f"no head {name!r}: expected a number from 1, or mean") from None
+        raise RankwellError(f"--head {name}: expected a number from 1, or mean") from None
 
 
-def _load(name: str, markers: bool | None) -> Ranker:
-    """The model in exact float32, with new markers where they are asked for and it has none."""
+def _load(name: str, device: str, markers: bool | None) -> Ranker:
+    """The model in exact float32, with new markers if they were requested and it has none."""
     from rankwell.models.checkpoints.folders import add_markers
     from rankwell.rank.ranker import Ranker
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        ranker = Ranker.from_pretrained(name, engine={"device": "cpu"})
+        ranker = Ranker.from_pretrained(name, engine={"device": device, "dtype": "fp32"})
     for warning in caught:
         typer.echo(f"warning: {warning.message}", err=True)
     if markers and ranker.tokenizer.special.first_marker < 0:
         engine: Any = ranker.engine
         add_markers(engine.model, ranker.tokenizer)
-        typer.echo(f"warning: {name} has no markers: new ones are used, untrained", err=True)
+        typer.echo(f"warning: {name} has no markers; untrained ones are used", err=True)
     return ranker
 
 
-def _print(own: Explanation, others: list[Explanation], layer: int, head: Head, where: str) -> None:
+def _print(explanation: Explanation, others: list[Explanation], layer: int, head: Head, where: str) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
-    for one in (own, *others):
-        logits = " ".join(f"{value:.4f}" for value in one.logits)
-        console.print(f"{one.rule:<7} score {one.score:.4f}   p(relevant) {one.probability:.4f}   logits {logits}")
-    if len(own.windows) > 1:
-        console.print(f"window  {own.window} of {len(own.windows)}, the best; the score is the whole document's")
-    for cut in own.cut:
+    for shown in (explanation, *others):
+        logits = " ".join(f"{value:.4f}" for value in shown.logits)
+        figures = f"score {shown.score:.4f}   p(relevant) {shown.probability:.4f}   logits {logits}"
+        console.print(f"{shown.rule:<7} {figures}")
+    if len(explanation.windows) > 1:
+        place = f"{explanation.window} of {len(explanation.windows)}"
+        console.print(f"window  {place}, the best; the score is the whole document's")
+    for cut in explanation.cut:
         start = cut.text if len(cut.text) <= 50 else cut.text[:50] + "…"
         console.print(f"cut     {cut.pieces} pieces of the {cut.field}: {start}", style="yellow")
-    _print_tokens(console, own)
-    _print_words(console, own)
+    _print_tokens(console, explanation)
+    _print_words(console, explanation)
     console.print(f"\nStrongest attention, query → document ({where})", style="bold")
-    links = own.strongest(layer, head)
+    links = explanation.strongest(layer, head)
     for link in links:
         bar = "█" * max(1, round(20 * link.weight / (links[0].weight or 1)))
         console.print(f"  {link.source.text:>16} → {link.target.text:<20} {link.weight:.4f}  {bar}")
 
 
-def _print_tokens(console: Console, own: Explanation) -> None:
-    """A row for each field; pieces of one word are joined by a dot, places count from 1."""
+def _print_tokens(console: Console, explanation: Explanation) -> None:
+    """One row per field; tokens of one word are joined by a dot, positions count from 1."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table("field", "segment", "places", "pieces", box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("type", "query", "document"):
-        tokens = [token for token in own.tokens if token.field == name]
+        tokens = [token for token in explanation.tokens if token.field == name]
         if not tokens:
             continue
         line = Text()
         for before, token in zip([None, *tokens], tokens, strict=False):
             if before is not None:
                 line.append("·" if before.word == token.word else " ", style="dark_orange")
-            line.append(token.piece, style=_style(token, own))
+            line.append(token.piece, style=_style(token, explanation))
         places = f"{tokens[0].position + 1}–{tokens[-1].position + 1}"
         table.add_row(name, str(tokens[0].segment), places, line)
-    console.print(f"\n{len(own.tokens)} tokens, template {own.template.name}", style="bold")
+    console.print(f"\n{len(explanation.tokens)} tokens, template {explanation.template.name}", style="bold")
     console.print(table)
 
 
-def _style(token: Token, own: Explanation) -> str:
+def _style(token: Token, explanation: Explanation) -> str:
     if token.marker:
         return "magenta"
-    hidden = "italic dim " if own.rule != "full" and not token.last else ""
+    hidden = "italic dim " if explanation.rule != "full" and not token.last else ""
     return hidden + ("green" if token.match else "")
 
 
-def _print_words(console: Console, own: Explanation) -> None:
-    """The split words and what the rule makes of them, and the words both sides share."""
-    console.print("\nSplit words" if own.split_words else "\nNo word is split", style="bold")
-    distinct = {(word.field, word.text): word for word in own.split_words}
+def _print_words(console: Console, explanation: Explanation) -> None:
+    """The split words and how the rule treats them, and the words both sides share."""
+    console.print("\nSplit words" if explanation.split_words else "\nNo split words", style="bold")
+    distinct = {(word.field, word.text): word for word in explanation.split_words}
     for word in list(distinct.values())[:MOST_SPLIT]:
-        pieces = [own.tokens[i].piece for i in word.positions]
-        console.print(f"  {word.field:<9} {word.text} = {' '.join(pieces)}: {_treatment(own, pieces)}")
+        pieces = [explanation.tokens[i].piece for i in word.positions]
+        console.print(f"  {word.field:<9} {word.text} = {' '.join(pieces)}: {_treatment(explanation, pieces)}")
     if len(distinct) > MOST_SPLIT:
         console.print(f"  and {len(distinct) - MOST_SPLIT} more; --json has all", style="dim")
     matches: dict[int, list[Word]] = {}
-    for word in own.words:
+    for word in explanation.words:
         if word.match:
             matches.setdefault(word.match, []).append(word)
-    console.print("\nSame stem in query and document" if matches else "\nNo stem is shared", style="bold")
+    console.print("\nSame stem in query and document" if matches else "\nNo stem in common", style="bold")
     for number in sorted(matches):
         sides = ({w.text: None for w in matches[number] if w.field == f} for f in ("query", "document"))
-        asked, found = (", ".join(side) or "(cut)" for side in sides)
+        query_words, document_words = (", ".join(side) or "(cut)" for side in sides)
         times = sum(word.field == "document" for word in matches[number])
-        mark = f"[e{number}] " if own.template.markers else ""
-        console.print(f"  {mark}{asked} = {found}" + (f" ({times} times)" if times > 1 else ""), style="green")
+        mark = f"[e{number}] " if explanation.template.markers else ""
+        console.print(
+            f"  {mark}{query_words} = {document_words}" + (f" ({times} times)" if times > 1 else ""), style="green"
+        )
 
 
-def _treatment(own: Explanation, pieces: list[str]) -> str:
-    if own.rule == "full":
-        return "each piece can be matched alone"
-    return f"seen by other words as {pieces[-1]} alone"
+def _treatment(explanation: Explanation, pieces: list[str]) -> str:
+    if explanation.rule == "full":
+        return "each piece is visible on its own"
+    return f"visible to other words only as {pieces[-1]}"

@@ -1,4 +1,4 @@
-"""``rankwell export``: a model that scores without torch, or is small on disk."""
+"""``rankwell export``: a model that scores without torch, or is smaller on disk."""
 
 from __future__ import annotations
 
@@ -10,35 +10,32 @@ import typer
 
 
 def export(
-    model: Annotated[str, typer.Argument(help="A checkpoint folder, or a name on the hub.")],
-    backend: Annotated[
-        Literal["onnx", "openvino", "torch"], typer.Option("--backend", help="The runtime that will score.")
-    ],
-    out: Annotated[Path, typer.Option("--out", help="The folder to make.")],
+    model: Annotated[str, typer.Argument(help="A checkpoint folder, or a name on the Hugging Face hub.")],
+    backend: Annotated[Literal["onnx", "openvino", "torch"], typer.Option("--backend", help="Backend to export for.")],
+    out: Annotated[Path, typer.Option("--out", help="Output folder.")],
     precision: Annotated[
         Literal["fp32", "int8", "f16"],
         typer.Option(
             "--precision",
-            help="onnx: fp32 or int8; openvino: fp32 or f16; torch: int8. Only fp32 scores as the model does.",
+            help="onnx: fp32 or int8; openvino: fp32 or f16; torch: int8. Only fp32 keeps the scores.",
         ),
     ] = "fp32",
     attention: Annotated[
         Literal["full", "strm", "strict", "exact_match"] | None,
-        typer.Option("--attention", help="The attention rule, fixed in the graph.", show_default="the model's"),
+        typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's."),
     ] = None,
     reduced_range: Annotated[
         bool | None,
         typer.Option(
             "--reduced-range/--full-range",
-            help="int8 with 7-bit weights, for x86 processors without VNNI.",
-            show_default="what this machine needs",
+            help="int8 with 7-bit weights, for x86 CPUs without VNNI. Default: as this machine needs.",
         ),
     ] = None,
 ) -> None:
-    """Export a model for ONNX Runtime or OpenVINO; what is exported scores without torch.
+    """Export a model for ONNX Runtime or OpenVINO, to score without torch.
 
-    The folder is used as any model, with the same backend: `rankwell rerank … --model DIR --backend onnx`.
-    For torch, int8 is a checkpoint of a quarter of the size: its weights are 8-bit on disk only, and computed as ever.
+    Use the folder like any model, with the same backend: `rankwell rerank … --model DIR --backend onnx`.
+    For torch, int8 makes a checkpoint a quarter of the size: its weights are 8-bit on disk only.
 
     **Examples**
 
@@ -60,9 +57,9 @@ def export(
     begin = time.monotonic()
     if backend == "torch":
         if precision != "int8":
-            raise RankwellError(f"for torch a model is exported in int8, not in {precision}")
+            raise RankwellError(f"--backend torch exports int8 only, not {precision}")
         if attention is not None or reduced_range is not None:
-            raise RankwellError("--attention and --reduced-range are for graphs, not for the backend torch")
+            raise RankwellError("--attention and --reduced-range do not go with --backend torch")
         export_weights(model, out)
         kind = "torch, weights in int8"
     else:

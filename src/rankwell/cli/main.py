@@ -1,33 +1,22 @@
-"""The command ``rankwell``: one module a verb, wired together here."""
+"""The command ``rankwell``. A verb is a module of this folder with a function of the same name."""
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rankwell.cli.analyse import analyse
-from rankwell.cli.demo import demo
-from rankwell.cli.evaluate import evaluate
-from rankwell.cli.expand import expand
-from rankwell.cli.experiment import experiment
-from rankwell.cli.explain import explain
-from rankwell.cli.export import export
-from rankwell.cli.index import index
-from rankwell.cli.rerank import rerank
-from rankwell.cli.search import search
-from rankwell.cli.serve import serve
-from rankwell.cli.train import train
-from rankwell.cli.tune import tune
-from rankwell.cli.types import types
 from rankwell.core.errors import MissingExtraError, RankwellError
 
-OWN = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[1]
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "tokenizers", "safetensors"), "models"),
     **dict.fromkeys(("accelerate", "tensorboard"), "train"),
@@ -35,7 +24,7 @@ EXTRAS = {
     "matplotlib": "plots",
     "ray": "scale",
 }
-"""The extra that brings a package, for commands that need it from their first line on."""
+"""The extra that installs a package, for the error message when it is missing."""
 
 app = typer.Typer(
     name="rankwell",
@@ -45,9 +34,26 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-VERBS = (index, expand, search, rerank, evaluate, analyse, tune, train, experiment, types, explain, export, serve, demo)
-for verb in VERBS:
-    app.command(no_args_is_help=verb not in (demo, serve))(verb)
+# The order of the help; verbs that are not named here follow in alphabetical order.
+ORDER = "index expand search rerank evaluate analyse tune train experiment types explain export serve demo".split()
+
+
+def find_verbs() -> list[Callable[..., None]]:
+    """The function of every verb."""
+    names = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])} - {"main", "needs"}
+    modules = {name: import_module(f"rankwell.cli.{name}") for name in names}
+    verbs = {name: getattr(module, name) for name, module in modules.items() if callable(getattr(module, name, None))}
+    return [verbs[name] for name in sorted(verbs, key=lambda name: (*ORDER, name).index(name))]
+
+
+def _takes_arguments(verb: Callable[..., None]) -> bool:
+    """Whether a verb cannot run without arguments."""
+    parameters = inspect.signature(verb).parameters
+    return any(name != "context" and parameter.default is parameter.empty for name, parameter in parameters.items())
+
+
+for verb in find_verbs():
+    app.command(no_args_is_help=_takes_arguments(verb))(verb)
 
 
 def _print_version(wanted: bool) -> None:
@@ -68,17 +74,17 @@ def _options(
 
 
 def _show_warning(
-    usual: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *rest: Any
+    default: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *rest: Any
 ) -> None:
-    """Our own are for the user, and are one line; others are about code, and stay as they are."""
-    if Path(filename).is_relative_to(OWN):
+    """Print rankwell's own warnings as one line for the user; leave those of other packages as they are."""
+    if Path(filename).is_relative_to(PACKAGE):
         print(f"rankwell: warning: {message}", file=sys.stderr)
     else:
-        usual(message, category, filename, *rest)
+        default(message, category, filename, *rest)
 
 
 def main() -> None:
-    """Run the command line; what the user can mend is one line on standard error and exit code 2."""
+    """Run the command line. A user's error prints one line on standard error and exits with code 2."""
     try:
         with warnings.catch_warnings():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
@@ -93,6 +99,6 @@ def main() -> None:
         print(f"rankwell: {MissingExtraError(str(error.name), extra, 'this command')}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        # The reader of our output (head, less) has gone: that is not an error.
+        # The reader of the output (head, less) has closed it: not an error.
         sys.stderr.close()
         sys.exit(141)

@@ -1,4 +1,4 @@
-"""What can be known of an output before the work begins."""
+"""Checks of an output file before the work begins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rankwell.core.errors import RankwellError
 
 
 def check_output(path: Path, tag: str | None = None) -> None:
-    """That a file can be written there, and that it can hold ``tag``."""
+    """Raise unless a file can be written there and can hold the run name ``tag``."""
     if path.is_dir():
         raise RankwellError(f"cannot write {path}: is a directory")
     nearest = next(folder for folder in path.absolute().parents if folder.exists())

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.cli.encoders import EncoderOption, check_encoder, open_encoder
+from rankwell.cli.encoders import EncoderOption, open_encoder
+from rankwell.cli.needs import needs
+from rankwell.cli.options import Attention, BackendOption, Device, Format, Markers, Model, Normalise, RunOut
 from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
@@ -20,108 +22,102 @@ if TYPE_CHECKING:
 
 def rerank(
     context: typer.Context,
-    run: Annotated[Path, typer.Argument(help="The candidates: a TREC or MS MARCO run.", metavar="RUN")],
-    queries: Annotated[Path, typer.Option("--queries", help="Their queries: tsv (id, text) or jsonl; .gz too.")],
+    run: Annotated[Path, typer.Argument(help="Candidates: a TREC or MS MARCO run.", metavar="RUN")],
+    queries: Annotated[Path, typer.Option("--queries", help="Queries: tsv (id, text) or jsonl, optionally gzipped.")],
     collection: Annotated[
         str,
         typer.Option(
             "--collection",
-            help="Where the texts are: an index, a document store, a tsv or jsonl file, a folder with one, "
-            "or an id like irds:msmarco-passage.",
+            help="The documents: an index, a document store, a tsv or jsonl file, a folder with one, or an "
+            "ir_datasets id such as irds:msmarco-passage.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The run to write; .gz compresses it.")],
-    model: Annotated[
-        str, typer.Option("--model", help="A checkpoint folder or a name on the hub; an exported model.")
-    ] = DEFAULT,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates a query that are re-ranked.")] = 1000,
-    backend: Annotated[
-        Literal["torch", "onnx", "openvino"], typer.Option("--backend", help="What computes the scores.")
-    ] = "torch",
-    device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
+    out: RunOut,
+    model: Model = DEFAULT,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates to re-rank per query.")] = 1000,
+    backend: BackendOption = "torch",
+    device: Device = None,
     precision: Annotated[
         Literal["auto", "fp32", "bf16"] | None,
         typer.Option(
             "--precision",
-            help="Of torch: fp32 is exact, and what a CPU takes unless told; a GPU takes bf16. auto is bf16 also on a "
-            "processor with AMX, where it is twice as fast.",
+            help="Torch precision. Default: bf16 on a GPU, and exact fp32 on a CPU; auto uses bf16 also on a CPU with "
+            "AMX, where it is twice as fast.",
         ),
     ] = None,
     types: Annotated[
-        Path | None, typer.Option("--types", help="The queries' types, for the template typed: qid, tab, label.")
+        Path | None, typer.Option("--types", help="Query types (qid, tab, label), for the template typed.")
     ] = None,
     template: Annotated[
-        Literal["mono", "typed", "nli"] | None, typer.Option("--template", help="How texts are put together.")
+        Literal["mono", "typed", "nli"] | None, typer.Option("--template", help="Input template. Default: the model's.")
     ] = None,
-    attention: Annotated[
-        Literal["full", "strm", "strict", "exact_match"] | None,
-        typer.Option("--attention", help="Which token may see which."),
+    attention: Attention = None,
+    markers: Markers = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            "--max-length",
+            help="Maximum sequence length in tokens; only the document is truncated. Default: the model's.",
+        ),
     ] = None,
-    markers: Annotated[
-        bool | None, typer.Option("--markers/--no-markers", help="Mark the words that query and document share.")
-    ] = None,
-    max_length: Annotated[int | None, typer.Option("--max-length", help="Most tokens of a sequence.")] = None,
     windows: Annotated[
         str | None,
         typer.Option(
             "--windows",
             metavar="WORDS|sentences[:WORDS]",
-            help="Read documents in windows of so many words, or of whole sentences of up to so many, by default 100; "
-            "0 cuts long ones. Without it they are read in windows of what fits.",
+            help="Window size in words, or windows of whole sentences of at most WORDS words (100). 0 truncates long "
+            "documents. Default: the model's.",
         ),
     ] = None,
-    stride: Annotated[int | None, typer.Option("--stride", help="Words from one window to the next.")] = None,
+    stride: Annotated[
+        int | None, typer.Option("--stride", help="Words from the start of one window to the next.")
+    ] = None,
     aggregate: Annotated[
         str | None,
         typer.Option(
             "--aggregate",
-            help="A document's score from its windows': max, mean, first, topN, or with weights top3:0.5,0.3,0.2.",
+            help="How window scores become a document's: max, mean, first, topN, or weighted, as in top3:0.5,0.3,0.2.",
         ),
     ] = None,
     fuse: Annotated[
         float | None,
-        typer.Option(
-            "--fuse", metavar="ALPHA", help="Interpolate: ALPHA of RUN's scores and 1 − ALPHA of the model's."
-        ),
+        typer.Option("--fuse", metavar="SHARE", help="The share of RUN's scores in the result."),
     ] = None,
     blend: Annotated[
         float | None,
         typer.Option(
             "--blend",
             metavar="SHARE",
-            help="Add SHARE of a bi-encoder's similarity, --encoder's; what --fuse and this leave is the model's.",
+            help="The bi-encoder's share in the result. The model has what --fuse and --blend leave.",
         ),
     ] = None,
     encoder: EncoderOption = None,
-    normalise: Annotated[
-        Literal["none", "min-max", "z-score"],
-        typer.Option("--normalise", help="Of all scores, before --fuse and --blend."),
-    ] = "min-max",
-    duo: Annotated[str | None, typer.Option("--duo", help="A second model, to compare the best two by two.")] = None,
-    duo_depth: Annotated[int, typer.Option("--duo-depth", min=1, help="How many --duo compares.")] = 30,
+    normalise: Normalise = "min-max",
+    duo: Annotated[
+        str | None, typer.Option("--duo", help="A duoBERT, which compares the top documents pairwise.")
+    ] = None,
+    duo_depth: Annotated[int, typer.Option("--duo-depth", min=1, help="Number of documents that --duo compares.")] = 30,
     duo_aggregate: Annotated[
         Literal["sum", "binary", "min", "max", "sample"],
-        typer.Option("--duo-aggregate", help="A document's score from its comparisons."),
+        typer.Option("--duo-aggregate", help="How a document's comparisons become its score."),
     ] = "sum",
-    cache: Annotated[
-        Path | None, typer.Option("--cache", help="Keep scores in this file, and use those in it.")
-    ] = None,
+    cache: Annotated[Path | None, typer.Option("--cache", help="Cache scores in this file.")] = None,
     keep_tokens: Annotated[
         bool | None,
         typer.Option(
             "--keep-tokens/--no-keep-tokens",
-            help="Tokenise all documents of an index or a store, and keep that there for the next time. By default "
-            "where RUN needs a twentieth of them or more.",
+            help="Tokenise all documents of an index or store and cache the tokens there. Default: if RUN needs at "
+            "least a twentieth of them.",
         ),
     ] = None,
-    format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
-    tag: Annotated[str, typer.Option("--tag", help="The run's name in its last column.")] = "rankwell",
+    format: Format = "trec",
+    tag: Annotated[str, typer.Option("--tag", help="Run name.")] = "rankwell",
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
-    """Re-rank a run with a cross-encoder, or with an SDNet that a recipe made.
+    """Re-rank a run with a cross-encoder or an SDNet.
 
-    Template, attention, markers and length are the checkpoint's own unless they are given.
+    Template, attention, markers and length are the checkpoint's unless given.
 
     **Examples**
 
@@ -143,8 +139,8 @@ def rerank(
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local --workers 4
         --out mono.run
 
-    With --ray the scores are those of one process that computes with as many threads as a worker (OMP_NUM_THREADS),
-    to the bit; --device cuda gives each worker a GPU. What --duo compares is compared by this process.
+    With --ray, scores equal those of a single process with as many threads as a worker (OMP_NUM_THREADS), bit for bit;
+    --device cuda gives each worker a GPU. --duo runs in this process.
     """
     from rankwell.core.errors import InputError, RankwellError
     from rankwell.core.manifest import Manifest, file_digest
@@ -165,11 +161,9 @@ def rerank(
     check_output(out, tag)
     if device is not None and backend != "torch":
         raise RankwellError(f"--device is for the backend torch, not {backend}")
+    needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
     cluster = cluster_of(ray, workers, device, cache=cache)
-    check_encoder({"--encoder": encoder}, {"--blend": blend})
     shares = told_shares(fuse, blend, normalise)
-    _refuse_idle(context, "--duo", duo, "duo_depth", "duo_aggregate")
-    _refuse_idle(context, "--fuse or --blend", shares, "normalise")
     asked_windows = None if windows is None else parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
@@ -285,16 +279,6 @@ def _described(windows: Windows | None) -> dict[str, Any] | None:
     if isinstance(windows, Fitting):
         return {"size": "fitting", "aggregate": windows.aggregate}
     return asdict(windows) if windows else None
-
-
-def _refuse_idle(context: typer.Context, needed: str, value: object, *options: str) -> None:
-    """An option that the user gave and that does nothing, as what it is about is not there."""
-    from rankwell.core.errors import RankwellError
-
-    for option in options if value is None else ():
-        source = context.get_parameter_source(option)
-        if source is not None and source.name == "COMMANDLINE":
-            raise RankwellError(f"--{option.replace('_', '-')} needs {needed}")
 
 
 def _given(**options: Any) -> dict[str, Any]:

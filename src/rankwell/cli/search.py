@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.cli.encoders import EncoderOption, PrecisionOption, check_encoder, open_encoder
+from rankwell.cli.encoders import EncoderOption, open_encoder
+from rankwell.cli.needs import needs
+from rankwell.cli.options import Device, Format, Hybrid, IndexArgument, PrecisionOption, Queries, RunOut, Threads
 from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import DEFAULT
 
@@ -17,28 +18,22 @@ BM25 = "BM25"
 
 
 def search(
-    index: Annotated[Path, typer.Argument(help="A folder made by `rankwell index`.")],
-    queries: Annotated[Path, typer.Argument(help="Queries: tsv (id, text) or jsonl; .gz too.")],
-    out: Annotated[Path, typer.Option("--out", help="The run to write; .gz compresses it.")],
-    k: Annotated[int, typer.Option("--k", help="Documents a query.")] = 1000,
-    k1: Annotated[float, typer.Option("--k1", help="How slowly a repeated term saturates.")] = 0.9,
-    b: Annotated[float, typer.Option("--b", help="How much long documents are discounted, 0 to 1.")] = 0.4,
-    k2: Annotated[float | None, typer.Option("--k2", help="How slowly a term repeated in the query saturates.")] = None,
-    threads: Annotated[int, typer.Option("--threads", help="0 takes every core.")] = 0,
-    format: Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Of the run.")] = "trec",
-    tag: Annotated[
-        str | None, typer.Option("--tag", help="The run's name in its last column; else BM25, hybrid or dense.")
+    context: typer.Context,
+    index: IndexArgument,
+    queries: Queries,
+    out: RunOut,
+    k: Annotated[int, typer.Option("--k", help="Results per query.")] = 1000,
+    k1: Annotated[float, typer.Option("--k1", help="BM25's k1: higher values saturate repeated terms later.")] = 0.9,
+    b: Annotated[float, typer.Option("--b", help="BM25's b, 0 to 1: how much long documents are penalised.")] = 0.4,
+    k2: Annotated[
+        float | None, typer.Option("--k2", help="Saturation of terms that are repeated in the query. Default: none.")
     ] = None,
-    hybrid: Annotated[
-        float | None,
-        typer.Option(
-            "--hybrid",
-            metavar="SHARE",
-            help="Search by meaning, too: SHARE of a bi-encoder's similarity, 1 for it alone.",
-        ),
-    ] = None,
+    threads: Threads = 0,
+    format: Format = "trec",
+    tag: Annotated[str | None, typer.Option("--tag", help="Run name. Default: BM25, hybrid or dense.")] = None,
+    hybrid: Hybrid = None,
     encoder: EncoderOption = None,
-    device: Annotated[str | None, typer.Option("--device", help="Of --hybrid: cpu, cuda, cuda:1.")] = None,
+    device: Device = None,
     precision: PrecisionOption = "auto",
     ray: RayOption = None,
     workers: WorkersOption = 0,
@@ -55,9 +50,9 @@ def search(
 
         rankwell search my-index queries.tsv --hybrid 0.7 --k 100 --out hybrid.run
 
-    With --hybrid both find 1,000 documents, and what either found is ranked by the sum of their standardised scores.
-    The vectors of all documents are made the first time and kept beside the index; rankwell tune --hybrid finds the
-    share. With --ray each worker holds some of the index's segments, and their vectors; the run is the same.
+    With --hybrid, BM25 and the bi-encoder each find 1,000 documents, which are ranked by the weighted sum of their
+    standardised scores. Document vectors are computed on first use and cached beside the index; rankwell tune --hybrid
+    finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
     """
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, write_run
@@ -68,7 +63,7 @@ def search(
     from rankwell.scale.search import ShardedIndex, search_in_shards
 
     cluster = cluster_of(ray, workers, device)
-    check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
+    needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     check_hybrid(hybrid)
     opened = Index.open(index)
     asked = read_queries(queries)

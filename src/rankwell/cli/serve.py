@@ -10,92 +10,81 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from rankwell.cli.encoders import EncoderOption, check_encoder
+from rankwell.cli.encoders import EncoderOption
+from rankwell.cli.needs import needs
+from rankwell.cli.options import BackendOption, Device, Hybrid, Normalise, PrecisionOption
 
 
 def serve(
+    context: typer.Context,
     index: Annotated[
         Path | None,
-        typer.Option("--index", help="An index to search. Without one or a model: the bundled sample, and its model."),
+        typer.Option("--index", help="Index to search. Default, unless --model is given: the bundled sample."),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", help="A checkpoint folder or a name on the hub; an exported model. Twice: two models."),
-    ] = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Where to listen.")] = 8000,
-    host: Annotated[str, typer.Option("--host", help="0.0.0.0 to be reached from other machines.")] = "127.0.0.1",
-    backend: Annotated[
-        Literal["torch", "onnx", "openvino"], typer.Option("--backend", help="What computes the scores.")
-    ] = "torch",
-    device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16"],
         typer.Option(
-            "--precision",
-            help="Of torch: fp32 is exact, bf16 nearly; auto is bf16 where that is much faster: on a GPU, and on a "
-            "processor with AMX.",
+            "--model",
+            help="A checkpoint folder, a name on the Hugging Face hub, or an exported model. May be repeated.",
         ),
-    ] = "auto",
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes any free one.")] = 8000,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 accepts other machines.")
+    ] = "127.0.0.1",
+    backend: BackendOption = "torch",
+    device: Device = None,
+    precision: PrecisionOption = "auto",
     fuse: Annotated[
-        float | None,
-        typer.Option("--fuse", metavar="SHARE", help="In /search, add SHARE of BM25's score to the model's."),
+        float | None, typer.Option("--fuse", metavar="SHARE", help="BM25's share of the score in /search.")
     ] = None,
     blend: Annotated[
-        float | None,
-        typer.Option(
-            "--blend", metavar="SHARE", help="In /search, add SHARE of a bi-encoder's similarity, --encoder's."
-        ),
+        float | None, typer.Option("--blend", metavar="SHARE", help="The bi-encoder's share of the score in /search.")
     ] = None,
-    hybrid: Annotated[
-        float | None,
-        typer.Option("--hybrid", metavar="SHARE", help="Candidates by meaning, too, as in search: --encoder's share."),
-    ] = None,
+    hybrid: Hybrid = None,
     encoder: EncoderOption = None,
-    normalise: Annotated[
-        Literal["none", "min-max", "z-score"], typer.Option("--normalise", help="Before --fuse and --blend.")
-    ] = "min-max",
+    normalise: Normalise = "min-max",
     key: Annotated[
         str | None,
-        typer.Option("--key", envvar="RANKWELL_KEY", help="A key that requests must bring; it allows /reload, too."),
+        typer.Option("--key", envvar="RANKWELL_KEY", help="API key that requests must send; also enables /reload."),
     ] = None,
     origin: Annotated[
-        list[str] | None, typer.Option("--origin", help="A page of another host that may use the API (CORS).")
+        list[str] | None,
+        typer.Option("--origin", help="Origin of a page of another host that may use the API (CORS). May be repeated."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-host",
             metavar="NAME",
-            help="A name, beside localhost, that requests may be sent to (Host); at an address of this machine alone, "
-            "such as the default, no other is taken.",
+            help="Host name, besides localhost, that requests may use. On a loopback address, such as the default, all "
+            "other names are refused. May be repeated.",
         ),
     ] = None,
-    experiment: Annotated[
-        list[Path] | None,
-        typer.Option("--experiment", help="A folder that rankwell experiment wrote, for the page to show."),
-    ] = None,
     batch_tokens: Annotated[
-        int | None, typer.Option("--batch-tokens", min=1, help="Tokens of a batch; the backend's own, if not given.")
+        int | None, typer.Option("--batch-tokens", min=1, help="Tokens per batch. Default: the backend's.")
     ] = None,
-    wait_ms: Annotated[float, typer.Option("--wait-ms", min=0, help="Wait so long for a fuller batch.")] = 1.0,
+    wait_ms: Annotated[float, typer.Option("--wait-ms", min=0, help="How long to wait for a fuller batch.")] = 1.0,
     queue_tokens: Annotated[
         int | None,
-        typer.Option("--queue-tokens", min=1, help="Tokens that may wait; beyond them requests are refused."),
+        typer.Option("--queue-tokens", min=1, help="Tokens that may wait; requests beyond are refused."),
     ] = None,
-    timeout_ms: Annotated[int, typer.Option("--timeout-ms", min=1, help="The deadline of a request.")] = 30_000,
-    max_documents: Annotated[int, typer.Option("--max-documents", min=1, help="Texts of one request.")] = 1000,
-    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Bytes of one request.")] = 8 << 20,
+    timeout_ms: Annotated[int, typer.Option("--timeout-ms", min=1, help="Default deadline of a request.")] = 30_000,
+    max_documents: Annotated[
+        int, typer.Option("--max-documents", min=1, help="Maximum number of texts per request.")
+    ] = 1000,
+    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Maximum size of a request in bytes.")] = 8 << 20,
     drain_seconds: Annotated[
-        int, typer.Option("--drain-seconds", min=0, help="When told to stop: finish requests for so long.")
+        int, typer.Option("--drain-seconds", min=0, help="Time to finish requests under way when stopping.")
     ] = 30,
 ) -> None:
     """Serve an index and a re-ranker over HTTP, with a page to search and compare.
 
-    SIGTERM finishes what has begun and ends; SIGHUP opens index and models anew without dropping a request.
+    SIGTERM finishes the requests under way and exits; SIGHUP reloads index and models without dropping a request.
 
     **Examples**
 
@@ -115,21 +104,19 @@ def serve(
     from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import told_shares
     from rankwell.serve.beside import Beside
-    from rankwell.serve.experiments import check_experiments
-    from rankwell.serve.hosts import check_hosts
-    from rankwell.serve.limits import Batching, Limits
-    from rankwell.serve.listening import bind
+    from rankwell.serve.bodies import Limits
+    from rankwell.serve.engine import Batching
+    from rankwell.serve.listening import bind, check_hosts
     from rankwell.serve.server import ServerOptions, run
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
     _check_key(key)
     check_hosts(allow_host or ())
-    check_experiments(experiment or ())
-    check_encoder({"--encoder": encoder}, {"--blend": blend, "--hybrid": hybrid})
+    needs(context, {"encoder": ("blend", "hybrid"), "normalise": ("fuse", "blend")})
     if blend is not None and hybrid is not None and encoder is None:
         raise RankwellError(
-            f"--blend and --hybrid share one bi-encoder: say with --encoder which was tuned ({DEFAULT}, {BACKBONE}, …)"
+            f"--blend and --hybrid share one bi-encoder: choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
         )
     shares = told_shares(fuse, blend, normalise)
     needed = blend is not None or hybrid is not None
@@ -150,19 +137,17 @@ def serve(
         most_timeout_ms=max(timeout_ms, usual.most_timeout_ms),
     )
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
-    serving = ServerOptions(
-        key or None, tuple(origin or ()), tuple(allow_host or ()), tuple(experiment or ()), drain_seconds
-    )
-    with _ended_by_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
+    serving = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)
+    with _exit_on_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
         service = Service(Sources(folder, models, backend, options, beside=beside), limits, batching)
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
         used = sorted(set(service.precision().values()))
         how = f", scores in {' and '.join(used)}" if used else ""
-        how += " (exact ones: --precision fp32)" if "bf16" in used else ""
+        how += " (exact: --precision fp32)" if "bf16" in used else ""
         run(service, place, serving, lambda: typer.echo(f"rankwell: serving at {place.url}{how}", err=True))
     if service.unfinished:
-        # The interpreter's own end would wait for threads, or end them in the midst of native code and abort.
+        # A normal exit would wait for threads, or abort if they are in native code.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -173,21 +158,21 @@ def _check_key(key: str | None) -> None:
 
     if key and not (key.isascii() and key.isprintable() and key == key.strip()):
         raise RankwellError(
-            "--key (or RANKWELL_KEY): expected printable ASCII characters with no space at either end; "
-            "browsers and proxies do not send others alike in a header"
+            "--key (or RANKWELL_KEY): expected printable ASCII characters without spaces at either end, since browsers "
+            "and proxies encode others differently"
         )
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the program as an exit does, temporary files removed, unless something else takes them."""
+def _exit_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP exit cleanly, removing temporary files, until the server installs its own handlers."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+        signal.signal(number, signal.SIG_DFL)  # a second signal kills it
         sys.exit(128 + number)
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}  # as nohup sets it
+    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}  # as set by nohup
     for number in before:
         signal.signal(number, end)
     try:
@@ -199,7 +184,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def _index(folder: Path | None, with_model: bool) -> Iterator[Path | None]:
-    """The index to serve; where nothing is named, one of the bundled sample, for as long as it is served."""
+    """The index to serve: the given one, or a temporary one of the bundled sample."""
     if folder is not None or with_model:
         yield folder
         return

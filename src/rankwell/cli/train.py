@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.options import Device
+
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="A recipe: a YAML file such as recipes/drbert.yaml.")],
-    out: Annotated[Path, typer.Option("--out", help="The folder for model, figures and all stages.")],
+    out: Annotated[Path, typer.Option("--out", help="Output folder for the model, its figures and all stages.")],
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="PATH=VALUE",
-            help="Change an option of the recipe; may be repeated. `data=FOLDER` names the data, "
-            "`stages.NAME=off` leaves a stage out.",
+            help="Change an option of the recipe. `data=FOLDER` sets the data, `stages.NAME=off` skips a stage. "
+            "May be repeated.",
         ),
     ] = None,
     queries: Annotated[
@@ -25,21 +27,21 @@ def train(
         typer.Option(
             "--queries",
             metavar="SPLIT",
-            help="The split to train on; `generated` is what `rankwell expand --queries` wrote.",
+            help="The split to train on; `generated` is the one that `rankwell expand --queries` writes.",
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in --out, even if it holds a recipe of another name.")
+        bool, typer.Option("--resume", help="Continue in --out even if it holds a recipe of another name.")
     ] = False,
-    device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
+    device: Device = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check recipe, data and model, and print the stages.")
+        bool, typer.Option("--check", help="Only check the recipe, data and model, and list the stages.")
     ] = False,
 ) -> None:
-    """Train a ranker by a recipe.
+    """Train a ranker with a recipe.
 
-    A stage that is finished is not run again; one whose options changed is, and all after it.
-    A run that was killed goes on where it was: give the same command again.
+    Finished stages are not run again, unless their options, or those of a stage before them, have changed.
+    If interrupted, rerun the command to resume.
 
     **Examples**
 

@@ -8,34 +8,37 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwell.cli.encoders import EncoderOption, PrecisionOption, check_encoder, open_encoder
+from rankwell.cli.encoders import EncoderOption, open_encoder
+from rankwell.cli.needs import needs
+from rankwell.cli.options import Device, IndexArgument, PrecisionOption, Threads
 from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import DEFAULT
 
 
 def tune(
-    index: Annotated[Path, typer.Argument(help="A folder made by `rankwell index`.")],
+    context: typer.Context,
+    index: IndexArgument,
     queries: Annotated[Path, typer.Argument(help="Development queries.")],
-    qrels: Annotated[Path, typer.Argument(help="Their judgments.")],
-    measure: Annotated[str, typer.Option("--measure", help="What to maximise.")] = "RR@10",
+    qrels: Annotated[Path, typer.Argument(help="Their relevance judgments.")],
+    measure: Annotated[str, typer.Option("--measure", help="Measure to maximise.")] = "RR@10",
     k1: Annotated[
-        str, typer.Option("--k1", help="Values to try, as FIRST:LAST:STEP or a list with commas.")
+        str, typer.Option("--k1", help="Values of k1 to try: FIRST:LAST:STEP, or separated by commas.")
     ] = "0.3:2.1:0.3",
-    b: Annotated[str, typer.Option("--b", help="Values to try.")] = "0.1:0.9:0.1",
-    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 5,
-    seed: Annotated[int, typer.Option("--seed", help="Decides the folds.")] = 0,
-    threads: Annotated[int, typer.Option("--threads", help="0 takes every core.")] = 0,
+    b: Annotated[str, typer.Option("--b", help="Values of b to try, likewise.")] = "0.1:0.9:0.1",
+    folds: Annotated[int, typer.Option("--folds", help="Number of cross-validation folds.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="Seed for assigning queries to folds.")] = 0,
+    threads: Threads = 0,
     hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Then also the share of a bi-encoder beside BM25, for search --hybrid.")
+        bool, typer.Option("--hybrid", help="Also tune the share of a bi-encoder, for search --hybrid.")
     ] = False,
     encoder: EncoderOption = None,
-    device: Annotated[str | None, typer.Option("--device", help="Of --hybrid: a torch device.")] = None,
+    device: Device = None,
     precision: PrecisionOption = "auto",
-    out: Annotated[Path | None, typer.Option("--out", help="Also write the whole grid as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write all figures to this file as JSON.")] = None,
 ) -> None:
-    """Find the k1 and b that rank best on development queries, and with --hybrid a bi-encoder's share.
+    """Tune k1 and b, and with --hybrid a bi-encoder's share, on development queries.
 
-    The figure to quote is the cross-validated one: each fold is measured with the values that did best on the others.
+    Quote the cross-validated figure: each fold is measured with the values that did best on the others.
 
     **Examples**
 
@@ -47,7 +50,7 @@ def tune(
     from rankwell.retrieve.index import Index
     from rankwell.retrieve.tune import parse_values, tune_bm25
 
-    check_encoder({"--encoder": encoder, "--device": device}, {"--hybrid": hybrid})
+    needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     if out is not None:
         check_output(out)
     similar = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None

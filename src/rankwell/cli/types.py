@@ -7,26 +7,33 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.needs import needs
+from rankwell.cli.options import Device
+
 
 def types(
-    queries: Annotated[Path, typer.Argument(help="Queries: tsv (id, text) or jsonl; .gz too.", metavar="QUERIES")],
+    context: typer.Context,
+    queries: Annotated[
+        Path, typer.Argument(help="Queries: tsv (id, text) or jsonl, optionally gzipped.", metavar="QUERIES")
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="The types to write: qid, tab, label; without it, they are counted.")
+        Path | None, typer.Option("--out", help="Output file (qid, tab, label). Default: only print the counts.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="A classifier's checkpoint folder; without it, rules on the words.")
+        str | None, typer.Option("--model", help="A classifier's checkpoint folder. Default: rules on the words.")
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option("--labels", help="Labels you know (qid, tab, label): they win over the others.")
+        Path | None, typer.Option("--labels", help="Known labels (qid, tab, label), which take precedence.")
     ] = None,
     check: Annotated[
-        Path | None, typer.Option("--check", help="Compare with these labels (qid, tab, label): accuracy, confusion.")
+        Path | None,
+        typer.Option("--check", help="Gold labels (qid, tab, label); prints accuracy and a confusion matrix."),
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="A torch device: cpu, cuda, cuda:1.")] = None,
+    device: Device = None,
 ) -> None:
-    """Say what kind of answer each query asks for: location, numeric, person, description or entity.
+    """Label queries by the kind of answer they ask for: location, numeric, person, description or entity.
 
-    A query that the rules cannot tell gets no type, and no line in the file.
+    A query that the rules cannot label has no type, and no line in the file.
 
     **Examples**
 
@@ -44,40 +51,40 @@ def types(
     from rankwell.corpus.query_types import QUERY_TYPES, rule_types
     from rankwell.evaluation.confusion import NO_LABEL, Confusion
 
+    needs(context, {"device": "model"})
     if out is not None and out.is_dir():
         raise InputError(out, None, "is a folder, expected the file to write")
-    asked = read_queries(queries)
-    qids = {query.qid for query in asked}
+    records = read_queries(queries)
+    qids = {query.qid for query in records}
 
-    def known(path: Path) -> dict[str, str]:
-        found = {qid: label for qid, label in read_types(path).items() if qid in qids}
-        if not found:
+    def read_labels(path: Path) -> dict[str, str]:
+        matching = {qid: label for qid, label in read_types(path).items() if qid in qids}
+        if not matching:
             raise InputError(path, None, f"none of its queries is in {queries}")
-        return found
+        return matching
 
-    given = known(labels) if labels is not None else {}
-    truth = known(check) if check is not None else {}
-    # What the user knows need not be computed.
-    texts = {query.qid: query.text for query in asked if query.qid not in given}
+    known = read_labels(labels) if labels is not None else {}
+    gold = read_labels(check) if check is not None else {}
+    texts = {query.qid: query.text for query in records if query.qid not in known}
     order: tuple[str, ...] = QUERY_TYPES
-    found: list[str | None]
+    predicted: list[str | None]
     if model is None:
-        found = rule_types(texts.values())
+        predicted = rule_types(texts.values())
     else:
         from rankwell.rank.classify import Classifier
 
         classifier = Classifier.from_pretrained(model, engine={"device": device})
-        found, order = [*classifier.predict(list(texts.values()))[0]], classifier.labels
-    typed = dict(zip(texts, found, strict=True)) | given
-    chosen = {query.qid: label for query in asked if (label := typed[query.qid])}
+        predicted, order = [*classifier.predict(list(texts.values()))[0]], classifier.labels
+    typed = dict(zip(texts, predicted, strict=True)) | known
+    labelled = {query.qid: label for query in records if (label := typed[query.qid])}
     if out is not None:
-        write_types(chosen, out)
+        write_types(labelled, out)
         data = {"queries": file_digest(queries)} | ({"labels": file_digest(labels)} if labels is not None else {})
         Manifest("types", {"model": model}, data).write_beside(out)
-    print(f"{out or queries}: {len(chosen):,} of {len(asked):,} queries have a type")
-    counts = Counter(typed[query.qid] or NO_LABEL for query in asked)
+    print(f"{out or queries}: {len(labelled):,} of {len(records):,} queries have a type")
+    counts = Counter(typed[query.qid] or NO_LABEL for query in records)
     width = max(map(len, counts))
     for label in sorted(counts, key=lambda label: order.index(label) if label in order else len(order)):
-        print(f"  {label.ljust(width)}  {counts[label]:>9,}  {counts[label] / len(asked):6.1%}")
-    if truth:
-        print(Confusion.of([*truth.values()], (typed[qid] for qid in truth), order))
+        print(f"  {label.ljust(width)}  {counts[label]:>9,}  {counts[label] / len(records):6.1%}")
+    if gold:
+        print(Confusion.of([*gold.values()], (typed[qid] for qid in gold), order))

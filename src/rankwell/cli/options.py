@@ -1,0 +1,51 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Backend = Literal["torch", "onnx", "openvino"]
+Precision = Literal["auto", "fp32", "bf16"]
+Rule = Literal["full", "strm", "strict", "exact_match"]
+
+Queries = Annotated[
+    Path, typer.Argument(help="Queries: tsv (id, text) or jsonl, optionally gzipped.", metavar="QUERIES")
+]
+IndexArgument = Annotated[Path, typer.Argument(help="An index folder made by `rankwell index`.")]
+RunOut = Annotated[Path, typer.Option("--out", help="Output run; a name ending in .gz is compressed.")]
+Format = Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Output format.")]
+Threads = Annotated[int, typer.Option("--threads", help="Number of threads; 0 uses all cores.")]
+
+Model = Annotated[
+    str, typer.Option("--model", help="A checkpoint folder, a name on the Hugging Face hub, or an exported model.")
+]
+BackendOption = Annotated[Backend, typer.Option("--backend", help="Inference backend.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="Torch device: cpu, cuda or cuda:1. Default: a GPU if there is one.")
+]
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        "--precision",
+        help="Torch precision: fp32 is exact; auto uses bf16 where it is much faster, on a GPU or a CPU with AMX.",
+    ),
+]
+Attention = Annotated[Rule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")]
+Markers = Annotated[
+    bool | None,
+    typer.Option(
+        "--markers/--no-markers", help="Mark the words that query and document share. Default: as the model does."
+    ),
+]
+
+Hybrid = Annotated[
+    float | None,
+    typer.Option("--hybrid", metavar="SHARE", help="Add dense search with this share of the score; 1 uses it alone."),
+]
+Normalise = Annotated[
+    Literal["none", "min-max", "z-score"],
+    typer.Option("--normalise", help="How scores are normalised before --fuse and --blend combine them."),
+]
