@@ -27,6 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from harness import make_parser
+
 PARTS = 4
 """The segments that ``bench/scale.py`` cuts a collection into."""
 
@@ -253,6 +255,7 @@ def projections(rates: Rates) -> str:
 
 def main() -> None:
     """Print the rates and the table."""
+    make_parser(__doc__).parse_args()
     rates = fit_rates(json.loads(MEASURED.read_text(encoding="utf-8"))["points"], PAIR)
     print(f"{rates}\n\n{projections(rates)}")
     for documents, shards in ((10**8, 16), (10**10, 800)):
