@@ -62,6 +62,7 @@ def test_what_nothing_here_calls_is_written_of_for_its_users() -> None:
     nodes = [node for tree in trees for node in ast.walk(tree)]
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used |= {path.stem for path in MODULES if path.parent.name == "cli"}  # a verb is found by the name of its file
     made = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     # A decorator is a use: it registers what it stands on.
     left = {node.name for node in made if not node.decorator_list and not node.name.startswith("__")} - used
