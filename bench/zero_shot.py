@@ -109,12 +109,12 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--bm25", type=float, default=0.2, help="BM25's share")
     parser.add_argument("--dense", type=float, default=0.5, help="the bi-encoder's share beside the model's")
     parser.add_argument("--hybrid", type=float, default=0.7, help="the bi-encoder's share in hybrid search")
-    parser.add_argument("--windows", default="default", choices=["default", "cut"], help="how long texts are read")
+    parser.add_argument("--windows", default="default", choices=["default", "truncate"], help="how long texts are read")
     parser.add_argument("--device", default=None)
     parser.add_argument("--precision", default="auto", choices=["auto", "bf16"], help="of the models")
     parser.add_argument("--out", type=Path, default=None, help="a JSON file of all figures")
     options = parser.parse_args()
-    options.windows = None if options.windows == "cut" else options.windows
+    options.windows = None if options.windows == "truncate" else options.windows
     return options
 
 

@@ -52,8 +52,7 @@ def test_a_ranker_of_nothing_is_the_default_model(shipped: Path) -> None:
     texts = ["bees keep warm", "a bogus river", "tea " * 600]
     expected = Ranker.from_pretrained(shipped).rank("bees", texts)
     assert Ranker().rank("bees", texts) == Ranker.from_pretrained().rank("bees", texts) == expected
-    with pytest.raises(TypeError, match="engine, tokenizer and template"):
-        Ranker(Ranker().engine)
+    assert Ranker(shipped).rank("bees", texts) == Ranker(str(shipped)).rank("bees", texts) == expected
 
 
 def test_rerank_without_a_model(

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
 from rankwell.corpus.records import Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.models.sdnet.word_features import encoder_digest
 from rankwell.rank.cache import hash_model
@@ -100,7 +100,7 @@ def test_a_run_becomes_another(call: Call, expected: Callable[..., Run]) -> None
     done = call("--tag", "mono")
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch(
-        r"out\.run: 15 pairs, [\d.]+ s, [\d,]+ pairs/s; 0 of 15 pairs cut \(0\.0%\)\n",
+        r"out\.run: 15 pairs, [\d.]+ s, [\d,]+ pairs/s; nothing truncated\n",
         done.out,
     )
     assert same("out.run", expected())
@@ -114,7 +114,7 @@ def test_depth_cuts_the_candidates(call: Call, expected: Callable[..., Run]) -> 
 
 def test_what_is_cut_from_texts_is_said(call: Call, expected: Callable[..., Run]) -> None:
     done = call("--max-length", "80", "--windows", "0")
-    assert re.search(r"; \d+ of 15 pairs cut \([\d.]+%\): pieces [\d,]+ of document\n", done.out)
+    assert re.search(r"; truncated: [\d,]+ document tokens \(\d+ of 15 pairs\)\n", done.out)
     assert same("out.run", expected(template={"max_length": 80}, windows=None))
 
 
@@ -134,13 +134,13 @@ def test_long_documents_are_read_in_windows(call: Call, expected: Callable[..., 
 
 def test_by_default_windows_are_what_fits(call: Call, expected: Callable[..., Run]) -> None:
     done = call("--max-length", "80")
-    assert re.search(r"; 0 of 15 pairs cut \(0\.0%\), \d+ read in \d+ windows\n", done.out)
+    assert re.search(r"; read in windows: \d+ of 15 pairs \(\d+ windows\)\n", done.out)
     whole = expected(template={"max_length": 80})
     assert same("out.run", whole)
     assert not same("out.run", expected(template={"max_length": 80}, windows=None))
-    assert json.loads(Path("out.run.manifest.json").read_text())["config"]["windows"]["size"] == "fitting"
+    assert json.loads(Path("out.run.manifest.json").read_text())["config"]["windows"] == asdict(Windows())
     assert call("--max-length", "80", "--aggregate", "mean").code == 0
-    assert same("out.run", expected(template={"max_length": 80}, windows=Fitting(aggregate="mean")))
+    assert same("out.run", expected(template={"max_length": 80}, windows=Windows(aggregate="mean")))
 
 
 def test_tokens_are_kept_in_an_index_or_a_store_and_used(
@@ -206,10 +206,19 @@ def test_the_best_are_compared_two_by_two(
 ) -> None:
     done = call("--duo", tiny_checkpoint, "--duo-depth", "4", "--duo-aggregate", "min")
     assert done.code == 0
-    assert re.search(r"; duo: \d+ of 36 pairs cut", done.out)
+    assert re.search(r"; duo: truncated: .*\(\d+ of 36 pairs\)", done.out)
     ranker = Ranker.from_pretrained(tiny_checkpoint)
     options = DuoOptions(4, "min")
     assert same("out.run", rerank_duo(ranker, expected(), read_queries(queries), Index.open(index), options))
+
+
+def test_a_model_that_compares_documents_is_no_ranker(call: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    loaded = load_checkpoint(tiny_checkpoint, template={"name": "duo"})
+    save_checkpoint(tmp_path / "duo", *loaded)
+    done = call(model=tmp_path / "duo", collection="nowhere")  # before the collection is looked for
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "compares documents two by two: use it with --duo" in done.err
+    assert call("--duo", tmp_path / "duo", "--duo-depth", "3").code == 0
 
 
 def test_texts_come_from_any_kind_of_collection(call: Call) -> None:
@@ -225,7 +234,7 @@ def test_texts_come_from_any_kind_of_collection(call: Call) -> None:
 def test_a_cache_gives_the_same_file_without_computing(call: Call) -> None:
     assert call("--cache", "scores.db").out.endswith("; 0 scores from scores.db\n")
     again = call("--cache", "scores.db", out="again.run")
-    assert again.out.endswith("; 0 of 0 pairs cut (0.0%); 15 scores from scores.db\n")
+    assert again.out.endswith("; nothing truncated; 15 scores from scores.db\n")
     assert Path("again.run").read_bytes() == Path("out.run").read_bytes()
 
 
@@ -315,7 +324,7 @@ def complaint(outcome: Any) -> str:
         (["--duo", "nowhere"], {}, "nowhere: "),
         (["--duo-depth", "5"], {}, "--duo-depth needs --duo"),
         (["--normalise", "none"], {}, "--normalise needs --fuse or --blend"),
-        (["--windows", "0", "--aggregate", "top3"], {}, "--windows 0 cuts documents"),
+        (["--windows", "0", "--aggregate", "top3"], {}, "--windows 0 truncates documents"),
         (["--blend", "0.3", "--encoder", "nowhere"], {}, "nowhere: not a checkpoint (it has no config.json)"),
         ([], {"out": "none.tsv/x.run"}, "cannot write none.tsv/x.run: none.tsv is not a directory"),
     ],
@@ -371,7 +380,7 @@ def test_help_has_examples(rankwell: Call) -> None:
 def test_an_sdnet_re_ranks_as_well(call: Call, first: Path, queries: Path, index: Path, sdnet: Path) -> None:
     done = call("--device", "cpu", model=sdnet)
     assert (done.code, done.err) == (0, "")
-    assert re.match(r"out\.run: 15 pairs, [\d.]+ s, [\d,]+ pairs/s; \d+ of 15 pairs cut", done.out)
+    assert re.match(r"out\.run: 15 pairs, [\d.]+ s, [\d,]+ pairs/s; (nothing )?truncated", done.out)
     ranker = SdnetRanker.from_pretrained(sdnet, device="cpu")
     assert same("out.run", ranker.rerank(read_run(first), read_queries(queries), Index.open(index)))
     for options, problem in {

@@ -45,7 +45,7 @@ class TestMono:
         laid = lay(MONO, query=[], document=[])
         assert len(laid.sequences) == 0
         assert len(laid.sequences.tokens) == 0
-        assert str(laid.report) == "0 of 0 pairs cut (0.0%)"
+        assert str(laid.report) == "nothing truncated"
 
 
 class TestTwin:
@@ -99,7 +99,7 @@ class TestBudget:
         template = Template(max_length=10, max_query=4)
         laid = lay(template, query=["bank", "bank " * 6, "bank"], document=["money", "money " * 9, "money " * 10])
         assert laid.report == TruncationReport(3, 2, {"query": 2, "document": 9 - 3 + 10 - 6})
-        assert str(laid.report) == "2 of 3 pairs cut (66.7%): pieces 2 of query, 10 of document"
+        assert str(laid.report) == "truncated: 2 query tokens, 10 document tokens (2 of 3 pairs)"
 
     def test_the_report_adds_up(self, tokenizer: Any) -> None:
         report = TruncationReport()
@@ -117,7 +117,7 @@ class TestBudget:
             Template(name, max_length=least - 1)
 
     def test_a_query_without_room_is_an_error(self) -> None:
-        with pytest.raises(RankwellError, match="at most 0 pieces"):
+        with pytest.raises(RankwellError, match="max_query is 0"):
             Template(max_query=0)
 
     def test_an_unknown_template_is_named(self) -> None:
@@ -201,3 +201,12 @@ class TestAgainstTransformers:
         assert laid.rows("tokens") == expected["input_ids"]
         assert laid.rows("segments") == expected["token_type_ids"]
         assert np.array_equal(laid.sequences.lengths(), [sum(mask) for mask in expected["attention_mask"]])
+
+
+def test_a_template_of_other_fields_is_refused_in_one_line() -> None:
+    for name in ("mono", "typed", "nli", "twin", "pair"):
+        Template(name).require("query", "document")
+    with pytest.raises(RankwellError, match=r"template duo reads query and document and other.* use it with --duo"):
+        Template("duo").require("query", "document")
+    with pytest.raises(RankwellError, match="template single reads query, not query and document"):
+        Template("single").require("query", "document")

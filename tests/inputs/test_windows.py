@@ -42,10 +42,10 @@ class TestCutting:
 
     def test_an_empty_document_is_one_empty_window(self, tokenizer: Any) -> None:
         assert windows_of(tokenizer, ["", "a b", "", ""], Windows(1, 1)) == [[""], ["a", "b"], [""], [""]]
-        assert windows_of(tokenizer, [""], Windows()) == [[""]]
+        assert windows_of(tokenizer, [""], Windows(100)) == [[""]]
 
     def test_of_no_documents_are_none(self, tokenizer: Any) -> None:
-        found, owners = cut_windows(tokenizer.encode([]), Windows())
+        found, owners = cut_windows(tokenizer.encode([]), Windows(100))
         assert (len(found), len(owners)) == (0, 0)
 
     def test_windows_keep_stems_for_markers(self, tokenizer: Any) -> None:
@@ -58,6 +58,11 @@ class TestCutting:
     def test_a_stride_that_skips_words_or_stands_still_is_an_error(self, size: int, stride: int) -> None:
         with pytest.raises(RankwellError, match="stride must be from 1 to the size"):
             Windows(size, stride)
+
+    def test_a_stride_needs_a_size_and_is_half_of_it_by_default(self) -> None:
+        assert Windows(5) == Windows(5, 3)
+        with pytest.raises(RankwellError, match="a stride of 3 words needs a window size"):
+            Windows(stride=3)
 
     @settings(max_examples=80, deadline=None)
     @given(
@@ -152,8 +157,11 @@ class TestSentences:
         with pytest.raises(RankwellError, match="need to know where sentences begin"):
             cut_windows(tokenizer.encode(["tea."]), sentences(2, 1))
 
+    def test_have_a_hundred_words_unless_told(self) -> None:
+        assert Windows(unit="sentences") == Windows(100, 50, unit="sentences")
+
     def test_other_units_are_an_error(self) -> None:
-        with pytest.raises(RankwellError, match=r"windows of 'lines' are not known \(known: words, sentences\)"):
+        with pytest.raises(RankwellError, match=r"no window unit is called 'lines' \(known: words, sentences\)"):
             Windows(unit="lines")  # type: ignore[arg-type]
 
 
@@ -182,17 +190,17 @@ def slow_sentences(words: list[str], size: int, stride: int) -> list[list[str]]:
 class TestParsing:
     def test_numbers_of_words_and_sentences(self) -> None:
         assert [parse_windows(text) for text in ("0", "100", "sentences", "sentences:30")] == [
-            ("words", 0),
-            ("words", 100),
-            ("sentences", 100),
-            ("sentences", 30),
+            None,
+            Windows(100, 50),
+            Windows(100, 50, unit="sentences"),
+            Windows(30, 15, unit="sentences"),
         ]
 
     @pytest.mark.parametrize(
         "text", ["", "-1", "words", "sentence", "sentences:", "sentences:0", "sentences:a", "1.5", "٣"]
     )
     def test_anything_else_is_named(self, text: str) -> None:
-        with pytest.raises(RankwellError, match="expected a number of words, or sentences, or sentences:WORDS"):
+        with pytest.raises(RankwellError, match="expected a number of words, sentences, or sentences:WORDS"):
             parse_windows(text)
 
 

@@ -215,7 +215,7 @@ def test_exports_score_the_same(bare: Path, tmp_path: Path, backend: str, precis
     template = {"name": "twin", "max_length": 64, "max_query": 16}
     model, tokenizer, config = similar(bare, apart=1, attention="strm", attention_layers=(1,), template=template)
     fields = {"query": tokenizer.encode(QUERIES), "document": tokenizer.encode(DOCUMENTS)}
-    sequences = lay_out_pairs(config.template.build(), tokenizer.special, fields)
+    sequences = lay_out_pairs(config.template, tokenizer.special, fields)
     with torch.no_grad():
         model.head.weight.normal_(std=0.5, generator=torch.Generator().manual_seed(1))
     save_checkpoint(tmp_path / "saved", model, tokenizer, config)

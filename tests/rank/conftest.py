@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rankwell.inputs.batching import Sequences
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.rank.engines.engine import Engine
@@ -34,4 +35,4 @@ def ranker(tiny_checkpoint: Path) -> Ranker:
 @pytest.fixture(scope="module")
 def counting(tiny_tokenizer: Path) -> Ranker:
     tokenizer = Tokenizer.open(tiny_tokenizer)
-    return Ranker(CountingEngine(tokenizer.token_id("bank")), tokenizer, Template())
+    return Ranker.from_engine(CountingEngine(tokenizer.token_id("bank")), Reader(tokenizer, Template()))

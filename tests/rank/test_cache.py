@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.inputs.batching import Sequences
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
 from rankwell.rank.cache import ScoreCache, hash_model, join_hashes, text_hashes
 from rankwell.rank.engines.engine import Engine, Logits
@@ -185,7 +186,7 @@ def test_a_models_hash_is_of_what_decides_its_scores(tiny_checkpoint: Path, cach
 
 def test_a_cache_needs_to_know_the_model(ranker: Ranker, cache: ScoreCache) -> None:
     with pytest.raises(RankwellError, match="identity"):
-        Ranker(ranker.engine, ranker.tokenizer, ranker.template, cache=cache)
+        Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template), cache=cache)
 
 
 @given(st.lists(st.text(max_size=5), min_size=2, max_size=6, unique=True))

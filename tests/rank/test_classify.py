@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.query_types import QUERY_TYPES  # noqa: E402
+from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.rank import classify  # noqa: E402
 from rankwell.rank.classify import Classifier, lay_out_texts  # noqa: E402
@@ -63,7 +64,7 @@ def test_texts_get_the_probabilities_of_transformers(folder: Path, max_length: i
     np.testing.assert_allclose(probabilities, expected, atol=1e-5)
     assert labels == [QUERY_TYPES[number] for number in expected.argmax(axis=1)]
     assert len(set(labels)) > 1  # else the labels would say nothing
-    assert classifier.truncation.pairs_cut == (max_length == 40)
+    assert classifier.reader.truncation.pairs_cut == (max_length == 40)
 
 
 def test_pairs_of_texts_get_them_too(folder: Path) -> None:
@@ -76,18 +77,18 @@ def test_pairs_of_texts_get_them_too(folder: Path) -> None:
 
 def test_the_sequences_are_written_as_in_bert(tiny_tokenizer: Path) -> None:
     tokenizer = Tokenizer.open(tiny_tokenizer)
-    encode = tokenizer.encode
-    single = lay_out_texts(tokenizer, encode(["honey bee", ""]))
+    reader = Reader.of_texts(tokenizer, 512)
+    single = lay_out_texts(reader, ["honey bee", ""])
     assert tokenizer.token_names(single.tokens) == ["[CLS]", "honey", "bee", "[SEP]", "[CLS]", "[SEP]"]
     assert single.segments.tolist() == [0] * 6
-    pair = lay_out_texts(tokenizer, encode(["honey bee"]), encode(["tea"]))
+    pair = lay_out_texts(reader, ["honey bee"], ["tea"])
     assert tokenizer.token_names(pair.tokens) == ["[CLS]", "honey", "bee", "[SEP]", "tea", "[SEP]"]
     assert pair.segments.tolist() == [0, 0, 0, 0, 1, 1]
 
 
 def test_two_long_texts_share_the_room(tiny_tokenizer: Path) -> None:
     tokenizer = Tokenizer.open(tiny_tokenizer)
-    pair = lay_out_texts(tokenizer, tokenizer.encode(["bee " * 50]), tokenizer.encode(["tea " * 50]), max_length=13)
+    pair = lay_out_texts(Reader.of_texts(tokenizer, 13), ["bee " * 50], ["tea " * 50])
     names = tokenizer.token_names(pair.tokens)
     assert (names.count("bee"), names.count("tea"), len(names)) == (5, 5, 13)
 

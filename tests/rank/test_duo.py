@@ -9,6 +9,7 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
+from rankwell.inputs.reader import Reader
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.duo import AGGREGATIONS, DuoOptions, aggregate, opponents, rerank_duo
 from rankwell.rank.engines.engine import Engine
@@ -127,6 +128,13 @@ def test_documents_below_keep_their_order_beneath(ranker: Ranker) -> None:
     assert (np.diff(found.scores[2:]) < 0).all()
 
 
+def test_documents_below_are_within_one_of_the_lowest(ranker: Ranker) -> None:
+    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=3))["q"]
+    lowest = found.scores[2]
+    assert lowest > 0.5  # a sum of two probabilities
+    np.testing.assert_allclose(found.scores[3:], [lowest - 0.5, lowest - 1], atol=1e-6)
+
+
 def test_only_the_texts_that_are_compared_are_read(ranker: Ranker) -> None:
     some = InMemoryTexts({docid: TEXTS[docid] for docid in "ab"})
     assert rerank_duo(ranker, RUN, [QUERY], some, DuoOptions(depth=2))["q"].docids[2:] == ("c", "d", "e")
@@ -170,7 +178,7 @@ def test_a_model_of_one_score_cannot_compare(tiny_checkpoint: Path, ranker: Rank
         def logits(self, sequences: object) -> np.ndarray:
             return ranker.engine.logits(sequences)[:, :1]  # type: ignore[arg-type]
 
-    single = Ranker(OneScore(), ranker.tokenizer, ranker.template)
+    single = Ranker.from_engine(OneScore(), Reader(ranker.tokenizer, ranker.template))
     with pytest.raises(RankwellError, match="two logits"):
         rerank_duo(single, RUN, [QUERY], InMemoryTexts(TEXTS))
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers
 from rankwell.models.shape import AttentionRule
@@ -49,7 +50,7 @@ def marked(tiny_checkpoint: Path) -> Ranker:
 def with_rule(ranker: Ranker, rule: AttentionRule) -> Ranker:
     assert isinstance(ranker.engine, TorchEngine)
     engine = TorchEngine(ranker.engine.model, rule, device="cpu")
-    return Ranker(engine, ranker.tokenizer, ranker.template, windows=ranker.windows, segments=ranker.segments)
+    return Ranker.from_engine(engine, ranker.reader)
 
 
 def pieces(explanation: Explanation, field: str) -> list[str]:
@@ -119,7 +120,7 @@ def test_a_loaded_model_is_explained_as_its_ranker(ranker: Ranker, tiny_checkpoi
 
 
 def test_of_a_windowed_document_the_best_window_is_shown(ranker: Ranker) -> None:
-    windowed = Ranker(ranker.engine, ranker.tokenizer, ranker.template, windows=Windows(6, 3, "mean"))
+    windowed = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, Windows(6, 3, "mean")))
     explanation = explain(windowed, QUERY, TRAP)
     assert len(explanation.windows) == 4
     assert explanation.windows[explanation.window - 1] == max(explanation.windows)
@@ -164,7 +165,7 @@ def test_markers_carry_the_number_of_the_querys_term(marked: Ranker) -> None:
 
 def test_what_does_not_fit_is_reported(ranker: Ranker) -> None:
     template = replace(ranker.template, max_length=12, max_query=4)
-    short = Ranker(ranker.engine, ranker.tokenizer, template, windows=None)
+    short = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, template, None))
     explanation = explain(short, "what fish is bogue", "fish of the sea are the best bogue")
     assert {cut.field: (cut.pieces, cut.text) for cut in explanation.cut} == {
         "query": (1, "##ue"),
@@ -279,8 +280,8 @@ def test_what_cannot_be_explained_is_one_line(ranker: Ranker) -> None:
         explain(ranker, QUERY, TRAP, "numeric")
     with pytest.raises(RankwellError, match="no marker tokens"):
         explain(ranker, QUERY, TRAP, markers=True)
-    duo = Ranker(ranker.engine, ranker.tokenizer, replace(ranker.template, name="duo"))
-    with pytest.raises(RankwellError, match="compares two documents"):
+    duo = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, replace(ranker.template, name="duo")))
+    with pytest.raises(RankwellError, match="reads query and document and other"):
         explain(duo, QUERY, TRAP)
 
 

@@ -19,6 +19,7 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Query, Run  # noqa: E402
 from rankwell.inputs.batching import Sequences  # noqa: E402
+from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.inputs.templates import Template  # noqa: E402
 from rankwell.rank.engines.engine import Engine  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
@@ -96,14 +97,14 @@ class TestPredict:
         monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 3)
         pairs = [("tea", "bank " * count) for count in (4, 0, 2, 7, 1, 1, 9, 3)]
         assert counting.predict(pairs).tolist() == [4, 0, 2, 7, 1, 1, 9, 3]
-        types = Ranker(counting.engine, counting.tokenizer, Template("typed"))
+        types = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template("typed")))
         named = ["bank", None, "", "BANK", "tea", None, "bank bank", "bank"]
         assert types.predict(pairs, types=named).tolist() == [5, 0, 2, 8, 1, 1, 11, 4]
 
     def test_what_was_cut_is_counted(self, tiny_checkpoint: Path) -> None:
         ranker = Ranker.from_pretrained(tiny_checkpoint, template={"max_length": 80}, windows=None)
         ranker.predict([("bank", "tea " * 100), ("bank", "tea")])
-        assert str(ranker.truncation) == "1 of 2 pairs cut (50.0%): pieces 24 of document"
+        assert str(ranker.truncation) == "truncated: 24 document tokens (1 of 2 pairs)"
 
     def test_threads_at_once_get_what_one_gets(self, ranker: Ranker) -> None:
         parts = [[(query, f"{document} {number}") for query, document in PAIRS] for number in range(12)]
@@ -112,6 +113,19 @@ class TestPredict:
             together = list(pool.map(ranker.predict, parts))
         for one, other in zip(alone, together, strict=True):
             assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(("name", "problem"), [("duo", "use it with --duo"), ("single", "reads query, not")])
+def test_a_template_that_reads_something_else_is_refused(tiny_checkpoint: Path, name: str, problem: str) -> None:
+    ranker = Ranker(tiny_checkpoint, template={"name": name})
+    run = Run.from_scores({"q": {"d": 1.0}})
+    for call in (
+        lambda: ranker.predict([("tea", "bank")]),
+        lambda: ranker.rank("tea", ["bank"]),
+        lambda: ranker.rerank(run, [Query("q", "tea")], Collection({"d": "bank"})),
+    ):
+        with pytest.raises(RankwellError, match=problem):
+            call()
 
 
 class Begun(Engine):
@@ -145,7 +159,7 @@ class TestOverlap:
     ) -> None:
         monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", 2)
         engine = Begun(counting.engine)
-        ranker = Ranker(engine, counting.tokenizer, Template())
+        ranker = Ranker.from_engine(engine, Reader(counting.tokenizer, Template()))
         pairs = [("tea", "bank " * count) for count in (4, 0, 2, 7, 1, 1, 9)]
         assert ranker.predict(pairs).tolist() == [4, 0, 2, 7, 1, 1, 9]
         assert engine.log == [
@@ -167,7 +181,7 @@ class TestOverlap:
         queries = [Query(qid, "bank " * int(qid)) for qid in "123"]
         texts = Collection(a="tea", b="bank", c="bank bank")
         engine = Begun(counting.engine)
-        found = Ranker(engine, counting.tokenizer, Template()).rerank(run, queries, texts)
+        found = Ranker.from_engine(engine, Reader(counting.tokenizer, Template())).rerank(run, queries, texts)
         assert dict(found) == dict(counting.rerank(run, queries, texts))
         done = [engine.log.index(("asked", number)) for number in range(9)]
         begun = [engine.log.index(("begun", number)) for number in range(9)]
@@ -182,7 +196,7 @@ class TestOverlap:
             def logits(self, sequences: Sequences) -> Any:
                 return ranker.engine.logits(sequences)
 
-        plain = Ranker(Plain(), ranker.tokenizer, ranker.template)
+        plain = Ranker.from_engine(Plain(), Reader(ranker.tokenizer, ranker.template))
         assert plain.predict(PAIRS).tobytes() == ranker.predict(PAIRS).tobytes()
 
 
@@ -237,7 +251,7 @@ class TestRank:
         assert chances[0]["score"] == pytest.approx(np.exp(found[0]["score"]), abs=1e-6)
 
     def test_takes_the_querys_type(self, counting: Ranker) -> None:
-        typed = Ranker(counting.engine, counting.tokenizer, Template("typed"))
+        typed = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template("typed")))
         assert typed.rank("tea", ["milk"], type="bank") == [{"corpus_id": 0, "score": 1.0}]
 
     def test_of_no_documents_is_nothing(self, ranker: Ranker) -> None:

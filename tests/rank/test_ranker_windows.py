@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.corpus.records import Query, Run
-from rankwell.inputs.fitting import Fitting
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
@@ -33,7 +33,7 @@ class TestWindows:
     )
     def test_join_the_scores_of_their_parts(self, counting: Ranker, aggregate: str, expected: list[float]) -> None:
         windows = Windows(2, 1, aggregate)
-        ranker = Ranker(counting.engine, counting.tokenizer, Template(), windows=windows)
+        ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template(), windows))
         # By hand: the first has the windows 2 1 0; the last has 0 1 1 1 2.
         pairs = [("milk", document) for document in self.DOCUMENTS]
         assert ranker.predict(pairs).tolist() == pytest.approx(expected)
@@ -42,7 +42,7 @@ class TestWindows:
         assert ranker.predict(again).tolist() == pytest.approx([expected[i] for i in (3, 0, 3, 2, 1)])
 
     def test_carry_the_type_along(self, counting: Ranker) -> None:
-        ranker = Ranker(counting.engine, counting.tokenizer, Template("typed"), windows=Windows(2, 1))
+        ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template("typed"), Windows(2, 1)))
         pairs = [("milk", document) for document in self.DOCUMENTS]
         assert ranker.predict(pairs, types=["bank", None, "bank", "tea"]).tolist() == [3, 1, 1, 2]
 
@@ -56,18 +56,18 @@ class TestWindows:
         template = Template(max_length=10, max_query=3)
         documents = ["bank " * 6, "tea tea tea bank tea tea tea bank bank tea tea bank bank", ""]
         pairs = [("tea", document) for document in documents]
-        ranker = Ranker(counting.engine, counting.tokenizer, template)
+        ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, template))
         assert ranker.predict(pairs).tolist() == [6, 4, 0]
-        assert str(ranker.truncation) == "0 of 3 pairs cut (0.0%), 1 read in 4 windows"
-        off = Ranker(counting.engine, counting.tokenizer, template, windows=None)
+        assert str(ranker.truncation) == "read in windows: 1 of 3 pairs (4 windows)"
+        off = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, template, None))
         assert off.predict(pairs).tolist() == [6, 1, 0]
-        assert str(off.truncation) == "1 of 3 pairs cut (33.3%): pieces 7 of document"
-        mean = Ranker(counting.engine, counting.tokenizer, template, windows=Fitting(aggregate="first"))
+        assert str(off.truncation) == "truncated: 7 document tokens (1 of 3 pairs)"
+        mean = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, template, Windows(aggregate="first")))
         assert mean.predict(pairs).tolist() == [6, 1, 0]
 
     def test_by_default_a_document_is_scored_by_its_best_part(self, tiny_checkpoint: Path) -> None:
         ranker = Ranker.from_pretrained(tiny_checkpoint, template={"max_length": 104, "max_query": 64})
-        assert ranker.windows == Fitting()
+        assert ranker.windows == Windows()
         words = [word for word in ("river", "bank", "tea", "money", "honey") for _ in range(50)]
         assert len(ranker.tokenizer.encode([" ".join(words)]).ids) == 250
         score = ranker.predict([("bank", " ".join(words))])[0]
@@ -84,7 +84,7 @@ class TestWindows:
         monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", block)
         monkeypatch.setattr("rankwell.rank.ranker.PIECES_AT_A_TIME", 4 * block)
         template = Template("typed", max_length=24, max_query=2)
-        ranker = Ranker(counting.engine, counting.tokenizer, template)
+        ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, template))
         pairs = [("tea", "bank " * count + "tea " * count) for count in (30, 0, 2, 100, 1, 11)]
         assert ranker.predict(pairs, types=["", "bank", None, "bank", "", None]).tolist() == [20, 1, 2, 19, 1, 11]
         assert ranker.truncation.pairs == 6
@@ -101,7 +101,7 @@ class TestWindows:
         assert score[0] == pytest.approx(plain.predict([("bank", part) for part in parts]).max(), abs=1e-5)
 
     def test_rerank_has_them_too(self, counting: Ranker) -> None:
-        ranker = Ranker(counting.engine, counting.tokenizer, Template(), windows=Windows(2, 1))
+        ranker = Ranker.from_engine(counting.engine, Reader(counting.tokenizer, Template(), Windows(2, 1)))
         texts = InMemoryTexts({str(number): text for number, text in enumerate(self.DOCUMENTS)})
         found = ranker.rerank(Run.from_scores({"1": dict.fromkeys("0123", 0.0)}), [Query("1", "milk")], texts)
         assert list(found["1"]) == [("3", 2.0), ("0", 2.0), ("1", 1.0), ("2", 0.0)]
@@ -113,3 +113,15 @@ class TestWindows:
         assert Ranker.from_pretrained(tmp_path / "saved").windows == Windows(30, 10, "mean")
         assert Ranker.from_pretrained(tmp_path / "saved", windows=Windows(9, 9)).windows == Windows(9, 9)
         assert Ranker.from_pretrained(tmp_path / "saved", windows=None).windows is None
+
+    def test_are_not_read_only_where_the_checkpoint_says_truncate(self, tiny_checkpoint: Path, tmp_path: Path) -> None:
+        document = "the river bank, " * 300
+        model, tokenizer, config = load_checkpoint(tiny_checkpoint)
+        save_checkpoint(tmp_path / "windows", model, tokenizer, config)
+        save_checkpoint(tmp_path / "truncate", model, tokenizer, config.changed({"windows": "truncate"}))
+        reports = {}
+        for name in ("windows", "truncate"):
+            ranker = Ranker(tmp_path / name)
+            ranker.predict([("bank", document)])
+            reports[name] = str(ranker.truncation).partition(":")[0]
+        assert reports == {"windows": "read in windows", "truncate": "truncated"}

@@ -142,10 +142,10 @@ def test_what_is_cut_is_counted(folder: Path) -> None:
         [DOCUMENTS["d"], "tea and coffee , tea and bread , and honey for the"]
     )
     missing = int(np.subtract(*pieces.lengths()))
-    assert str(ranker.truncation) == f"2 of 6 pairs cut (33.3%): pieces {2 * missing} of document"
+    assert str(ranker.truncation) == f"truncated: {2 * missing} document tokens (2 of 6 pairs)"
     again = SdnetRanker.from_pretrained(folder, device="cpu")
     again.predict([("tea", DOCUMENTS["d"]), ("tea", DOCUMENTS["a"])])
-    assert str(again.truncation) == f"1 of 2 pairs cut (50.0%): pieces {missing} of document"
+    assert str(again.truncation) == f"truncated: {missing} document tokens (1 of 2 pairs)"
 
 
 def test_a_folder_says_which_ranker_it_holds(folder: Path, tiny_checkpoint: Path) -> None:

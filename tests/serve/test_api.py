@@ -311,7 +311,7 @@ def test_what_cannot_be_served_is_said_at_the_start(served_index: Path, tiny_che
     duo = tmp_path / "duo"
     shutil.copytree(tiny_checkpoint, duo)
     (duo / "rankwell.json").write_text('{"template": {"name": "duo"}}')
-    with pytest.raises(RankwellError, match="not that of a re-ranker"):
+    with pytest.raises(RankwellError, match="duo: the model's template duo reads query and document and other"):
         Service(Sources(None, (str(duo),)))
 
 

@@ -15,7 +15,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Run
-from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig
+from rankwell.inputs.templates import Template
+from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.training.options import Meaning, Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import Stage
@@ -47,7 +48,7 @@ def write_start(folder: Path, tokenizer: Path) -> Path:
     (folder / "model.safetensors").write_bytes(b"weights")
     for file in tokenizer.iterdir():
         shutil.copy(file, folder)
-    ranker = RankerConfig(template=TemplateConfig(max_length=80), history=[{"stage": "of old"}])
+    ranker = RankerConfig(template=Template(max_length=80), history=[{"stage": "of old"}])
     (folder / "rankwell.json").write_text(ranker.model_dump_json())
     return folder
 

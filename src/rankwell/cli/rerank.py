@@ -17,7 +17,7 @@ from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
 if TYPE_CHECKING:
-    from rankwell.inputs.windows import Unit, Windows
+    from rankwell.inputs.windows import Windows
 
 
 def rerank(
@@ -164,7 +164,8 @@ def rerank(
     needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
     cluster = cluster_of(ray, workers, device, cache=cache)
     shares = told_shares(fuse, blend, normalise)
-    asked_windows = None if windows is None else parse_windows(windows)
+    if windows is not None:
+        parse_windows(windows)
     candidates = read_run(run).head(depth)
     labels = read_types(types) if types else {}
     asked = {query.qid: replace(query, type=labels.get(query.qid)) for query in read_queries(queries)}
@@ -180,7 +181,7 @@ def rerank(
     changes = _given(attention=attention, template=parts or None)
     here = "cpu" if cluster and backend == "torch" else device  # with --ray workers compute, this process only checks
     ranker = open_ranker(model, backend=backend, device=here, precision=precision, cache=kept, **changes)
-    ranker.windows = _windows(ranker.windows, asked_windows, stride, aggregate)
+    ranker.windows = _windows(ranker.windows, windows, stride, aggregate)
     if labels and not ranker.takes_types:
         raise RankwellError(f"{model}: its template has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
@@ -230,7 +231,7 @@ def rerank(
         "precision": precision,
         "attention": attention,
         "template": asdict(ranker.template) if ranker.template else None,
-        "windows": _described(ranker.windows),
+        "windows": asdict(ranker.windows) if ranker.windows else None,
         "fuse": None if fuse is None else [fuse, normalise],
         "blend": None if blend is None else [blend, normalise],
         "duo": None if duo is None else [duo_depth, duo_aggregate],
@@ -250,35 +251,19 @@ def rerank(
     print("; ".join(report))
 
 
-def _windows(
-    own: Windows | None, asked: tuple[Unit, int] | None, stride: int | None, aggregate: str | None
-) -> Windows | None:
-    """The model's own windows, with what the user gave."""
+def _windows(default: Windows | None, size: str | None, stride: int | None, aggregate: str | None) -> Windows | None:
+    """The model's windows, changed as the user asks."""
     from rankwell.core.errors import RankwellError
-    from rankwell.inputs.fitting import Fitting
-    from rankwell.inputs.windows import Windows
+    from rankwell.inputs.windows import Windows, parse_windows
 
-    if asked is not None:
-        unit, size = asked
-        if size == 0:
-            if stride is not None or aggregate is not None:
-                raise RankwellError("--windows 0 cuts documents: --stride and --aggregate have no windows to work on")
-            return None
-        own = Windows(size, stride or (size + 1) // 2, unit=unit)
-    elif stride is not None:
-        if own is None or isinstance(own, Fitting):
+    windows = default if size is None else parse_windows(size)
+    if size is not None and windows is None and (stride is not None or aggregate is not None):
+        raise RankwellError("--windows 0 truncates documents; --stride and --aggregate need windows")
+    if stride is not None:
+        if windows is None or windows.size is None:
             raise RankwellError("--stride needs --windows")
-        own = replace(own, stride=stride)
-    return replace(own or Fitting(), aggregate=aggregate) if aggregate else own
-
-
-def _described(windows: Windows | None) -> dict[str, Any] | None:
-    """Windows as a manifest has them; those of what fits have no size of their own."""
-    from rankwell.inputs.fitting import Fitting
-
-    if isinstance(windows, Fitting):
-        return {"size": "fitting", "aggregate": windows.aggregate}
-    return asdict(windows) if windows else None
+        windows = replace(windows, stride=stride)
+    return replace(windows or Windows(), aggregate=aggregate) if aggregate else windows
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences
-from rankwell.inputs.fitting import fit_windows
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.inputs.windows import fit_windows
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import Compute
 from rankwell.models.heads import TokenWeightModel, load_token_weights

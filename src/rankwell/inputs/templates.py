@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
+from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.kernels import lay_out, match_stems
 from rankwell.inputs.pieces import Pieces
@@ -67,19 +69,31 @@ class Template:
     markers: bool = False
     mark_unmatched_query: bool = False
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     def __post_init__(self) -> None:
         if self.max_query < 1:
-            raise RankwellError(f"a query of at most {self.max_query} pieces; it needs one or more")
+            raise RankwellError(f"max_query is {self.max_query}; it must be at least 1")
         self.check_length(between=1)
 
     def check_length(self, between: int) -> None:
-        """An error where the length cannot hold every field, with ``between`` separators between two."""
+        """Raise if ``max_length`` cannot hold every field with ``between`` separators between two."""
         fields = self.fields
         separators = 1 + (len(fields) - 1) * between
         least = 1 + separators + sum(f.cap + f.alone + (f.cap == NO_LIMIT) for f in fields)
         if self.max_length < least:
             problem = f"the template {self.name} with a query of {self.max_query} needs a length of at least {least}"
             raise RankwellError(f"{problem}, not {self.max_length}")
+
+    def require(self, *names: str) -> None:
+        """Raise unless the template reads just these fields; a query type may come with them."""
+        fields = [f.name for f in self.fields if f.name != "type"]
+        if set(fields) == set(names):
+            return
+        problem = f"the model's template {self.name} reads {' and '.join(fields)}, not {' and '.join(names)}"
+        if "other" in fields:
+            problem += "; it compares documents two by two: use it with --duo, or rerank_duo in Python"
+        raise RankwellError(problem)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -133,50 +147,46 @@ class TruncationReport:
     pairs: int = 0
     pairs_cut: int = 0
     pieces_cut: dict[str, int] = field(default_factory=dict)
+    """Tokens that were left out, by field."""
     pairs_windowed: int = 0
     """Pairs that were read in more than one window."""
     windows: int = 0
     """The windows they were read in."""
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
-    def count(self, fields: Sequence[Field], cut: NDArray[np.int64]) -> None:
-        """Add a batch: ``cut`` (pairs, fields) holds the pieces that were left out."""
-        with self._lock:
-            self.pairs += len(cut)
-            self.pairs_cut += int((cut.sum(axis=1) > 0).sum())
-            for f, missing in zip(fields, cut.sum(axis=0).tolist(), strict=True):
-                self.pieces_cut[f.name] = self.pieces_cut.get(f.name, 0) + missing
-
-    def of_windows(self, pair_of: NDArray[np.int64]) -> TruncationReport:
-        """A report to count one batch of windows with; ``pair_of``, ascending, says whose each is. Pairs are counted
-        in this one: a query that is cut is cut once, however many windows it is read with.
+    def count(self, fields: Sequence[Field], cut: NDArray[np.int64], owners: Rows | None = None) -> None:
+        """Add a batch: ``cut`` (W, fields) are the pieces left out of each window, ``owners`` (W,), ascending, the pair
+        it belongs to; without them, each row is a pair.
         """
-        return _WindowReport(self, pair_of)
+        batch = TruncationReport()
+        if owners is not None and len(cut):
+            first = np.flatnonzero(np.diff(owners, prepend=-1))
+            sizes = np.diff(first, append=len(owners))
+            # A query that is truncated is so once, however many windows it is read with.
+            once, together = np.maximum.reduceat(cut, first), np.add.reduceat(cut, first)
+            cut = np.where([f.cap == NO_LIMIT for f in fields], together, once)
+            batch.pairs_windowed = int((sizes > 1).sum())
+            batch.windows = int(sizes[sizes > 1].sum())
+        batch.pairs, batch.pairs_cut = len(cut), int((cut.sum(axis=1) > 0).sum())
+        batch.pieces_cut = dict(zip((f.name for f in fields), cut.sum(axis=0).tolist(), strict=True))
+        self.add(batch)
+
+    def add(self, other: TruncationReport) -> None:
+        """Add what another report counted."""
+        with self._lock:
+            self.pairs += other.pairs
+            self.pairs_cut += other.pairs_cut
+            self.pairs_windowed += other.pairs_windowed
+            self.windows += other.windows
+            for name, count in other.pieces_cut.items():
+                self.pieces_cut[name] = self.pieces_cut.get(name, 0) + count
 
     def __str__(self) -> str:
-        share = self.pairs_cut / self.pairs if self.pairs else 0.0
-        parts = ", ".join(f"{count:,} of {name}" for name, count in self.pieces_cut.items() if count)
-        said = f"{self.pairs_cut:,} of {self.pairs:,} pairs cut ({share:.1%}){f': pieces {parts}' if parts else ''}"
-        return said + (f", {self.pairs_windowed:,} read in {self.windows:,} windows" if self.windows else "")
-
-
-class _WindowReport(TruncationReport):
-    def __init__(self, whole: TruncationReport, pair_of: NDArray[np.int64]):
-        super().__init__()
-        self._whole = whole
-        self._first = np.flatnonzero(np.diff(pair_of, prepend=-1))
-        self._sizes = np.diff(self._first, append=len(pair_of))
-
-    def count(self, fields: Sequence[Field], cut: NDArray[np.int64]) -> None:
-        if len(cut):
-            once, together = np.maximum.reduceat(cut, self._first), np.add.reduceat(cut, self._first)
-            of_document = np.array([f.cap == NO_LIMIT for f in fields])
-            cut = np.where(of_document, together, once)
-        self._whole.count(fields, cut)
-        several = self._sizes[self._sizes > 1]
-        with self._whole._lock:
-            self._whole.pairs_windowed += len(several)
-            self._whole.windows += int(several.sum())
+        tokens = ", ".join(f"{count:,} {name} tokens" for name, count in self.pieces_cut.items() if count)
+        parts = [f"truncated: {tokens} ({self.pairs_cut:,} of {self.pairs:,} pairs)"] if tokens else []
+        if self.windows:
+            parts.append(f"read in windows: {self.pairs_windowed:,} of {self.pairs:,} pairs ({self.windows:,} windows)")
+        return "; ".join(parts) or "nothing truncated"
 
 
 def lay_out_pairs(
@@ -186,9 +196,11 @@ def lay_out_pairs(
     report: TruncationReport | None = None,
     *,
     segments: int = 2,
+    owners: Rows | None = None,
 ) -> Sequences:
     """Lay out pairs: row ``i`` of each field belongs to pair ``i``; ``type`` may be missing, for all pairs or, as an
-    empty row, for some. ``segments`` is how many the checkpoint knows.
+    empty row, for some. ``segments`` is how many the checkpoint knows. Where rows are windows, ``owners`` says whose,
+    so that ``report`` counts pairs.
     """
     template.check_length(special.between)
     layout = [f for f in template.fields if f.name in fields or f.name != "type"]
@@ -238,7 +250,7 @@ def lay_out_pairs(
         cut,
     )
     if report is not None:
-        report.count(layout, cut)
+        report.count(layout, cut, owners)
     return Sequences(tokens[:size], token_segments[:size], positions[:size], words[:size], last[:size], sequence_ends)
 
 

@@ -1,16 +1,16 @@
-"""Windows: long documents in overlapping parts, so that nothing is cut silently, and one score from the parts'."""
+"""Windows: long documents in overlapping parts, so that nothing is truncated, and one score from all parts."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Rows
+from rankwell.core.types import Rows, Scores
 from rankwell.inputs.pieces import Pieces
 
 MOST_WINDOWS = 1000
@@ -18,94 +18,109 @@ MOST_WINDOWS = 1000
 
 Unit = Literal["words", "sentences"]
 _WINDOWS = re.compile(r"([0-9]{1,9})|sentences(?::([1-9][0-9]{0,8}))?")
+_SENTENCE_WORDS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """How documents are cut: windows of ``size`` words every ``stride`` words, their scores joined by ``aggregate``.
+    """How long documents are read: in overlapping windows, whose scores ``aggregate`` joins into one.
 
-    Those of ``unit`` sentences hold whole ones, as many as have ``size`` words together, and each begins with the
-    sentence that holds the word ``stride`` words after the beginning of the window before it.
+    ``Windows()`` are as large as the room the query leaves, each overlapping the next by half; a document that fits
+    is one window. With a ``size`` they have that many words, and begin every ``stride`` words (half the size unless
+    given). Windows of the ``unit`` sentences hold whole sentences, up to ``size`` words (100 unless given) together.
     """
 
-    size: int = 100
-    stride: int = 50
+    size: int | None = None
+    stride: int | None = None
     aggregate: str = "max"
     unit: Unit = "words"
 
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
-            raise RankwellError(f"windows of {self.unit!r} are not known (known: {', '.join(get_args(Unit))})")
-        if not 1 <= self.stride <= self.size:
+            raise RankwellError(f"no window unit is called {self.unit!r} (known: {', '.join(get_args(Unit))})")
+        if self.size is None and self.unit == "sentences":
+            object.__setattr__(self, "size", _SENTENCE_WORDS)
+        if self.size is None:
+            if self.stride is not None:
+                raise RankwellError(f"a stride of {self.stride} words needs a window size")
+        elif self.stride is None:
+            object.__setattr__(self, "stride", (self.size + 1) // 2)
+        if self.size is not None and self.stride is not None and not 1 <= self.stride <= self.size:
             raise RankwellError(
                 f"windows of {self.size} words every {self.stride}: the stride must be from 1 to the size"
             )
         parse_aggregate(self.aggregate)
 
 
-def parse_windows(text: str) -> tuple[Unit, int]:
-    """What windows are made of, and their size in words, by default 100.
+def parse_windows(text: str) -> Windows | None:
+    """``WORDS``, ``sentences`` or ``sentences:WORDS`` as windows; 0 words is None: documents are truncated.
 
-    >>> parse_windows("100"), parse_windows("sentences"), parse_windows("sentences:150")
-    (('words', 100), ('sentences', 100), ('sentences', 150))
+    >>> parse_windows("100")
+    Windows(size=100, stride=50, aggregate='max', unit='words')
+    >>> parse_windows("sentences:150")
+    Windows(size=150, stride=75, aggregate='max', unit='sentences')
     """
-    found = _WINDOWS.fullmatch(text)
-    if found is None:
-        raise RankwellError(f"windows {text!r}: expected a number of words, or sentences, or sentences:WORDS")
-    if found[1]:
-        return "words", int(found[1])
-    return "sentences", int(found[2] or Windows().size)
+    match = _WINDOWS.fullmatch(text)
+    if match is None:
+        raise RankwellError(f"windows {text!r}: expected a number of words, sentences, or sentences:WORDS")
+    if match[1]:
+        return Windows(int(match[1])) if int(match[1]) else None
+    return Windows(int(match[2]) if match[2] else None, unit="sentences")
 
 
-def cut_windows(
-    documents: Pieces, windows: Windows, sentences: NDArray[np.bool_] | None = None
-) -> tuple[Pieces, NDArray[np.int64]]:
-    """The windows of all documents as rows of their own, and the document each belongs to.
+def cut_windows(documents: Pieces, windows: Windows, sentences: NDArray[np.bool_] | None = None) -> tuple[Pieces, Rows]:
+    """The windows of all documents as rows, and the document each belongs to; for windows that have a size.
 
-    A window begins and ends between words, or between ``sentences``: whether one begins with a piece (T,). The last
-    one reaches the document's end and, where the document is long enough, is as full as the others; a document that
-    fits is one window. A sentence longer than a window is cut between words.
+    A window begins and ends between words, or between ``sentences``, which says of each piece (T,) whether it begins
+    one. The last window reaches the document's end and is as full as the others if the document is long enough; a
+    document that fits is one window. A sentence longer than a window is split between words.
     """
     starts = np.flatnonzero(~documents.continues)  # where words begin; a text's first piece continues nothing
     first = np.searchsorted(starts, documents.begins)
     words = np.searchsorted(starts, documents.ends) - first
+    assert windows.size is not None
+    assert windows.stride is not None
     if windows.unit == "words":
-        begin, end, owners = _word_windows(first, words, windows)
+        begin, end, owners = _word_windows(first, words, windows.size, windows.stride)
     elif sentences is None:
         raise RankwellError("windows of sentences need to know where sentences begin")
     else:
-        begin, end, owners = _sentence_windows(first, words, sentences[starts], windows)
+        begin, end, owners = _sentence_windows(first, words, sentences[starts], windows.size, windows.stride)
     bounds = np.append(starts, len(documents.ids))
     begins = np.where(words[owners] > 0, bounds[begin], documents.begins[owners])
     ends = np.where(words[owners] > 0, bounds[end], documents.begins[owners])
     return documents.cut(begins, ends - begins), owners
 
 
-def _word_windows(first: Rows, words: Rows, windows: Windows) -> tuple[Rows, Rows, Rows]:
-    """The words windows begin and end with, and the document each belongs to, which has ``words`` from ``first`` on."""
-    counts = np.maximum(1, -(-(words - windows.size) // windows.stride) + 1)
+def _word_windows(first: Rows, words: Rows, size: int, stride: int) -> tuple[Rows, Rows, Rows]:
+    """First and end word of each window, and the document it belongs to; documents have ``words`` from ``first`` on."""
+    counts = np.maximum(1, -(-(words - size) // stride) + 1)
     owners = np.repeat(np.arange(len(words)), counts)
     order = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begin = np.maximum(np.minimum(order * windows.stride, words[owners] - windows.size), 0)
-    end = np.minimum(begin + windows.size, words[owners])
+    begin = np.maximum(np.minimum(order * stride, words[owners] - size), 0)
+    end = np.minimum(begin + size, words[owners])
     return first[owners] + begin, first[owners] + end, owners
 
 
-def _sentence_windows(first: Rows, words: Rows, opens: NDArray[np.bool_], windows: Windows) -> tuple[Rows, Rows, Rows]:
-    """The same of whole sentences; ``opens`` says of each word whether it begins one."""
+def _sentence_windows(
+    first: Rows, words: Rows, opens: NDArray[np.bool_], size: int, stride: int
+) -> tuple[Rows, Rows, Rows]:
+    """Like :func:`_word_windows`, of whole sentences; ``opens`` says of each word whether it begins one."""
     sentences = np.flatnonzero(opens)
     lengths = np.diff(np.append(sentences, len(opens)))
-    # Of a sentence longer than a window each word is one: it is cut as if there were no sentences.
-    starts = np.flatnonzero(opens | np.repeat(lengths > windows.size, lengths))
+    # In a sentence longer than a window each word counts as a sentence, so it is split between words.
+    starts = np.flatnonzero(opens | np.repeat(lengths > size, lengths))
     bounds = np.append(starts, len(opens))
-    # Where a window that begins with each sentence ends, and where the one after it begins, at the latest there.
-    until = np.searchsorted(bounds, bounds + windows.size, side="right") - 1
-    step = np.searchsorted(starts, bounds + windows.stride, side="right") - 1
+    # Where a window that begins with each sentence ends, and where the next one begins (there at the latest).
+    until = np.searchsorted(bounds, bounds + size, side="right") - 1
+    step = np.searchsorted(starts, bounds + stride, side="right") - 1
     step = np.minimum(np.maximum(step, np.arange(len(bounds)) + 1), until)
     begin, stop = np.searchsorted(starts, first), np.searchsorted(starts, first + words)
-    last = np.searchsorted(starts, np.maximum(first + words - windows.size, first))
+    last = np.searchsorted(starts, np.maximum(first + words - size, first))
 
-    # One window after the other, of all documents at once that have not reached their last.
+    # One step per window number, for all documents at once that have not reached their last window.
     owner = np.arange(len(words))
     begins, owners = [begin[:0]], [owner[:0]]
     while len(owner):
@@ -117,6 +132,48 @@ def _sentence_windows(first: Rows, words: Rows, opens: NDArray[np.bool_], window
     order = np.argsort(owner := np.concatenate(owners), kind="stable")
     owner, begin = owner[order], np.concatenate(begins)[order]
     return bounds[begin], bounds[np.minimum(until[begin], stop[owner])], owner
+
+
+def fit_windows(document: Pieces, costs: Rows, room: Rows, spare: int = 0) -> tuple[Rows, Rows, Rows]:
+    """Windows as large as the room there is: where each begins and ends, and the row of ``document`` it belongs to.
+
+    ``costs`` (T,) are the tokens each piece takes, ``room`` (N,) the tokens there is room for in each row, of which
+    windows leave ``spare`` unused. Windows begin and end between words unless a word is longer than a quarter of the
+    room. The last one reaches the end and is full.
+    """
+    cost = np.concatenate([[0], np.cumsum(costs)])  # of all pieces before each
+    # Where the word of a piece begins, and the next word after it; the end of the last row begins a word, too.
+    at = np.arange(len(costs) + 1)
+    fresh = np.append(~document.continues, True)
+    word = np.maximum.accumulate(np.where(fresh, at, 0))
+    next_word = np.minimum.accumulate(np.where(fresh, at, len(costs))[::-1])[::-1]
+
+    need = cost[document.ends] - cost[document.begins]
+    room = np.maximum(np.where(need <= room, room, room - spare), 1)
+    half = np.maximum(room // 2, 1)
+    counts = np.maximum(-(-(need - room) // half), 0) + 1
+    owners = np.repeat(np.arange(len(document)), counts)
+    order = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first, end, room, half = document.begins[owners], document.ends[owners], room[owners], half[owners]
+
+    begins = np.searchsorted(cost, cost[first] + order * half)
+    begins = _snap(begins, word[begins], cost, room)
+    last = order == counts[owners] - 1
+    late = np.searchsorted(cost, cost[end] - room)
+    late = np.maximum(np.minimum(_snap(late, next_word[late], cost, room), end - 1), first)
+    begins = np.where(last, late, begins)
+
+    ends = np.minimum(np.searchsorted(cost, cost[begins] + room, side="right") - 1, end)
+    ends = np.where(ends < end, _snap(ends, word[ends], cost, room), ends)
+    following = np.append(begins[1:], 0)
+    # A piece that takes more room than there is stays: the template truncates and counts it.
+    ends = np.maximum(ends, np.where(last, end, np.maximum(following, begins + 1)))
+    return begins, ends, owners
+
+
+def _snap(places: Rows, words: Rows, cost: Rows, room: Rows) -> Rows:
+    """Places moved to the edge of their word if it is near enough for windows still to overlap."""
+    return np.where(np.abs(cost[places] - cost[words]) <= room // 4, words, places)
 
 
 def parse_aggregate(name: str) -> tuple[str, tuple[float, ...]]:
@@ -147,7 +204,7 @@ def _parse_weights(name: str, text: str, n: int) -> tuple[float, ...]:
     return weights
 
 
-def aggregate_windows(scores: NDArray[np.float32], owners: NDArray[np.int64], how: str) -> NDArray[np.float32]:
+def aggregate_windows(scores: Scores, owners: Rows, how: str) -> Scores:
     """One score for each document from those of its windows, which lie together.
 
     ``topN`` is the mean of the N best, weighted where there are weights; of a document of fewer windows, of those.

@@ -9,6 +9,7 @@ These are the inputs of transformers' ``BertForSequenceClassification``, so a ch
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -19,31 +20,19 @@ from numpy.typing import NDArray
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.progress import track
 from rankwell.inputs.batching import Sequences
-from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.rank.engines.engine import Engine
 
 TEXTS_AT_A_TIME = 8192
 
 
-def lay_out_texts(
-    tokenizer: Tokenizer,
-    texts: Pieces,
-    others: Pieces | None = None,
-    *,
-    max_length: int = 512,
-    segments: int = 2,
-    report: TruncationReport | None = None,
-) -> Sequences:
-    """Texts, or pairs of texts, as sequences of at most ``max_length`` tokens.
-
-    ``segments`` is how many segment ids the model knows; ``report`` counts what is cut.
-    """
-    # The cap of a query means nothing here; 1 is within any length.
-    template = Template("single" if others is None else "pair", max_length=max_length, max_query=1)
-    fields = {"query": texts} if others is None else {"query": texts, "document": others}
-    return lay_out_pairs(template, tokenizer.special, fields, report, segments=segments)
+def lay_out_texts(reader: Reader, texts: Sequence[str], others: Sequence[str] | None = None) -> Sequences:
+    """Texts, or pairs of texts, as sequences; a reader of single texts reads pairs in the template ``pair``."""
+    if others is None:
+        return reader.lay_out({"query": reader.encode(texts)}).sequences
+    reader = replace(reader, template=replace(reader.template, name="pair"))
+    return reader.lay_out({"query": reader.encode(texts), "document": reader.encode(others)}).sequences
 
 
 class Classifier:
@@ -63,11 +52,8 @@ class Classifier:
         segments: int = 2,
     ):
         self.engine = engine
-        self.tokenizer = tokenizer
         self.labels = tuple(labels)
-        self.max_length = max_length
-        self.truncation = TruncationReport()
-        self._segments = segments
+        self.reader = Reader.of_texts(tokenizer, max_length, segments=segments)
 
     @classmethod
     def from_pretrained(
@@ -101,15 +87,7 @@ class Classifier:
         parts = [np.zeros((0, len(self.labels)), np.float32)]
         for begin in track(range(0, len(texts), TEXTS_AT_A_TIME), "classifying", unit="groups of texts"):
             first, second = _columns(texts[begin : begin + TEXTS_AT_A_TIME])
-            sequences = lay_out_texts(
-                self.tokenizer,
-                self.tokenizer.encode(first),
-                None if second is None else self.tokenizer.encode(second),
-                max_length=self.max_length,
-                segments=self._segments,
-                report=self.truncation,
-            )
-            parts.append(self.engine.logits(sequences))
+            parts.append(self.engine.logits(lay_out_texts(self.reader, first, second)))
         return np.concatenate(parts)
 
     def predict(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[list[str], NDArray[np.float32]]:

@@ -26,11 +26,11 @@ from rankwell.core.registry import Registry
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.batching import Sequences
-from rankwell.inputs.templates import lay_out_pairs
+from rankwell.inputs.reader import Reader
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engines.engine import probability
-from rankwell.rank.ranker import PAIRS_AT_A_TIME, Documents, Ranker, submit_all
-from rankwell.rank.texts import Texts
+from rankwell.rank.ranker import PAIRS_AT_A_TIME, Ranker, run_ahead
+from rankwell.rank.texts import Documents, Texts, distinct
 
 Preferences = NDArray[np.float64]
 """``(n, n)``; NaN on the diagonal and where two documents were not compared."""
@@ -116,9 +116,9 @@ def rerank_duo(
     *,
     name: str = "duo",
 ) -> Run:
-    """Re-rank the best of each query by comparing them; those below keep their order beneath.
+    """Re-rank the best of each query by comparing them; the others keep their order beneath.
 
-    Any checkpoint of two logits serves; whatever its own template, here it is ``duo``, without windows or markers.
+    Any model of two logits will do. Whatever its template, it reads with ``duo``, without windows or markers.
     """
     duo = duo or DuoOptions()
     by_qid = {query.qid: query for query in queries}
@@ -127,30 +127,23 @@ def rerank_duo(
         raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
     model = _with_duo_template(ranker)
     rankings: dict[str, Ranking] = {}
-    for qid, found in track(run.items(), "comparing", total=len(run), unit="queries"):
-        docids = list(found.docids[: duo.depth])
+    for qid, ranking in track(run.items(), "comparing", total=len(run), unit="queries"):
+        docids = ranking.docids[: duo.depth]
         first, second = opponents(len(docids), duo, qid)
-        documents, row_of = model.documents(docids, texts)
-        p = compare(model, by_qid[qid].text, documents, row_of[first], row_of[second])
+        names, row_of = distinct(docids)
+        p = compare(model, by_qid[qid].text, Documents(names, texts, model.reader), row_of[first], row_of[second])
         scores = aggregate(len(docids), first, second, p, duo.aggregate)
-        # Beneath the lowest, in equal steps, within 1 of it: so a later fusion still sees the best apart.
-        rest = scores.min(initial=0) - np.linspace(0, 1, len(found) - len(docids) + 1, dtype=np.float32)[1:]
-        rankings[qid] = Ranking.of(found.docids, np.concatenate([scores, rest]))
+        # The rest go beneath the lowest, in equal steps within 1 of it: a later fusion still sees the best apart.
+        steps = np.linspace(0, 1, len(ranking) - len(docids) + 1, dtype=np.float32)[1:]
+        rest = (scores.min() if len(scores) else np.float32(0)) - steps
+        rankings[qid] = Ranking.of(ranking.docids, np.concatenate([scores, rest]))
     return Run(rankings, name=name)
 
 
 def _with_duo_template(ranker: Ranker) -> Ranker:
-    model = Ranker(
-        ranker.engine,
-        ranker.tokenizer,
-        replace(ranker.template, name="duo", markers=False),
-        windows=None,
-        segments=ranker.segments,
-        cache=ranker.cache,
-        identity=ranker.identity,
-    )
-    model.truncation = ranker.truncation
-    return model
+    template = replace(ranker.template, name="duo", markers=False)
+    reader = replace(ranker.reader, template=template, windows=None)
+    return Ranker.from_engine(ranker.engine, reader, cache=ranker.cache, identity=ranker.identity)
 
 
 def compare(model: Ranker, query: str, documents: Documents, first: Rows, second: Rows) -> NDArray[np.float32]:
@@ -159,9 +152,8 @@ def compare(model: Ranker, query: str, documents: Documents, first: Rows, second
         return np.zeros(0, np.float32)
 
     def compute(rows: Rows) -> NDArray[np.float32]:
-        finish = submit_all(model.engine, _lay_out(model, query, documents, first[rows], second[rows]))
-        logits = finish()
-        assert logits is not None  # there is a pair
+        parts = _lay_out(model.reader, query, documents, first[rows], second[rows])
+        logits = np.concatenate([part for part, _ in run_ahead(model.engine, parts)])
         if logits.shape[1] != 2:
             raise RankwellError("comparing documents needs a model of two logits; this one gives a single score")
         return probability(logits)
@@ -178,13 +170,14 @@ def compare(model: Ranker, query: str, documents: Documents, first: Rows, second
     return model.cache.complete(keys, compute)
 
 
-def _lay_out(model: Ranker, query: str, documents: Documents, first: Rows, second: Rows) -> Iterator[Sequences]:
+def _lay_out(
+    reader: Reader, query: str, documents: Documents, first: Rows, second: Rows
+) -> Iterator[tuple[Sequences, None]]:
     used, which = np.unique(np.concatenate([first, second]), return_inverse=True)
-    source, numbers = documents.tokens(used)
-    pieces, asked = source.at(numbers), model.tokenizer.encode([query])
-    for some in np.split(np.arange(len(first)), range(PAIRS_AT_A_TIME, len(first), PAIRS_AT_A_TIME)):
-        one, other = which[some], which[len(first) + some]
-        fields = {"query": asked.take(np.zeros(len(some), np.int64)), "document": pieces.take(one)}
-        fields["other"] = pieces.take(other)
-        special = model.tokenizer.special
-        yield lay_out_pairs(model.template, special, fields, model.truncation, segments=model.segments)
+    tokens, numbers = documents.tokens(used)
+    pieces, queries = tokens.at(numbers), reader.encode([query])
+    for begin in range(0, len(first), PAIRS_AT_A_TIME):
+        one = which[: len(first)][begin : begin + PAIRS_AT_A_TIME]
+        other = which[len(first) :][begin : begin + PAIRS_AT_A_TIME]
+        fields = {"query": queries.take(np.zeros(len(one), np.int64)), "document": pieces.take(one)}
+        yield reader.lay_out({**fields, "other": pieces.take(other)}).sequences, None

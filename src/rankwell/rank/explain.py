@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
-from rankwell.inputs.fitting import window_fields
 from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, lay_out_pairs
-from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.inputs.windows import aggregate_windows
+from rankwell.inputs.reader import Reader
+from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, TruncationReport, lay_out_pairs
 from rankwell.models.shape import AttentionRule, under_rule
 from rankwell.rank.engines.engine import Loaded, Logits, probability, relevance
 from rankwell.rank.ranker import Ranker
@@ -196,40 +194,33 @@ def explain(
 ) -> Explanation:
     """Explain a pair's score; ``attention`` and ``markers`` replace the model's own choices."""
     if isinstance(ranker, Loaded):
-        ranker = _as_ranker(ranker)
+        ranker = Ranker.from_loaded(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
     if not engine.explainable:
         raise RankwellError("only BERT rankers of the backend torch can be explained: others do not show attention")
     assert isinstance(engine, TorchEngine)
     rule = attention or engine.rule
     template = ranker.template if markers is None else replace(ranker.template, markers=markers)
-    names = [f.name for f in template.fields]
-    if "other" in names:
-        raise RankwellError(f"the template {template.name} compares two documents; only one can be explained")
-    if type and "type" not in names:
+    reader = replace(ranker.reader, template=template, truncation=TruncationReport())
+    template.require("query", "document")
+    if type and not reader.typed:
         raise RankwellError(f"the template {template.name} has no place for a type")
 
     fields = {"query": tokenizer.encode([query], stems=True), "document": tokenizer.encode([document], stems=True)}
     if type and len((label := tokenizer.encode([type.lower()])).ids):
         fields = {"type": label, **fields}
-    fields, _ = window_fields(template, tokenizer, fields, ranker.windows)
-    pairs = len(fields["document"])
-    sequences = lay_out_pairs(template, tokenizer.special, fields, segments=ranker.segments)
+    laid = reader.lay_out(fields)
 
     scores: list[float] = []
     best = -1
-    for number in range(pairs):
-        sequence = take_sequences(sequences, np.array([number]))
-        found = dense_pass(engine.model, sequence, rule)
-        scores.append(float(relevance(found[0])[0]))
+    for number in range(len(laid.sequences)):
+        window = take_sequences(laid.sequences, np.array([number]))
+        passed = dense_pass(engine.model, window, rule)
+        scores.append(float(relevance(passed[0])[0]))
         if best < 0 or scores[number] > scores[best]:
-            best, own, (logits, weights, is_open) = number, sequence, found
-    score = scores[best]
-    if ranker.windows is not None:
-        of_one = np.zeros(pairs, np.int64)
-        score = float(aggregate_windows(np.array(scores, np.float32), of_one, ranker.windows.aggregate)[0])
-    fields = {name: rows.take([best]) for name, rows in fields.items()}
-    tokens, cut = _describe(own, fields, template, tokenizer)
+            best, sequence, (logits, weights, is_open) = number, window, passed
+    score = float(laid.join(np.array(scores, np.float32))[0])
+    tokens, cut = _describe(sequence, {name: rows.take([best]) for name, rows in laid.fields.items()}, reader)
     return Explanation(
         query=query,
         document=document,
@@ -292,17 +283,12 @@ def _dense_layers(
     return x, kept
 
 
-def _as_ranker(loaded: Loaded) -> Ranker:
-    config = loaded.config
-    template = config.template.build()
-    return Ranker(loaded.engine, loaded.tokenizer, template, windows=config.reading(), segments=loaded.segments)
-
-
 def _describe(
-    sequence: Sequences, fields: Mapping[str, Pieces], template: Template, tokenizer: Tokenizer
+    sequence: Sequences, fields: Mapping[str, Pieces], reader: Reader
 ) -> tuple[tuple[Token, ...], tuple[Cut, ...]]:
     """Each token with the field it came from and its match, and the pieces that have no token."""
-    origins = _origins(fields, template)
+    tokenizer = reader.tokenizer
+    origins = _origins(fields, reader.template)
     marks = _matches(fields)
     match = np.concatenate([marks.get(name, np.zeros(len(rows.ids), np.int32)) for name, rows in fields.items()])
     ids = np.concatenate([rows.ids for rows in fields.values()])

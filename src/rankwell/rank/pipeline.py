@@ -17,8 +17,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.rank.duo import DuoOptions, rerank_duo
 from rankwell.rank.fusion import Fusion, fuse, interpolation
-from rankwell.rank.ranker import Ranker, Texts
+from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
+from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
 
 

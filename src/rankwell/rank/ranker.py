@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -17,132 +17,113 @@ from rankwell.core.progress import track
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.batching import Sequences, row_blocks
-from rankwell.inputs.fitting import Fitting, window_fields
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.stored import InMemoryTokens, TokenSource
-from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.reader import Laid, Reader
+from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
+from rankwell.models.checkpoints.config import ConfigChanges
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
-from rankwell.rank.engines.engine import Engine, Logits, Precision, engine_options, load, probability, relevance
+from rankwell.rank.engines.engine import (
+    Engine,
+    Loaded,
+    Logits,
+    Precision,
+    engine_options,
+    load,
+    probability,
+    relevance,
+)
 from rankwell.rank.rankers import best_first, check_cross_encoder
-from rankwell.rank.texts import Texts as Texts
-from rankwell.rank.texts import distinct, find_tokens, make_tokens
+from rankwell.rank.texts import Documents, ListedTexts, Texts, distinct, make_tokens
 
-FITTING = Fitting()
 PAIRS_AT_A_TIME = 4096
 PIECES_AT_A_TIME = 512 * PAIRS_AT_A_TIME
 Activation = Literal["probability"] | None
 Pair = tuple[str, str]
 Types = Sequence[str | None] | None
+WindowsChoice = Windows | Literal["default"] | None
+"""Windows to read long documents in; the model's, or None to truncate them."""
+Key = TypeVar("Key")
+
+
+class RankerOptions(ConfigChanges, total=False):
+    """The keywords of :class:`Ranker`."""
+
+    backend: str
+    device: str | None
+    precision: Precision | None
+    windows: WindowsChoice
+    engine: Mapping[str, Any] | None
+    cache: ScoreCache | None
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Pairs as rows of distinct texts: pair ``i`` is query ``query_of[i]``, of type … ("": none), with document …"""
+    """Pairs as rows of distinct texts: pair ``i`` has the query ``queries[query_of[i]]``, the type
+    ``types[type_of[i]]`` ("" for none) and the document in row ``document_of[i]`` of ``documents``.
 
-    queries: list[str]
+    Pairs of a run also have its queries' document ids, in the order of the pairs.
+    """
+
+    queries: Sequence[str]
     query_of: Rows
-    types: list[str]
+    types: Sequence[str]
     type_of: Rows
+    documents: Documents
     document_of: Rows
+    docids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.query_of)
 
-    def keys(self, scope: str, documents: Sequence[str]) -> Keys:
-        """The pairs' keys in a score cache; ``documents`` are the distinct documents' texts."""
+    def take(self, rows: Rows) -> Pairs:
+        """Some of the pairs."""
+        return replace(
+            self, query_of=self.query_of[rows], type_of=self.type_of[rows], document_of=self.document_of[rows]
+        )
+
+    def keys(self, scope: str) -> Keys:
+        """The pairs' keys in a score cache."""
         return join_hashes(
             text_hashes([scope], "model"),
             text_hashes(self.queries, "query")[self.query_of],
             text_hashes(self.types, "type")[self.type_of],
-            text_hashes(documents, "document")[self.document_of],
+            text_hashes(self.documents.texts(), "document")[self.document_of],
         )
-
-
-@dataclass(frozen=True, eq=False)
-class Documents:
-    """The distinct documents of some pairs: their texts, which only a cache needs, and their tokens."""
-
-    texts: Callable[[], Sequence[str]]
-    tokens: Callable[[Rows], tuple[TokenSource, Rows]]
-    """A source that has those of these rows, and their numbers in it."""
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Some queries of a run: the documents of each, and all of them, query by query, as pairs."""
-
-    qids: list[str]
-    docids: list[tuple[str, ...]]
-    pairs: Pairs
-    documents: Documents
 
 
 class Ranker:
     """A cross-encoder ready to score; ``Ranker()`` is the default model.
 
-    >>> ranker = Ranker.from_pretrained("model")                                   # doctest: +SKIP
+    >>> ranker = Ranker("my-model")                                                # doctest: +SKIP
     >>> ranker.predict([("how do bees keep warm", "The cluster shivers.")])        # doctest: +SKIP
     >>> ranker.rank("how do bees keep warm", ["The cluster shivers.", "Tea."])     # doctest: +SKIP
     """
 
     def __init__(
         self,
-        engine: Engine | None = None,
-        tokenizer: Tokenizer | None = None,
-        template: Template | None = None,
-        *,
-        windows: Windows | None = FITTING,
-        segments: int = 2,
-        cache: ScoreCache | None = None,
-        identity: str = "",
-    ):
-        if engine is None or tokenizer is None or template is None:
-            if any(part is not None for part in (engine, tokenizer, template)):
-                raise TypeError("a ranker is made of engine, tokenizer and template, or of nothing: the default model")
-            shipped = load(find_model(), "torch", {}, {})
-            engine, tokenizer, template = shipped.engine, shipped.tokenizer, shipped.config.template.build()
-            segments = shipped.segments
-            windows = shipped.config.reading() if windows is FITTING else windows
-        if cache is not None and not identity:
-            raise RankwellError("a score cache needs the model's identity: two models must not share scores")
-        self.engine = engine
-        self.tokenizer = tokenizer
-        self.template = template
-        self.windows = windows
-        self.truncation = TruncationReport()
-        self.segments = segments
-        self.cache = cache
-        self.identity = identity
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        folder: str | Path = DEFAULT,
+        model: str | Path = DEFAULT,
         *,
         backend: str = "torch",
         device: str | None = None,
         precision: Precision | None = None,
-        windows: Windows | Literal["default"] | None = "default",
+        windows: WindowsChoice = "default",
         engine: Mapping[str, Any] | None = None,
         cache: ScoreCache | None = None,
-        **changes: Any,
-    ) -> Ranker:
-        """Load a checkpoint folder: ours, a transformers classifier, a CrossEncoder, or a bare BERT; or the default.
+        **changes: Unpack[ConfigChanges],
+    ):
+        """Load a model by name or folder: rankwell's own, a transformers classifier, a CrossEncoder, or a bare BERT.
 
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
-        ``engine`` holds other options of the backend, say ``budget``. Scores in ``cache`` are not recomputed.
-        Long documents are read in the checkpoint's windows, or else in as many as they need; with ``windows=None``
-        they are cut.
+        ``engine`` holds other options of the backend, say ``budget``. Scores in ``cache`` are not recomputed. Long
+        documents are read in the model's windows, by default as large as fits; ``windows=None`` truncates them.
         """
-        folder = find_model(folder)
+        folder = find_model(model)
         check_cross_encoder(folder)
-        engine = {**engine_options(backend, device, precision), **(engine or {})}
-        loaded = load(folder, backend, changes, engine)
-        if windows == "default":
-            windows = loaded.config.reading()
+        options = {**engine_options(backend, device, precision), **(engine or {})}
+        loaded = load(folder, backend, changes, options)
         identity = ""
         if cache is not None:
             description = {
@@ -150,19 +131,58 @@ class Ranker:
                 "backend": backend,
                 # Exported models run on the CPU only; their entries in existing caches name no device.
                 "device": loaded.engine.device if backend == "torch" else "",
-                "options": {name: value for name, value in engine.items() if name not in ("budget", "threads")},
+                "options": {name: value for name, value in options.items() if name not in ("budget", "threads")},
                 "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
             }
             identity = digest(description)
-        return cls(
-            loaded.engine,
-            loaded.tokenizer,
-            loaded.config.template.build(),
-            windows=windows,
-            segments=loaded.segments,
-            cache=cache,
-            identity=identity,
-        )
+        self.engine, self.reader = loaded.engine, _reader_of(loaded, windows)
+        self.cache, self.identity = cache, identity
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path = DEFAULT, **options: Unpack[RankerOptions]) -> Ranker:
+        """The same as ``Ranker(folder, …)``, by the name it has in transformers."""
+        return cls(folder, **options)
+
+    @classmethod
+    def from_loaded(cls, loaded: Loaded, windows: WindowsChoice = "default") -> Ranker:
+        """A ranker of a model that a backend has loaded."""
+        return cls.from_engine(loaded.engine, _reader_of(loaded, windows))
+
+    @classmethod
+    def from_engine(
+        cls, engine: Engine, reader: Reader, *, cache: ScoreCache | None = None, identity: str = ""
+    ) -> Ranker:
+        """A ranker of parts that are loaded already; ``identity`` names the model in the cache."""
+        if cache is not None and not identity:
+            raise RankwellError("a score cache needs the model's identity: two models must not share scores")
+        ranker = cls.__new__(cls)
+        ranker.engine, ranker.reader = engine, reader
+        ranker.cache, ranker.identity = cache, identity
+        return ranker
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.reader.tokenizer
+
+    @property
+    def template(self) -> Template:
+        """How the model's sequences are made of query and document."""
+        return self.reader.template
+
+    @property
+    def windows(self) -> Windows | None:
+        """The windows long documents are read in; None if they are truncated."""
+        return self.reader.windows
+
+    @windows.setter
+    def windows(self, windows: Windows | None) -> None:
+        self.reader = replace(self.reader, windows=windows)
+
+    @property
+    def truncation(self) -> TruncationReport:
+        """What did not fit so far, and what was read in windows."""
+        return self.reader.truncation
 
     @overload
     def predict(self, pairs: Pair, *, types: Types = None, activation: Activation = None) -> np.float32: ...
@@ -171,27 +191,25 @@ class Ranker:
     def predict(
         self, pairs: Pair | Sequence[Pair], *, types: Types = None, activation: Activation = None
     ) -> np.float32 | Scores:
-        """Score (query, document) pairs, or one: raw scores, or probabilities on request. ``types`` are the queries'.
+        """Score (query, document) pairs, or one pair: raw scores, or probabilities on request.
 
-        One pair, two strings that are in no list, gets a score that is in none.
+        ``types`` are the queries' types. A single pair gets a single score.
         """
+        self.template.require("query", "document")
         alone = _is_pair(pairs)
-        given = _checked_pairs([pairs] if alone else pairs)
-        (queries, query_of), (documents, document_of) = (distinct([pair[side] for pair in given]) for side in (0, 1))
-        if types is not None and len(types) != len(given):
-            raise RankwellError(f"{len(types)} types for {len(given)} pairs")
+        checked = _checked_pairs([pairs] if alone else pairs)
+        if types is not None and len(types) != len(checked):
+            raise RankwellError(f"{len(types)} types for {len(checked)} pairs")
         if any(types or ()) and not self.takes_types:
             raise RankwellError(f"types are given, but the template {self.template.name} has no place for them")
-        labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(given)])
-
-        def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
-            used = [documents[row] for row in rows.tolist()]
-            return InMemoryTokens(list(map(str, range(len(used)))), used, self.tokenizer, self._stems), np.arange(
-                len(used)
-            )
-
-        found = Pairs(queries, query_of, labels, label_of, document_of)
-        scores = self._begin(found, Documents(lambda: documents, tokens), activation)()
+        if not checked:
+            return np.zeros(0, np.float32)
+        queries, query_of = distinct([query for query, _ in checked])
+        texts, document_of = distinct([document for _, document in checked])
+        labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(checked)])
+        documents = Documents(list(map(str, range(len(texts)))), ListedTexts(texts), self.reader)
+        group = Pairs(queries, query_of, labels, label_of, documents, document_of)
+        ((_, scores),) = self._score([group], activation)
         return np.float32(scores[0]) if alone else scores
 
     def rank(
@@ -220,26 +238,23 @@ class Ranker:
         name: str = "rankwell",
     ) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, in the model's order."""
-        rankings: dict[str, Ranking] = {}
-        rest: Callable[[], dict[str, Ranking]] = dict
-        for group in self.groups(run, queries, texts, depth=depth):
-            finish = self._begin(group.pairs, group.documents, activation)
-            # Only now that this group is begun are the scores of the one before it waited for.
-            rankings |= rest()
-            rest = partial(_rank_all, group.qids, group.docids, finish)
-        return Run(rankings | rest(), name=name)
+        rankings = {qid: Ranking.of((), ()) for qid in run}
+        for pairs, scores in self._score(self.groups(run, queries, texts, depth=depth), activation):
+            rankings |= split_rankings(pairs.docids, scores)
+        return Run(rankings, name=name)
 
     @property
     def takes_types(self) -> bool:
         """Whether the template has a place for the query's type."""
-        return any(field.name == "type" for field in self.template.fields)
+        return self.reader.typed
 
     def store_tokens(self, texts: Texts) -> None:
         """Tokenise all documents of an index or store and save the tokens there."""
-        make_tokens(texts, self.tokenizer, stems=self._stems)
+        make_tokens(texts, self.tokenizer, stems=self.reader.stems)
 
-    def groups(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Iterator[Group]:
+    def groups(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Iterator[Pairs]:
         """A run's first ``depth`` candidates of each query as pairs to score, some queries at a time."""
+        self.template.require("query", "document")
         if depth < 1:
             raise RankwellError(f"the depth must be at least 1, not {depth}")
         by_qid = {query.qid: query for query in queries}
@@ -247,98 +262,73 @@ class Ranker:
         if missing is not None:
             raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
         for qids in track(groups_of_queries(run, depth), "re-ranking", unit="groups of queries"):
-            chosen = [run[qid].docids[:depth] for qid in qids]
-            asked = [by_qid[qid] for qid in qids]
-            query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in chosen])
-            questions, labels = [query.text for query in asked], [(query.type or "").lower() for query in asked]
-            documents, document_of = self.documents(list(chain.from_iterable(chosen)), texts)
-            yield Group(qids, chosen, Pairs(questions, query_of, labels, query_of, document_of), documents)
-
-    def documents(self, docids: list[str], texts: Texts) -> tuple[Documents, Rows]:
-        """The distinct ones of these documents, and which of them each one is: as kept tokens where there are any."""
-        # With a cache, perhaps no tokens are needed: then they are not looked for yet.
-        found = find_tokens(texts, self.tokenizer, stems=self._stems) if self.cache is None else None
-        if found is not None:
-            source = found
-            numbers, first, document_of = np.unique(source.numbers(docids), return_index=True, return_inverse=True)
-            own = Documents(lambda: texts.texts([docids[i] for i in first]), lambda rows: (source, numbers[rows]))
-            return own, document_of
-        names, document_of = distinct(docids)
-
-        def tokens(rows: Rows) -> tuple[TokenSource, Rows]:
-            used = [names[row] for row in rows.tolist()]
-            source = find_tokens(texts, self.tokenizer, stems=self._stems)
-            source = source or InMemoryTokens(used, texts.texts(used), self.tokenizer, self._stems)
-            return source, source.numbers(used)
-
-        return Documents(lambda: texts.texts(names), tokens), document_of
-
-    @property
-    def _stems(self) -> bool:
-        return self.template.markers
+            candidates = {qid: run[qid].docids[:depth] for qid in qids}
+            query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in candidates.values()])
+            names, document_of = distinct(list(chain.from_iterable(candidates.values())))
+            if names:
+                yield Pairs(
+                    [by_qid[qid].text for qid in qids],
+                    query_of,
+                    [(by_qid[qid].type or "").lower() for qid in qids],
+                    query_of,
+                    Documents(names, texts, self.reader),
+                    document_of,
+                    candidates,
+                )
 
     def scope(self, activation: str | None = None) -> str:
-        """What a score depends on beside the texts, in a few letters."""
+        """A digest of what a score depends on besides the texts."""
         windows = None if self.windows is None else asdict(self.windows)
         return digest([self.identity, asdict(self.template), windows, activation])
 
-    def _begin(self, pairs: Pairs, documents: Documents, activation: Activation = None) -> Callable[[], Scores]:
-        """Begin to score pairs, except those the cache has; what is returned gives the scores, and waits for them."""
+    def _score(self, groups: Iterable[Pairs], activation: Activation) -> Iterator[tuple[Pairs, Scores]]:
+        """One score for each pair of each group; pairs that the cache has are not computed."""
         if self.cache is None:
-            return self._compute(pairs, documents, np.arange(len(pairs)), activation)
-        keys = pairs.keys(self.scope(activation), documents.texts())
-        scores = self.cache.complete(keys, lambda rows: self._compute(pairs, documents, rows, activation)())
-        return lambda: scores
-
-    def _compute(self, pairs: Pairs, documents: Documents, rows: Rows, activation: Activation) -> Callable[[], Scores]:
-        """Begin to score some of the pairs."""
-        finish = self.begin_windows(pairs, documents, rows, activation)
-        how = "first" if self.windows is None else self.windows.aggregate
-        return lambda: aggregate_windows(*finish(), how)
-
-    def begin_windows(
-        self, pairs: Pairs, documents: Documents, rows: Rows, activation: Activation = None
-    ) -> Callable[[], tuple[Scores, Rows]]:
-        """Begin to score the windows of some of the pairs; what is returned gives their scores and whose each is."""
-        owners: list[Rows] = []
-        finish = submit_all(self.engine, self._lay_out(pairs, documents, rows, owners))
-
-        def scores() -> tuple[Scores, Rows]:
-            if (logits := finish()) is None:
-                return np.zeros(0, np.float32), np.zeros(0, np.int64)
-            found = probability(logits) if activation == "probability" else relevance(logits)
-            return found, np.concatenate(owners)
-
-        return scores
-
-    def _lay_out(self, pairs: Pairs, documents: Documents, rows: Rows, owners: list[Rows]) -> Iterator[Sequences]:
-        """The sequences of some of the pairs, in parts of bounded size; whose each is goes to ``owners``."""
-        if not len(rows):
+            for pairs, scores, owners in self.score_windows(groups, activation):
+                yield pairs, aggregate_windows(scores, owners, self.reader.aggregate)
             return
-        special = self.tokenizer.special
-        (queries, query_of), (types, type_of) = (
-            self._encode(texts, which[rows])
-            for texts, which in ((pairs.queries, pairs.query_of), (pairs.types, pairs.type_of))
-        )
-        used, document_of = np.unique(pairs.document_of[rows], return_inverse=True)
-        source, numbers = documents.tokens(used)
+        scope = self.scope(activation)
+        for pairs in groups:
+            yield pairs, self.cache.complete(pairs.keys(scope), partial(self._score_rows, pairs, activation))
+
+    def _score_rows(self, pairs: Pairs, activation: Activation, rows: Rows) -> Scores:
+        ((_, scores, owners),) = self.score_windows([pairs.take(rows)], activation)
+        return aggregate_windows(scores, owners, self.reader.aggregate)
+
+    def score_windows(
+        self, groups: Iterable[Pairs], activation: Activation = None
+    ) -> Iterator[tuple[Pairs, Scores, Rows]]:
+        """For each group of pairs (none empty) the scores of all windows, and the pair each window belongs to."""
+        activate = probability if activation == "probability" else relevance
+        parts = ((laid.sequences, (pairs, owners)) for pairs in groups for laid, owners in self._lay_out(pairs))
+        for pairs, results in groupby(run_ahead(self.engine, parts), key=lambda result: result[1][0]):
+            logits, keys = zip(*results, strict=True)
+            yield pairs, activate(np.concatenate(logits)), np.concatenate([owners for _, owners in keys])
+
+    def _lay_out(self, pairs: Pairs) -> Iterator[tuple[Laid, Rows]]:
+        """The pairs laid out in parts of bounded size, each with the pair every window belongs to."""
+        queries, query_of = self._encode(pairs.queries, pairs.query_of)
+        types, type_of = self._encode(pairs.types, pairs.type_of)
+        rows, document_of = np.unique(pairs.document_of, return_inverse=True)
+        source, numbers = pairs.documents.tokens(rows)
         for begin, end in row_blocks(source.lengths(numbers)[document_of], PIECES_AT_A_TIME, PAIRS_AT_A_TIME):
             block = slice(begin, end)
             fields = {"query": queries.take(query_of[block]), "document": source.at(numbers[document_of[block]])}
             if len(types.ids):
                 fields["type"] = types.take(type_of[block])
-            fields, pair_of = window_fields(self.template, self.tokenizer, fields, self.windows)
-            for part in _whole_pairs(pair_of):
-                some = np.arange(part.start, part.stop)
-                own = fields if len(some) == len(pair_of) else {name: rows.take(some) for name, rows in fields.items()}
-                report = self.truncation.of_windows(pair_of[part])
-                owners.append(pair_of[part] + begin)
-                yield lay_out_pairs(self.template, special, own, report, segments=self.segments)
+            for laid in self.reader.lay_out_parts(fields, PAIRS_AT_A_TIME):
+                yield laid, laid.owners + begin
 
     def _encode(self, texts: Sequence[str], which: Rows) -> tuple[Pieces, Rows]:
         """The pieces of the texts that are used, and which of them each pair has."""
-        used, fresh = np.unique(which, return_inverse=True)
-        return self.tokenizer.encode([texts[i] for i in used.tolist()], stems=self._stems), fresh
+        used, rows = np.unique(which, return_inverse=True)
+        return self.reader.encode([texts[i] for i in used.tolist()]), rows
+
+
+def _reader_of(loaded: Loaded, windows: WindowsChoice) -> Reader:
+    config = loaded.config
+    windows = config.inference_windows if windows == "default" else windows
+    return Reader(loaded.tokenizer, config.template, windows, loaded.segments)
 
 
 def _is_pair(value: Any) -> bool:
@@ -350,39 +340,27 @@ def _checked_pairs(pairs: Iterable[Any]) -> list[Pair]:
     pairs = list(pairs)
     for place, pair in enumerate(pairs, 1):
         if not _is_pair(pair):
-            found = f"pair {place} is {excerpt(repr(pair))}"
-            raise RankwellError(f"{found}; expected (query, document), two strings, or a list of such pairs")
+            problem = f"pair {place} is {excerpt(repr(pair))}"
+            raise RankwellError(f"{problem}; expected (query, document), two strings, or a list of such pairs")
     return pairs
 
 
-def submit_all(engine: Engine, parts: Iterable[Sequences]) -> Callable[[], Logits | None]:
-    """Begin to score all parts; what is returned gives their logits, ``None`` of no parts.
-
-    Each part is laid out while an engine that can computes the one before, so the last is all there is to wait for.
-    """
-    done: list[Logits] = []
-    waiting: list[Callable[[], Logits]] = []
-    for part in parts:
-        waiting.append(engine.submit(part))
-        if len(waiting) > 1:
-            done.append(waiting.pop(0)())
-    return lambda: np.concatenate([*done, *(wait() for wait in waiting)]) if done or waiting else None
+def run_ahead(engine: Engine, parts: Iterable[tuple[Sequences, Key]]) -> Iterator[tuple[Logits, Key]]:
+    """The logits of each part, in order; the next part is laid out while the engine computes."""
+    waiting = None
+    for sequences, key in parts:
+        submitted = engine.submit(sequences), key
+        if waiting is not None:
+            yield waiting[0](), waiting[1]
+        waiting = submitted
+    if waiting is not None:
+        yield waiting[0](), waiting[1]
 
 
-def _rank_all(qids: list[str], docids: list[tuple[str, ...]], scores: Callable[[], Scores]) -> dict[str, Ranking]:
-    parts = np.split(scores(), np.cumsum([len(own) for own in docids])[:-1])
-    return {qid: Ranking.of(own, part) for qid, own, part in zip(qids, docids, parts, strict=True)}
-
-
-def _whole_pairs(pair_of: Rows) -> Iterator[slice]:
-    """Windows together as long as there are not too many of them; those of one pair stay together."""
-    bounds = np.append(np.flatnonzero(np.diff(pair_of, prepend=-1)), len(pair_of))
-    begin = 0
-    while begin < len(pair_of):
-        fitting = int(bounds[np.searchsorted(bounds, begin + PAIRS_AT_A_TIME, side="right") - 1])
-        end = fitting if fitting > begin else int(bounds[np.searchsorted(bounds, begin, side="right")])
-        yield slice(begin, end)
-        begin = end
+def split_rankings(docids: Mapping[str, tuple[str, ...]], scores: Scores) -> dict[str, Ranking]:
+    """The rankings of queries from the scores of all their documents, one query after the other."""
+    parts = np.split(scores, np.cumsum([len(names) for names in docids.values()]))[:-1]
+    return {qid: Ranking.of(names, part) for (qid, names), part in zip(docids.items(), parts, strict=True)}
 
 
 def groups_of_queries(run: Run, depth: int, most: int | None = None) -> list[list[str]]:

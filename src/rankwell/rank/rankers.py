@@ -119,6 +119,8 @@ def open_ranker(
         options = {option: value for option, value in options.items() if option in kind.takes}
     module, _, name = kind.home.partition(":")
     ranker: AnyRanker = getattr(import_module(module), name).from_pretrained(folder, **options)
+    if ranker.template is not None:
+        ranker.template.require("query", "document")
     return ranker
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -13,10 +14,12 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
+from rankwell.core.types import Rows
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.records import Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
@@ -50,6 +53,39 @@ class InMemoryTexts:
         if name not in self._tokens:
             self._tokens[name] = InMemoryTokens(list(self._texts), list(self._texts.values()), tokenizer, stems)
         return self._tokens[name]
+
+
+class ListedTexts:
+    """Texts in a list; a text's place in it is its document id."""
+
+    def __init__(self, texts: Sequence[str]):
+        self._texts = texts
+
+    def texts(self, docids: Sequence[str]) -> list[str]:
+        """The texts of several documents."""
+        return [self._texts[int(docid)] for docid in docids]
+
+
+@dataclass(frozen=True, eq=False)
+class Documents:
+    """Distinct documents, by row: their texts, which only a score cache needs, and their tokens."""
+
+    docids: list[str]
+    source: Texts
+    reader: Reader
+
+    def texts(self) -> list[str]:
+        """The texts of all of them."""
+        return self.source.texts(self.docids)
+
+    def tokens(self, rows: Rows) -> tuple[TokenSource, Rows]:
+        """A source of tokens that has at least these rows, and their numbers in it."""
+        docids = [self.docids[row] for row in rows.tolist()]
+        tokenizer, stems = self.reader.tokenizer, self.reader.stems
+        tokens = find_tokens(self.source, tokenizer, stems=stems)
+        if tokens is None:
+            tokens = InMemoryTokens(docids, self.source.texts(docids), tokenizer, stems)
+        return tokens, tokens.numbers(docids)
 
 
 class IndexTokens:

@@ -102,7 +102,7 @@ class RerankJob:
 
         def write(items: range, file: IO[bytes]) -> None:
             own = read_run(parts.path(items.start // shards.size))
-            ranker.truncation = TruncationReport()
+            ranker.reader = replace(ranker.reader, truncation=TruncationReport())
             found = ranker.rerank(own, queries, open_texts(source, own), depth=self.depth)
             report = {name: value for name, value in vars(ranker.truncation).items() if name != "_lock"}
             file.write(f"{REPORT}{json.dumps(report)}\n".encode())

@@ -21,7 +21,7 @@ Answer = dict[str, Any]
 
 def query_type(body: Body, model: Model | None) -> str | None:
     """The query's type: as given, or by the rules if the request says auto or the model takes one."""
-    if body.type == "none" or (body.type is None and (model is None or not model.typed)):
+    if body.type == "none" or (body.type is None and (model is None or not model.ranker.takes_types)):
         return None
     return rule_type(body.query) if body.type in (None, "auto") else body.type
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Ranking
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Laid
+from rankwell.rank.engines.engine import probability, relevance
 from rankwell.serve.answers import (
     Answer,
     Reranked,
@@ -32,7 +34,7 @@ from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngin
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.search_queue import SearchQueue
-from rankwell.serve.state import Holder, Laid, Model, Sources, State
+from rankwell.serve.state import Holder, Model, Sources, State
 
 Result = TypeVar("Result")
 # Estimates, until the texts are tokenised.
@@ -109,10 +111,10 @@ class Service:
         )
 
         def prepare() -> Laid:
-            return model.lay_out(body.query, model.pieces(texts), label, truncate=body.truncate)
+            return model.lay_out(body.query, model.ranker.reader.encode(texts), label, truncate=body.truncate)
 
         scored = await self._score(model, prepare, guess, deadline, about)
-        meta = {"type": label, "tokens": len(scored.laid.sequences.tokens), "truncated": scored.laid.cut}
+        meta = {"type": label, "tokens": len(scored.laid.sequences.tokens), "truncated": scored.laid.truncated}
         scores = scored.scores if body.raw_scores else scored.probabilities
         return rerank_answer(body, scores, {"model": model.name, "meta": meta})
 
@@ -304,7 +306,7 @@ class Service:
         if not len(logits):
             none = np.zeros(0, np.float32)
             return Scored(laid, none, none, 0.0, 0.0)
-        scores, probabilities = laid.scores(logits, raw=True), laid.scores(logits, raw=False)
+        scores, probabilities = laid.join(relevance(logits)), laid.join(probability(logits))
         return Scored(laid, scores, probabilities, round(queue_ms, 3), round(engine_ms, 3))
 
     def _admit(self, tokens: int, deadline: float) -> Entry:
@@ -345,7 +347,7 @@ class Service:
 
     def _type(self, body: Body, model: Model | None) -> str | None:
         """The query's type; an explicit one needs a model that takes types."""
-        if body.type not in (None, "auto", "none") and model is not None and not model.typed:
+        if body.type not in (None, "auto", "none") and model is not None and not model.ranker.takes_types:
             raise _invalid(f"type: {model.name} takes no query type")
         return query_type(body, model)
 

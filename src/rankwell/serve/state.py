@@ -15,18 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.inputs.batching import Sequences
-from rankwell.inputs.fitting import window_fields
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Laid
 from rankwell.inputs.stored import TokenSource
-from rankwell.inputs.templates import TruncationReport, lay_out_pairs
-from rankwell.inputs.windows import aggregate_windows
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
-from rankwell.rank.engines.engine import Logits, load, probability, relevance
+from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
@@ -49,21 +45,6 @@ class Sources:
 
 
 @dataclass(frozen=True, eq=False)
-class Laid:
-    """A request's pairs as the engine takes them: the sequences, and the pair of each."""
-
-    sequences: Sequences
-    owners: NDArray[np.int64]
-    aggregate: str
-    cut: int
-    """The pairs of which something did not fit."""
-
-    def scores(self, logits: Logits, *, raw: bool) -> NDArray[np.float32]:
-        """One score a pair, the model's own or p(relevant)."""
-        return aggregate_windows(relevance(logits) if raw else probability(logits), self.owners, self.aggregate)
-
-
-@dataclass(frozen=True, eq=False)
 class Model:
     """A model that is served."""
 
@@ -76,36 +57,17 @@ class Model:
     heads: int | None = None
 
     @property
-    def typed(self) -> bool:
-        """Whether its template has a place for the query's type."""
-        return any(own.name == "type" for own in self.ranker.template.fields)
-
-    @property
     def explainable(self) -> bool:
         """Whether its attention can be looked at."""
         return self.ranker.engine.explainable
 
-    def pieces(self, texts: Sequence[str]) -> Pieces:
-        """Texts as the model's tokens."""
-        return self.ranker.tokenizer.encode(texts, stems=self.ranker.template.markers)
-
     def lay_out(self, query: str, documents: Pieces, type: str | None = None, *, truncate: bool = False) -> Laid:
-        """The pairs of a query and documents; ``truncate`` cuts long ones instead of reading them in windows."""
-        ranker, rows = self.ranker, np.zeros(len(documents), np.int64)
-        fields = {"query": self.pieces([query]).take(rows), "document": documents}
+        """Lay out pairs of a query and documents; ``truncate`` truncates long ones instead of reading windows."""
+        reader, rows = self.ranker.reader, np.zeros(len(documents), np.int64)
+        fields = {"query": reader.encode([query]).take(rows), "document": documents}
         if type:
-            fields["type"] = self.pieces([type.lower()]).take(rows)
-        windows = None if truncate else ranker.windows
-        fields, owners = window_fields(ranker.template, ranker.tokenizer, fields, windows)
-        report = TruncationReport()
-        sequences = lay_out_pairs(
-            ranker.template,
-            ranker.tokenizer.special,
-            fields,
-            report.of_windows(owners),
-            segments=ranker.segments,
-        )
-        return Laid(sequences, owners, windows.aggregate if windows else "first", report.pairs_cut)
+            fields["type"] = reader.encode([type.lower()]).take(rows)
+        return (replace(reader, windows=None) if truncate else reader).lay_out(fields)
 
     def described(self) -> dict[str, Any]:
         """The model as ``/models`` shows it."""
@@ -120,7 +82,7 @@ class Model:
             "max_query": template.max_query,
             "attention": self.config.attention,
             "markers": template.markers,
-            "typed": self.typed,
+            "typed": self.ranker.takes_types,
             "outputs": 2 if self.config.head == "two_logits" else 1,
             "explainable": self.explainable,
             "layers": self.layers,
@@ -170,15 +132,19 @@ class State:
         if self.index is None:
             return {}
         return {
-            name: find_tokens(self.index, model.ranker.tokenizer, stems=model.ranker.template.markers)
+            name: find_tokens(self.index, model.ranker.tokenizer, stems=model.ranker.reader.stems)
             for name, model in self.models.items()
         }
 
     def documents(self, model: Model, docids: Sequence[str]) -> Pieces:
         """Documents of the index as a model's tokens."""
         assert self.index is not None
-        kept = self.tokens[model.name]
-        return kept.at(kept.numbers(docids)) if kept is not None else model.pieces(self.index.texts(docids))
+        tokens = self.tokens[model.name]
+        return (
+            tokens.at(tokens.numbers(docids))
+            if tokens is not None
+            else model.ranker.reader.encode(self.index.texts(docids))
+        )
 
 
 def open_state(sources: Sources, generation: int = 1) -> State:
@@ -214,17 +180,18 @@ def open_model(source: str, sources: Sources) -> Model:
     folder = find_model(source)
     loaded = load(folder, sources.backend, sources.changes, sources.options)
     config = loaded.config
-    template = config.template.build()
-    if {own.name for own in template.fields} - {"type"} != {"query", "document"}:
-        raise RankwellError(f"{source}: its template, {template.name}, is not that of a re-ranker of single documents")
-    ranker = Ranker(loaded.engine, loaded.tokenizer, template, windows=config.reading(), segments=loaded.segments)
+    ranker = Ranker.from_loaded(loaded)
+    try:
+        ranker.template.require("query", "document")
+    except RankwellError as error:
+        raise RankwellError(f"{source}: {error}") from None
     # Read now: the folder may be changed while its model is served.
     has_encoder = (folder / "config.json").is_file() and read_model_type(folder) == "bert"
     encoder = read_encoder_config(folder) if has_encoder else None
     layers, heads = (encoder.num_hidden_layers, encoder.num_attention_heads) if encoder else (None, None)
     name = folder.resolve().name or source
     model = Model(name, folder, sources.backend, config, ranker, layers, heads)
-    logits = ranker.engine.logits(model.lay_out(WARM_UP, model.pieces([WARM_UP])).sequences)
+    logits = ranker.engine.logits(model.lay_out(WARM_UP, ranker.reader.encode([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
         raise RankwellError(f"{source}: its scores are not numbers")
     return model

@@ -109,9 +109,9 @@ class ModelOptions(Options):
         default=False, description="Mark query words that the document does not have, too."
     )
     long_documents: Literal["cut", "windows"] = Field(
-        default="cut",
-        description="How documents over `max_length` are read in use: cut, as in training, or in windows, of which "
-        "the best counts.",
+        default="windows",
+        description="How the trained model reads documents over `max_length`: in windows, of which the best counts, or "
+        "cut to their beginning, as training reads them.",
     )
     pooler: bool = Field(default=True, description="Put BERT's pooler (dense + tanh) between [CLS] and the head.")
     adapt: bool = Field(

@@ -110,7 +110,7 @@ class Work:
             "similarity": model.similarity,
             **({"head": "score"} if model.similarity else {}),
             "pooler": model.pooler,
-            "windows": "cut" if model.long_documents == "cut" else None,
+            "windows": "truncate" if model.long_documents == "cut" else None,
         }
 
     @property

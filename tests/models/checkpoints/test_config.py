@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,8 +17,6 @@ from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import (
     EncoderConfig,
     RankerConfig,
-    TemplateConfig,
-    WindowsConfig,
     read_encoder_config,
     read_ranker_config,
 )
@@ -26,11 +25,11 @@ BASE = EncoderConfig(
     vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072
 )
 DR_BERT = RankerConfig(
-    template=TemplateConfig(name="typed", max_length=180),
+    template=Template(name="typed", max_length=180),
     attention="strm",
     head="score",
     pooler=False,
-    windows=WindowsConfig(size=80, stride=40, aggregate="top3"),
+    windows=Windows(size=80, stride=40, aggregate="top3"),
     history=[
         {"stage": "pre-training", "epochs": 5, "learning_rate": 1e-6},
         {"stage": "listwise", "negatives": 5, "data": {"collection": "wiki", "queries": 1200}},
@@ -42,17 +41,48 @@ DR_BERT = RankerConfig(
 class TestRankerConfig:
     def test_defaults_are_monobert(self) -> None:
         config = RankerConfig()
-        assert config.template.build() == Template("mono", 512, 64)
+        assert config.template == Template("mono", 512, 64)
         assert (config.attention, config.head, config.pooler, config.windows) == ("full", "two_logits", True, None)
 
     def test_json_and_back(self, tmp_path: Path) -> None:
         (tmp_path / "rankwell.json").write_text(DR_BERT.model_dump_json(), encoding="utf-8")
         assert read_ranker_config(tmp_path) == DR_BERT
 
-    def test_json_knows_every_setting_of_templates_and_windows(self) -> None:
-        assert set(TemplateConfig.model_fields) == set(Template.__dataclass_fields__)
-        assert TemplateConfig().model_dump() == asdict(Template())
-        assert WindowsConfig().model_dump() == asdict(Windows())
+    @pytest.mark.parametrize(
+        ("content", "problem"),
+        [
+            ('{"template": {"length": 9}}', "template.length: Unexpected keyword argument"),
+            ('{"windows": {"words": 9}}', "Unexpected keyword argument"),
+            ('{"template": {"max_length": 9}}', "needs a length of at least 68, not 9"),
+            ('{"windows": {"size": 9, "stride": 10}}', "the stride must be from 1 to the size"),
+        ],
+    )
+    def test_a_wrong_template_or_windows_name_the_file(self, tmp_path: Path, content: str, problem: str) -> None:
+        (tmp_path / "rankwell.json").write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match=f"rankwell.json: .*{problem}"):
+            read_ranker_config(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("written", "read"),
+        [
+            (None, Windows()),
+            ("cut", Windows()),  # what recipes once wrote unless they were told otherwise
+            ("truncate", None),
+            ({"aggregate": "mean"}, Windows(aggregate="mean")),
+            (
+                {"size": 100, "stride": 50, "aggregate": "top3", "unit": "sentences"},
+                Windows(100, 50, "top3", "sentences"),
+            ),
+        ],
+    )
+    def test_documents_are_read_in_windows_unless_truncation_was_asked_for(
+        self, tmp_path: Path, written: Any, read: Windows | None
+    ) -> None:
+        (tmp_path / "rankwell.json").write_text(json.dumps({"windows": written}), encoding="utf-8")
+        config = read_ranker_config(tmp_path)
+        assert config is not None
+        assert config.inference_windows == read
+        assert RankerConfig.model_validate_json(config.model_dump_json()) == config
 
     def test_absent_is_none(self, tmp_path: Path) -> None:
         assert read_ranker_config(tmp_path) is None
@@ -61,16 +91,16 @@ class TestRankerConfig:
         config = RankerConfig()
         changed = config.changed({"template": {"max_length": 180}, "windows": {"size": 20, "stride": 20}})
         assert config == RankerConfig()
-        assert changed.template == TemplateConfig(max_length=180)
-        assert changed.windows == WindowsConfig(size=20, stride=20)
-        assert changed.changed({"windows": {"aggregate": "mean"}}).windows == WindowsConfig(
+        assert changed.template == Template(max_length=180)
+        assert changed.windows == Windows(size=20, stride=20)
+        assert changed.changed({"windows": {"aggregate": "mean"}}).windows == Windows(
             size=20, stride=20, aggregate="mean"
         )
         assert changed.changed({"windows": None}).windows is None
 
     def test_a_whole_template_may_be_given(self) -> None:
-        config = DR_BERT.changed({"template": TemplateConfig()})
-        assert config.template == TemplateConfig()
+        config = DR_BERT.changed({"template": Template()})
+        assert config.template == Template()
 
     def test_a_wrong_change_is_one_line(self) -> None:
         with pytest.raises(RankwellError, match=r"^not a ranker's configuration: head: Input should be [^\n]*$"):
@@ -119,9 +149,9 @@ class TestTheCard:
         ("config", "name"),
         [
             (RankerConfig(), "monoBERT"),
-            (RankerConfig(template=TemplateConfig(markers=True)), "MarkedBERT"),
-            (RankerConfig(template=TemplateConfig(name="duo")), "duoBERT"),
-            (RankerConfig(template=TemplateConfig(name="typed")), "DR-BERT"),
+            (RankerConfig(template=Template(markers=True)), "MarkedBERT"),
+            (RankerConfig(template=Template(name="duo")), "duoBERT"),
+            (RankerConfig(template=Template(name="typed")), "DR-BERT"),
         ],
     )
     def test_calls_it_what_the_papers_call_it(self, config: RankerConfig, name: str) -> None:
@@ -142,7 +172,7 @@ class TestTheCard:
         assert "Plain transformers" not in model_card(RankerConfig(), BASE)
         card = model_card(DR_BERT, BASE)
         assert "Plain transformers loads these weights but knows nothing of the attention rule strm" in card
-        assert "markers" in model_card(RankerConfig(template=TemplateConfig(markers=True)), BASE).split("## Use")[1]
+        assert "markers" in model_card(RankerConfig(template=Template(markers=True)), BASE).split("## Use")[1]
 
     def test_its_code_runs(self, tiny_checkpoint: Path) -> None:
         pytest.importorskip("torch")

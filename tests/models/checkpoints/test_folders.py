@@ -14,7 +14,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig  # noqa: E402
+from rankwell.inputs.templates import Template  # noqa: E402
+from rankwell.models.checkpoints.config import RankerConfig  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
@@ -128,14 +129,14 @@ class TestChanges:
     def test_replace_parts(self, tiny_checkpoint: Path) -> None:
         config = load_checkpoint(tiny_checkpoint, attention="strm", template={"name": "typed", "max_length": 180})[2]
         assert config.attention == "strm"
-        assert config.template == TemplateConfig(name="typed", max_length=180, max_query=64)
+        assert config.template == Template(name="typed", max_length=180, max_query=64)
 
     def test_a_change_of_one_setting_keeps_the_others(self, loaded: Any, tmp_path: Path) -> None:
         model, tokenizer, _ = loaded
-        saved = RankerConfig(template=TemplateConfig(name="typed", max_query=32), attention="strm")
+        saved = RankerConfig(template=Template(name="typed", max_query=32), attention="strm")
         save_checkpoint(tmp_path / "saved", model, tokenizer, saved)
         config = load_checkpoint(tmp_path / "saved", template={"max_length": 180})[2]
-        assert config.template == TemplateConfig(name="typed", max_query=32, max_length=180)
+        assert config.template == Template(name="typed", max_query=32, max_length=180)
         assert config.attention == "strm"
 
     @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ class TestSaving:
         [
             RankerConfig(),
             RankerConfig(
-                template=TemplateConfig(name="typed", max_length=180),
+                template=Template(name="typed", max_length=180),
                 attention="strm",
                 history=[{"stage": "pointwise"}],
                 figures={"RR@10": 0.42},

@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.inputs.templates import Template  # noqa: E402
 from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig  # noqa: E402
+from rankwell.models.checkpoints.config import RankerConfig  # noqa: E402
 from rankwell.models.checkpoints.export import export_model  # noqa: E402
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
 from rankwell.models.shape import under_rule  # noqa: E402
@@ -195,7 +196,7 @@ def test_markers_are_added_and_saved(make: Make, tmp_path: Path) -> None:
 
 def test_what_counts_positions_from_2_has_two_less(make: Make) -> None:
     assert load_checkpoint(make("mpnet"))[0].encoder.config.max_position_embeddings == 512
-    assert load_checkpoint(make("mpnet"))[2].template == TemplateConfig(max_length=512)
+    assert load_checkpoint(make("mpnet"))[2].template == Template(max_length=512)
 
 
 def test_all_rows_are_given_back_packed(make: Make, lay_out: Any) -> None:

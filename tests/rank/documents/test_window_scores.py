@@ -14,6 +14,7 @@ pytest.importorskip("tokenizers")
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.inputs.batching import Sequences
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
@@ -46,7 +47,8 @@ class CountingEngine(Engine):
 @pytest.fixture(scope="module")
 def ranker(tiny_tokenizer: Path) -> Ranker:
     tokenizer = Tokenizer.open(tiny_tokenizer)
-    return Ranker(CountingEngine(tokenizer.token_id("bank")), tokenizer, Template(), windows=Windows(3, 3))
+    reader = Reader(tokenizer, Template(), Windows(3, 3))
+    return Ranker.from_engine(CountingEngine(tokenizer.token_id("bank")), reader)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,7 @@ def test_weights_by_hand(scores: WindowScores) -> None:
 
 @pytest.mark.parametrize("how", AGGREGATES)
 def test_they_are_joined_as_the_ranker_joins_them(scores: WindowScores, ranker: Ranker, how: str) -> None:
-    direct = Ranker(ranker.engine, ranker.tokenizer, ranker.template, windows=Windows(3, 3, how))
+    direct = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, Windows(3, 3, how)))
     expected = direct.rerank(RUN, QUERIES, InMemoryTexts(TEXTS))
     found = scores.run(how)
     assert list(found) == list(expected)
@@ -86,7 +88,7 @@ def test_windows_of_sentences_by_hand(ranker: Ranker, how: str) -> None:
     texts = InMemoryTexts({"a": "bank bank. tea. bank bank bank? milk.", "b": "tea", "c": "bank. " * 3})
     run = Run.from_scores({"q1": {"a": 3.0, "b": 2.0, "c": 1.0}})
     windows = Windows(5, 5, how, unit="sentences")
-    own = Ranker(ranker.engine, ranker.tokenizer, ranker.template, windows=windows)
+    own = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, windows))
     found = score_windows(own, run, QUERIES, texts, keep=3)
     # bank bank. tea. | bank bank bank? | milk. takes what fits before it: nothing. || bank. bank. | bank. bank.
     assert found.counts.tolist() == [3, 1, 2]
@@ -116,7 +118,7 @@ def test_more_queries_than_are_scored_at_a_time(
 
 
 def test_documents_that_are_cut_are_one_window(ranker: Ranker) -> None:
-    whole = Ranker(ranker.engine, ranker.tokenizer, ranker.template, windows=None)
+    whole = Ranker.from_engine(ranker.engine, Reader(ranker.tokenizer, ranker.template, None))
     found = score_windows(whole, RUN, QUERIES, InMemoryTexts(TEXTS), keep=2)
     assert found.counts.tolist() == [1] * 5
     assert found.aggregate("max").tolist() == [4, 1, 2, 2, 4]

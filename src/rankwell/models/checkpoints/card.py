@@ -86,12 +86,13 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
         rows["Attention"] += f", in the layers {layers} (from 0; -1 is the last)"
     if template.markers:
         rows["Markers"] = "`[ek] … [/ek]` around words whose stem the query and the document share"
-    if ranker.windows == "cut":
-        rows["Long documents"] = "cut to the length above, in training and by default in use"
-    elif ranker.windows is not None:
-        windows = ranker.windows
+    if (windows := ranker.inference_windows) is None:
+        rows["Long documents"] = "truncated to the length above"
+    elif windows.size is None:
+        rows["Long documents"] = f"read in windows of the length above, their scores joined by {windows.aggregate}"
+    else:
         rows["Long documents"] = (
-            f"windows of {'sentences of up to ' if windows.unit == 'sentences' else ''}{windows.size} words "
+            f"read in windows of {'sentences of up to ' if windows.unit == 'sentences' else ''}{windows.size} words "
             f"every {windows.stride}, their scores joined by {windows.aggregate}"
         )
     return _table(("", ""), rows)

@@ -5,50 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
-from rankwell.inputs.fitting import Fitting
 from rankwell.inputs.templates import Template
-from rankwell.inputs.windows import Unit, Windows
+from rankwell.inputs.windows import Windows
 from rankwell.models.shape import AttentionRule as AttentionRule
 from rankwell.models.shape import EncoderConfig as EncoderConfig
 
 HeadKind = Literal["two_logits", "score"]
 
 
-class TemplateConfig(BaseModel):
-    """:class:`~rankwell.inputs.templates.Template` as JSON."""
+class ConfigChanges(TypedDict, total=False):
+    """Parts of a :class:`RankerConfig` to replace; of a template only the settings that are named."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = "mono"
-    max_length: int = 512
-    max_query: int = 64
-    markers: bool = False
-    mark_unmatched_query: bool = False
-
-    def build(self) -> Template:
-        """The template."""
-        return Template(**self.model_dump())
-
-
-class WindowsConfig(BaseModel):
-    """:class:`~rankwell.inputs.windows.Windows` as JSON."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: int = 100
-    stride: int = 50
-    aggregate: str = "max"
-    unit: Unit = "words"
-
-    def build(self) -> Windows:
-        """The windows."""
-        return Windows(**self.model_dump())
+    template: Template | Mapping[str, Any]
+    attention: AttentionRule
+    attention_layers: tuple[int, ...] | None
+    apart: int
+    similarity: float
+    head: HeadKind
+    pooler: bool
 
 
 class RankerConfig(BaseModel):
@@ -57,7 +37,7 @@ class RankerConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: Literal[1] = 1
-    template: TemplateConfig = TemplateConfig()
+    template: Template = Template()
     attention: AttentionRule = "full"
     attention_layers: tuple[int, ...] | None = None
     """The layers that follow the attention rule, from 0 on, or from -1 down as counted from the last; in the others a
@@ -70,13 +50,19 @@ class RankerConfig(BaseModel):
     head: HeadKind = "two_logits"
     pooler: bool = True
     """Whether BERT's pooler (dense + tanh) stands between [CLS] and the head, as in transformers' classifiers."""
-    windows: WindowsConfig | Literal["cut"] | None = None
-    """How documents longer than the template's room are read: in windows as large as it (None) or of so many words, or
-    cut to it."""
+    windows: Windows | Literal["truncate"] | None = None
+    """How documents longer than the template's room are read: in windows as large as it (None), in windows of so many
+    words, or truncated to it."""
     history: list[dict[str, Any]] = Field(default_factory=list)
     """The training stages that made the model, oldest first."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """Measured figures: name → value, with the data they were measured on."""
+
+    @field_validator("windows", mode="before")
+    @classmethod
+    def _ignore_old_default(cls, windows: object) -> object:
+        # "cut" is what recipes wrote into every model unless told otherwise; it was nobody's choice.
+        return None if windows == "cut" else windows
 
     @model_validator(mode="after")
     def _score_alone(self) -> RankerConfig:
@@ -93,11 +79,12 @@ class RankerConfig(BaseModel):
         if wrong:
             raise RankwellError(f"no layer has the number {wrong[0]}: there are {layers}, from 0 on")
 
-    def reading(self) -> Windows | None:
-        """The windows documents are read in, None where what does not fit is cut."""
-        if self.windows is None:
-            return Fitting()
-        return None if self.windows == "cut" else self.windows.build()
+    @property
+    def inference_windows(self) -> Windows | None:
+        """The windows documents are read in; None if they are truncated."""
+        if self.windows == "truncate":
+            return None
+        return self.windows or Windows()
 
     def changed(self, changes: Mapping[str, Any]) -> RankerConfig:
         """This configuration with parts replaced; of a template or windows only the settings that are named."""
@@ -149,6 +136,8 @@ def read_ranker_config(folder: Path) -> RankerConfig | None:
         return None
     except ValidationError as error:
         raise InputError(path, None, f"not a ranker's configuration: {_first_problem(error)}") from None
+    except RankwellError as error:  # from the template or the windows
+        raise error if isinstance(error, InputError) else InputError(path, None, str(error)) from None
 
 
 def _first_problem(error: ValidationError) -> str:

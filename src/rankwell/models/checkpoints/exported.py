@@ -103,7 +103,7 @@ def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerCon
 
 def reads_alone(config: RankerConfig) -> bool:
     """Whether the template counts a field's positions from its own beginning."""
-    return any(field.alone for field in config.template.build().fields)
+    return any(field.alone for field in config.template.fields)
 
 
 def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:

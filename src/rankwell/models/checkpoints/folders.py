@@ -21,13 +21,12 @@ from torch import Tensor, nn
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.jsonfile import read_object
-from rankwell.inputs.templates import MARKER_PAIRS
+from rankwell.inputs.templates import MARKER_PAIRS, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import (
     EncoderConfig,
     RankerConfig,
-    TemplateConfig,
     read_encoder_config,
     read_model_type,
     read_ranker_config,
@@ -178,7 +177,7 @@ def _tell_what_to_see(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, f
     config = encoder.config
     ranker.check_layers(config.num_hidden_layers)
     told = ranker.apart > 0 or ranker.similarity > 0 or ranker.attention_layers is not None
-    counted = any(field.alone for field in ranker.template.build().fields)
+    counted = any(field.alone for field in ranker.template.fields)
     if isinstance(encoder, ForeignEncoder):
         encoder.check_rule(ranker.attention, folder)
         if told or counted:
@@ -276,11 +275,11 @@ def _as_monobert(
     outputs = len(tensors[f"{names.output}.weight"]) if f"{names.output}.weight" in tensors else 2
     if outputs not in (1, 2):
         raise InputError(folder, None, f"a classifier of {outputs} classes; a ranker has 1 or 2")
-    length = min(TemplateConfig().max_length, config.max_position_embeddings, tokenizer.max_length or 512)
+    length = min(Template().max_length, config.max_position_embeddings, tokenizer.max_length or 512)
     # transformers' classifiers of other families always have the dense layer, so a new head has it, too.
     dense = config.model_type != "bert" if names.dense else False
     return RankerConfig(
-        template=TemplateConfig(max_length=length, max_query=min(TemplateConfig().max_query, length - 4)),
+        template=Template(max_length=length, max_query=min(Template().max_query, length - 4)),
         head="score" if outputs == 1 else "two_logits",
         pooler=dense or f"{names.dense}.weight" in tensors,
     )

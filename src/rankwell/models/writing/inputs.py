@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.inputs.batching import Sequences
-from rankwell.inputs.fitting import fit_windows
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
+from rankwell.inputs.windows import fit_windows
 
 
 def lay_out_passages(pieces: Pieces, special: SpecialTokens, max_length: int) -> Sequences:

@@ -9,19 +9,19 @@ The file has a line for each pair, and its header says how many of the best wind
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines
 from rankwell.corpus.formats.runs import decimals
-from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.records import Query, Run
 from rankwell.inputs.windows import aggregate_windows, parse_aggregate
-from rankwell.rank.ranker import Activation, Ranker, Texts
+from rankwell.rank.ranker import Activation, Ranker, split_rankings
+from rankwell.rank.texts import Texts
 
 COLUMNS = ("query", "document", "windows", "first", "mean")
 
@@ -70,7 +70,7 @@ class WindowScores:
 
     def run(self, how: str, *, name: str = "windows") -> Run:
         """The run by the windows alone."""
-        return Run(_rankings(self.docids, self.aggregate(how)), name=name)
+        return Run(split_rankings(self.docids, self.aggregate(how)), name=name)
 
     def write(self, path: FilePath) -> None:
         """Write a tsv file; ``.gz`` compresses it. What is read again is the same, bit for bit."""
@@ -136,56 +136,27 @@ def score_windows(
     """
     if keep < 1:
         raise RankwellError(f"the {keep} best windows are to be kept; it takes at least 1")
-    docids: dict[str, tuple[str, ...]] = {}
-    parts: list[_Part] = []
-    rest: Callable[[], list[_Part]] = list
-    for group in ranker.groups(run, queries, texts, depth=depth):
-        finish = ranker.begin_windows(group.pairs, group.documents, np.arange(len(group.pairs)), activation)
-        docids |= dict(zip(group.qids, group.docids, strict=True))
-        parts += rest()
-
-        def rest(finish: Callable[[], tuple[Scores, Rows]] = finish) -> list[_Part]:
-            return [_Part.of(*finish(), keep)]
-
-    parts += rest()
-    joined = _Part.join(parts, keep)
-    return WindowScores(docids, joined.counts, joined.first, joined.mean, joined.best)
+    docids: dict[str, tuple[str, ...]] = dict.fromkeys(run, ())
+    empty = np.zeros(0, np.float32)
+    parts = [(np.zeros(0, np.int64), empty, empty, np.zeros((0, keep), np.float32))]
+    groups = ranker.groups(run, queries, texts, depth=depth)
+    for pairs, scores, owners in ranker.score_windows(groups, activation):
+        docids |= pairs.docids
+        parts.append(_summarise(scores, owners, keep))
+    counts, first, mean, best = zip(*parts, strict=True)
+    return WindowScores(
+        docids, np.concatenate(counts), np.concatenate(first), np.concatenate(mean), np.concatenate(best)
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """What is kept of some pairs."""
-
-    counts: Rows
-    first: Scores
-    mean: Scores
-    best: Scores
-
-    @classmethod
-    def of(cls, scores: Scores, owners: Rows, keep: int) -> _Part:
-        begins = np.flatnonzero(np.diff(owners, prepend=-1))
-        counts = np.diff(np.append(begins, len(owners)))
-        order = np.lexsort((-scores, owners))
-        rank = np.arange(len(owners)) - np.repeat(begins, counts)
-        best = np.full((len(begins), keep), np.nan, np.float32)
-        kept = rank < keep
-        best[np.repeat(np.arange(len(begins)), counts)[kept], rank[kept]] = scores[order][kept]
-        first, mean = (aggregate_windows(scores, owners, how) for how in ("first", "mean"))
-        return cls(counts, first, mean, best)
-
-    @classmethod
-    def join(cls, parts: Sequence[_Part], keep: int) -> _Part:
-        nothing = np.zeros(0, np.float32)
-        none = cls(np.zeros(0, np.int64), nothing, nothing, np.zeros((0, keep), np.float32))
-        every = [none, *parts]
-        return cls(
-            np.concatenate([part.counts for part in every]),
-            np.concatenate([part.first for part in every]),
-            np.concatenate([part.mean for part in every]),
-            np.concatenate([part.best for part in every]),
-        )
-
-
-def _rankings(docids: dict[str, tuple[str, ...]], scores: Scores) -> dict[str, Ranking]:
-    parts: list[NDArray[np.float32]] = np.split(scores, np.cumsum([len(own) for own in docids.values()])[:-1])
-    return {qid: Ranking.of(own, part) for (qid, own), part in zip(docids.items(), parts, strict=True)}
+def _summarise(scores: Scores, owners: Rows, keep: int) -> tuple[Rows, Scores, Scores, Scores]:
+    """For each pair the number of its windows, the first score, the mean and the best (P, keep)."""
+    begins = np.flatnonzero(np.diff(owners, prepend=-1))
+    counts = np.diff(np.append(begins, len(owners)))
+    order = np.lexsort((-scores, owners))
+    rank = np.arange(len(owners)) - np.repeat(begins, counts)
+    best = np.full((len(begins), keep), np.nan, np.float32)
+    among = rank < keep
+    best[np.repeat(np.arange(len(begins)), counts)[among], rank[among]] = scores[order][among]
+    first, mean = (aggregate_windows(scores, owners, how) for how in ("first", "mean"))
+    return counts, first, mean, best

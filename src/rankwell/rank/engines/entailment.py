@@ -18,8 +18,9 @@ import numpy as np
 from rankwell.core.errors import InputError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.batching import Sequences
+from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import RankerConfig, TemplateConfig, read_ranker_config
+from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.heads import load_classifier
 from rankwell.rank.engines.engine import Engine, Logits
@@ -90,13 +91,13 @@ def load_entailment(
     """A classifier that has a class entailment, with the configuration of a ranker."""
     classifier = load_classifier(folder)
     encoder = classifier.model.encoder.config
-    length = min(TemplateConfig().max_length, encoder.max_position_embeddings)
+    length = min(Template().max_length, encoder.max_position_embeddings)
     outputs = classifier.model.head.out_features
     if outputs <= column:
         raise InputError(folder, None, f"{outputs} outputs, none of them for {ENTAILMENT}")
     # The length a classifier was trained with is that of its sentences, not that of windows.
     stated = read_ranker_config(folder) or RankerConfig(
-        template=TemplateConfig(name="nli", max_length=length, max_query=min(64, length - 4))
+        template=Template(name="nli", max_length=length, max_query=min(64, length - 4))
     )
     config = stated.changed(changes)
     if config.apart or config.similarity or config.attention_layers is not None:

@@ -21,7 +21,7 @@ from rankwell.core.progress import track
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.formats.lines import FilePath, write_lines
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
-from rankwell.rank.ranker import Texts
+from rankwell.rank.texts import Texts
 from rankwell.training.data.candidates import Candidates, Mask, Numbering, Selection
 from rankwell.training.data.sampling import split_folds
 

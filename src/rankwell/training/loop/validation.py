@@ -12,6 +12,7 @@ from torch import nn
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.encoder import CrossEncoder
@@ -42,9 +43,8 @@ class Validation:
         # A copy: an engine turns its model to 16 bits on a GPU, and these weights are still to be trained.
         engine = TorchEngine(copy.deepcopy(model), self.config.attention, device=str(device))
         segments = model.encoder.config.type_vocab_size
-        ranker = Ranker(
-            engine, self.tokenizer, self.config.template.build(), windows=self.config.reading(), segments=segments
-        )
+        reader = Reader(self.tokenizer, self.config.template, self.config.inference_windows, segments)
+        ranker = Ranker.from_engine(engine, reader)
         if self.duo is None:
             found = ranker.rerank(self.run, self.queries, self.texts, depth=self.depth)
         else:

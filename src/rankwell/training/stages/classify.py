@@ -17,6 +17,7 @@ from torch.nn import functional
 from rankwell.corpus.formats.labelled import LabelledTexts, read_labelled
 from rankwell.evaluation.confusion import Confusion
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.heads import load_classifier, save_classifier
@@ -72,9 +73,11 @@ class ClassificationTask(Task):
         report: TruncationReport | None = None,
     ) -> ClassificationTask:
         """The task of labelled texts; ``report`` counts what is cut."""
-        texts, others = tokenizer.encode(data.texts), None if data.others is None else tokenizer.encode(data.others)
-        laid_out = lay_out_texts(tokenizer, texts, others, max_length=max_length, segments=segments, report=report)
-        return cls(laid_out, data.classes)
+        reader = Reader.of_texts(tokenizer, max_length, segments=segments)
+        sequences = lay_out_texts(reader, data.texts, data.others)
+        if report is not None:
+            report.add(reader.truncation)
+        return cls(sequences, data.classes)
 
     def draw(self, epoch: int) -> int:
         """See :class:`~rankwell.training.loop.task.Task`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,8 @@ from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.significance import mean_intervals
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
-from rankwell.models.checkpoints.config import RankerConfig, WindowsConfig, read_ranker_config
+from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
 from rankwell.models.checkpoints.linking import link_model
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.documents.fusion import (
@@ -109,8 +110,8 @@ def _tuned_record(work: Work, best: DocumentFusion) -> RankerConfig | None:
     if config is None:
         return None
     windows = config.windows
-    if isinstance(windows, WindowsConfig):
-        windows = windows.model_copy(update={"aggregate": best.aggregate})
+    if isinstance(windows, Windows):
+        windows = replace(windows, aggregate=best.aggregate)
     figures = {"interpolation": str(best)}
     return config.model_copy(update={"windows": windows, "history": work.history, "figures": figures})
 

@@ -97,7 +97,7 @@ class RankerInTraining:
             data,
             lists,
             loss,
-            self.config.template.build(),
+            self.config.template,
             self.tokenizer.special,
             segments=self.model.encoder.config.type_vocab_size,
             max_pairs=max_pairs,
@@ -156,7 +156,7 @@ def train_ranker(
     data = TrainingSet.of(
         work.data.train.queries, candidates, documents, ranker.tokenizer, stems=ranker.config.template.markers
     )
-    if all(field.name != "type" for field in ranker.config.template.build().fields):
+    if all(field.name != "type" for field in ranker.config.template.fields):
         data = replace(data, types=None)
     task = ranker.task(data, lists, loss, options.max_pairs_in_memory)
     first = lists(0)

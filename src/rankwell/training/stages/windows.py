@@ -13,7 +13,6 @@ from pydantic import Field
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Run
 from rankwell.inputs.windows import Unit, Windows, parse_aggregate
-from rankwell.models.checkpoints.config import WindowsConfig
 from rankwell.models.checkpoints.linking import link_model
 from rankwell.rank.documents.window_scores import WindowScores, score_windows
 from rankwell.rank.engines.engine import Loaded, load
@@ -44,7 +43,7 @@ class WindowsOptions(Options):
     )
 
     def windows(self) -> Windows | None:
-        """How documents are read; None: cut."""
+        """How documents are read; None truncates them."""
         return Windows(self.size, self.stride, self.aggregate, self.unit) if self.size else None
 
 
@@ -66,10 +65,7 @@ def run(work: Work, stage: Stage[WindowsOptions], folder: Path) -> StageResult:
     loaded = _load(work)
     scores = window_scores(work, options, folder, loaded)
     if not (folder / "model").is_dir():
-        windows = WindowsConfig(
-            size=options.size, stride=options.stride, aggregate=options.aggregate, unit=options.unit
-        )
-        record: dict[str, Any] = {"windows": windows if options.size else "cut", "history": work.history, "figures": {}}
+        record: dict[str, Any] = {"windows": options.windows() or "truncate", "history": work.history, "figures": {}}
         link_model(work.model, folder / "model", loaded.config.model_copy(update=record))
     figures = {
         "pairs": len(scores),
@@ -97,13 +93,7 @@ def window_scores(work: Work, options: WindowsOptions, folder: Path, loaded: Loa
     if not path.exists():
         loaded = loaded or _load(work)
         work.data.tokens(loaded.tokenizer, stems=loaded.config.template.markers)
-        ranker = Ranker(
-            loaded.engine,
-            loaded.tokenizer,
-            loaded.config.template.build(),
-            windows=options.windows(),
-            segments=loaded.segments,
-        )
+        ranker = Ranker.from_loaded(loaded, options.windows())
         scores = score_windows(
             ranker,
             dev.run,

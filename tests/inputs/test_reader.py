@@ -1,17 +1,19 @@
-"""Windows of what fits: nothing is cut, nothing that fits is touched, and what was cut or windowed is counted."""
+"""The reader: nothing of a long document is lost, nothing that fits is touched, and everything else is counted."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwell.inputs.fitting import Fitting, fit_windows, window_fields
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
-from rankwell.inputs.windows import Windows
+from rankwell.inputs.windows import Windows, fit_windows
 
 
 def windows_of(
@@ -20,10 +22,10 @@ def windows_of(
     """The document's tokens of each window, for each document."""
     texts = {"query": [query] * len(documents), "document": documents} | ({"type": types} if types else {})
     fields = {name: tokenizer.encode(rows, stems=template.markers) for name, rows in texts.items()}
-    found, pair_of = window_fields(template, tokenizer, fields, Fitting())
+    laid = Reader(tokenizer, template).lay_out(fields)
     out: list[list[str]] = [[] for _ in documents]
-    rows = found["document"]
-    for begin, end, pair in zip(rows.begins, rows.ends, pair_of, strict=True):
+    rows = laid.fields["document"]
+    for begin, end, pair in zip(rows.begins, rows.ends, laid.owners, strict=True):
         out[pair].append(" ".join(tokenizer.token_names(rows.ids[begin:end])))
     return out
 
@@ -80,9 +82,8 @@ def test_nothing_of_a_document_is_cut_or_left_out(
     queries, documents, types = zip(*pairs, strict=True)
     texts = {"query": queries, "document": documents, "type": types}
     fields = {name: marked_tokenizer.encode(rows, stems=markers) for name, rows in texts.items()}
-    found, pair_of = window_fields(template, marked_tokenizer, fields, Fitting())
-    report, plain = TruncationReport(), TruncationReport()
-    lay_out_pairs(template, special, found, report.of_windows(pair_of))
+    reader, plain = Reader(marked_tokenizer, template), TruncationReport()
+    laid, report = reader.lay_out(fields), reader.truncation
     lay_out_pairs(template, special, fields, plain)
     assert report.pieces_cut["document"] == 0
     assert report.pieces_cut["query"] == plain.pieces_cut["query"] or markers
@@ -92,10 +93,10 @@ def test_nothing_of_a_document_is_cut_or_left_out(
     alone = [TruncationReport() for _ in pairs]
     for row, own in enumerate(alone):
         lay_out_pairs(template, special, {key: rows.take([row]) for key, rows in fields.items()}, own)
-        windows = np.flatnonzero(pair_of == row)
+        windows = np.flatnonzero(laid.owners == row)
         assert (len(windows) > 1) == (own.pieces_cut["document"] > 0)
         # Windows follow one another without a gap, from the first piece to the last.
-        parts = [found["document"].take([window]).ids.tolist() for window in windows]
+        parts = [laid.fields["document"].take([window]).ids.tolist() for window in windows]
         text = whole.take([row]).ids.tolist()
         reached = 0
         for part in parts:
@@ -111,23 +112,51 @@ def test_costs_decide_where_marked_words_are(tokenizer: Any) -> None:
     assert owners.tolist() == [0, 0]
 
 
-def test_explicit_windows_and_none_are_as_they_are(tokenizer: Any) -> None:
+def test_windows_of_a_size_are_for_short_documents_too(tokenizer: Any) -> None:
     fields = {"query": tokenizer.encode(["tea"] * 2), "document": tokenizer.encode(["a b c", "d"])}
-    found, pair_of = window_fields(Template(), tokenizer, fields, Windows(2, 1))
-    assert pair_of.tolist() == [0, 0, 1]
-    assert tokenizer.token_names(found["document"].ids) == ["a", "b", "b", "c", "d"]
-    assert len(found["query"]) == 3
-    found, pair_of = window_fields(Template(), tokenizer, fields, None)
-    assert (pair_of.tolist(), found) == ([0, 1], fields)
+    laid = Reader(tokenizer, Template(), Windows(2, 1)).lay_out(fields)
+    assert laid.owners.tolist() == [0, 0, 1]
+    assert tokenizer.token_names(laid.fields["document"].ids) == ["a", "b", "b", "c", "d"]
+    assert len(laid.fields["query"]) == 3
+
+
+def test_without_windows_documents_are_truncated(tokenizer: Any) -> None:
+    fields = {"query": tokenizer.encode(["tea"] * 2), "document": tokenizer.encode(["a b c d e f", "d"])}
+    laid = Reader(tokenizer, Template(max_length=8, max_query=2), None).lay_out(fields)
+    assert (laid.owners.tolist(), laid.fields, laid.truncated) == ([0, 1], fields, 1)
+    assert tokenizer.token_names(laid.sequences.tokens[: laid.sequences.ends[0]])[3:-1] == ["a", "b", "c", "d"]
 
 
 def test_windows_of_sentences_are_those_of_the_tokenizers_marks(tokenizer: Any) -> None:
     fields = {"query": tokenizer.encode(["tea"] * 2), "document": tokenizer.encode(["eat. the bees. walk", "a. b"])}
-    found, pair_of = window_fields(Template(), tokenizer, fields, Windows(4, 2, unit="sentences"))
-    assert pair_of.tolist() == [0, 0, 1]
-    rows = found["document"]
+    laid = Reader(tokenizer, Template(), Windows(4, 2, unit="sentences")).lay_out(fields)
+    assert laid.owners.tolist() == [0, 0, 1]
+    rows = laid.fields["document"]
     names = [tokenizer.token_names(rows.ids[begin:end]) for begin, end in zip(rows.begins, rows.ends, strict=True)]
     assert names == [["eat", "."], ["the", "bees", ".", "walk"], ["a", ".", "b"]]
+
+
+def test_single_texts_are_read_in_windows_too(tokenizer: Any) -> None:
+    reader = Reader.of_texts(tokenizer, 8, windows=Windows())
+    laid = reader.lay_out({"query": tokenizer.encode(["a b c d e f g h i", "tea"])})
+    assert laid.owners.tolist() == [0, 0, 1]
+    assert laid.sequences.lengths().tolist() == [8, 8, 3]
+    assert laid.join(np.array([1, 3, 2], np.float32)).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_parts_hold_whole_pairs(tokenizer: Any, most: int) -> None:
+    texts = ["a b c d e f", "a", "a b c", "a b"]
+    fields = {"query": tokenizer.encode(["tea"] * 4), "document": tokenizer.encode(texts)}
+    reader = Reader(tokenizer, Template(), Windows(2, 2))
+    whole = reader.lay_out(fields)
+    parts = list(reader.lay_out_parts(fields, most))
+    assert np.concatenate([part.owners for part in parts]).tolist() == whole.owners.tolist() == [0, 0, 0, 1, 2, 2, 3]
+    assert np.concatenate([part.sequences.tokens for part in parts]).tolist() == whole.sequences.tokens.tolist()
+    ends = [set(part.owners.tolist()) for part in parts]
+    assert all(not before & after for before, after in pairwise(ends))
+    assert all(len(part.owners) <= most or len(set(part.owners.tolist())) == 1 for part in parts)
+    assert reader.truncation.pairs == 8  # counted once for each call
 
 
 class TestReport:
@@ -135,22 +164,24 @@ class TestReport:
         template = Template("typed", max_length=40, max_query=3)
         texts = {"type": ["a " * 20], "query": ["tea " * 5], "document": ["bank " * 30]}
         fields = {name: tokenizer.encode(rows) for name, rows in texts.items()}
-        found, pair_of = window_fields(template, tokenizer, fields, Fitting())
-        report = TruncationReport()
-        lay_out_pairs(template, tokenizer.special, found, report.of_windows(pair_of))
+        reader = Reader(tokenizer, template)
+        laid, report = reader.lay_out(fields), reader.truncation
         # Cut from each of the windows, but from one pair: 4 of the type, 2 of the query.
         assert report.pieces_cut == {"type": 4, "query": 2, "document": 0}
-        assert (report.pairs, report.pairs_cut, report.pairs_windowed, report.windows) == (1, 1, 1, len(pair_of))
-        assert str(report) == "1 of 1 pairs cut (100.0%): pieces 4 of type, 2 of query, 1 read in 3 windows"
+        assert (report.pairs, report.pairs_cut, report.pairs_windowed, report.windows) == (1, 1, 1, len(laid.owners))
+        assert str(report) == (
+            "truncated: 4 type tokens, 2 query tokens (1 of 1 pairs); read in windows: 1 of 1 pairs (3 windows)"
+        )
 
     def test_windows_that_are_too_long_are_cut_and_counted(self, tokenizer: Any) -> None:
         template = Template(max_length=8, max_query=2)
         fields = {"query": tokenizer.encode(["tea"]), "document": tokenizer.encode(["a b c d e f g h"])}
-        found, pair_of = window_fields(template, tokenizer, fields, Windows(6, 2))
-        report = TruncationReport()
-        lay_out_pairs(template, tokenizer.special, found, report.of_windows(pair_of))
+        reader = Reader(tokenizer, template, Windows(6, 2))
+        reader.lay_out(fields)
         # Room for four of the six words of each of two windows.
-        assert str(report) == "1 of 1 pairs cut (100.0%): pieces 4 of document, 1 read in 2 windows"
+        assert str(reader.truncation) == (
+            "truncated: 4 document tokens (1 of 1 pairs); read in windows: 1 of 1 pairs (2 windows)"
+        )
 
     def test_threads_lose_no_count(self) -> None:
         report = TruncationReport()
