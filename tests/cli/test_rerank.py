@@ -27,9 +27,8 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
+from rankwell.models.checkpoints.identity import encoder_digest, model_digest
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
-from rankwell.models.sdnet.word_features import encoder_digest
-from rankwell.rank.cache import hash_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.duo import DuoOptions, rerank_duo
 from rankwell.rank.fusion import Fusion, fuse, interpolation
@@ -273,7 +272,7 @@ def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_check
     assert (config["template"]["name"], config["template"]["max_length"]) == ("mono", 512)
     data = manifest["data"]
     assert (data["run"], data["queries"]) == (file_digest(first), file_digest(queries))
-    assert data["model"] == hash_model(tiny_checkpoint)
+    assert data["model"] == model_digest(tiny_checkpoint)
     assert sorted(path.name for path in Path().iterdir()) == ["out.run", "out.run.manifest.json"]
     call("--depth", "3", collection=COLLECTION)
     other = json.loads(Path("out.run.manifest.json").read_text())

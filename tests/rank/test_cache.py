@@ -20,7 +20,8 @@ from rankwell.corpus.records import Query, Run
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
-from rankwell.rank.cache import ScoreCache, hash_model, join_hashes, text_hashes
+from rankwell.models.checkpoints.identity import model_digest
+from rankwell.rank.cache import ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import InMemoryTexts
@@ -170,18 +171,19 @@ def test_another_models_scores_are_not_used(tiny_checkpoint: Path, cache: ScoreC
     assert np.array_equal(changed, Ranker.from_pretrained(other).predict(PAIRS))
 
 
-def test_a_models_hash_is_of_what_decides_its_scores(tiny_checkpoint: Path, cache: ScoreCache, tmp_path: Path) -> None:
+def test_a_models_digest_is_cached_until_its_files_change(
+    tiny_checkpoint: Path, cache: ScoreCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_checkpoint, model)
-    before = hash_model(model)
-    assert cache.model_digest(model) == cache.model_digest(model) == before
-    (model / "README.md").write_text("a card")
-    assert hash_model(model) == before
+    before = cache.model_digest(model)
+    assert before == model_digest(model)
+    with monkeypatch.context() as patch:
+        patch.setattr("rankwell.rank.cache.model_digest", None)  # not computed a second time
+        assert cache.model_digest(model) == before
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 0.1}))
-    assert cache.model_digest(model) == hash_model(model) != before
-    with pytest.raises(RankwellError, match="no model here"):
-        hash_model(tmp_path / "nowhere")
+    assert cache.model_digest(model) == model_digest(model) != before
 
 
 def test_a_cache_needs_to_know_the_model(ranker: Ranker, cache: ScoreCache) -> None:

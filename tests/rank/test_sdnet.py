@@ -14,8 +14,9 @@ import torch
 import rankwell.rank.sdnet as module
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Query, Run
+from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
-from rankwell.models.sdnet.word_features import FeatureEncoder, encoder_digest
+from rankwell.models.sdnet.word_features import FeatureEncoder
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import kind_of, open_ranker
 from rankwell.rank.sdnet import SdnetRanker

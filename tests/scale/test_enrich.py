@@ -18,8 +18,9 @@ from rankwell.corpus.store import DocumentStore  # noqa: E402
 from rankwell.enrich.expansion import Filtering, expand_collection, writing_work  # noqa: E402
 from rankwell.enrich.shared import SharedFolder  # noqa: E402
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions  # noqa: E402
-from rankwell.enrich.weighing import model_digest, weigh_collection  # noqa: E402
+from rankwell.enrich.weighing import weigh_collection  # noqa: E402
 from rankwell.enrich.weighted_index import weighing_work  # noqa: E402
+from rankwell.models.checkpoints.identity import model_digest  # noqa: E402
 from rankwell.models.heads import load_token_weights, save_token_weights  # noqa: E402
 from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
 from rankwell.models.writing.decoding import Writer, Writing  # noqa: E402

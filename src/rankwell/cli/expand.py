@@ -73,8 +73,8 @@ def expand(
     from rankwell.corpus.formats.expansions import read_expansions
     from rankwell.enrich.expansion import Filtering, count_expansions, expand_collection
     from rankwell.enrich.generated import write_generated
-    from rankwell.enrich.weighing import model_digest
     from rankwell.models.checkpoints.config import read_model_type
+    from rankwell.models.checkpoints.identity import model_digest
     from rankwell.models.checkpoints.names import find_model
     from rankwell.models.writing.checkpoints import load_writer
     from rankwell.models.writing.decoding import Writer, Writing

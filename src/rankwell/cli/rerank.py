@@ -146,8 +146,9 @@ def rerank(
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
     from rankwell.inputs.windows import parse_windows
+    from rankwell.models.checkpoints.identity import model_digest
     from rankwell.models.checkpoints.names import find_model
-    from rankwell.rank.cache import ScoreCache, hash_model
+    from rankwell.rank.cache import ScoreCache
     from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import told_shares
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
@@ -238,7 +239,7 @@ def rerank(
     }
     data = {"run": file_digest(run), "queries": file_digest(queries), "texts": digest_texts(texts, candidates)}
     data |= {"types": file_digest(types)} if types else {}
-    data |= {name: hash_model(find_model(folder)) for name, folder in (("model", model), ("duo", duo)) if folder}
+    data |= {name: model_digest(find_model(folder)) for name, folder in (("model", model), ("duo", duo)) if folder}
     data |= similar.identity if similar is not None else {}
     Manifest("run", config, data).write_beside(out)
     pairs = sum(map(len, candidates.values()))

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
-from rankwell.core.manifest import digest, file_digest
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights
@@ -119,7 +118,7 @@ def weigh_collection(
 ) -> Shards:
     """The term weights of all documents, as shards in ``folder``; what is there already is not made again.
 
-    ``model`` names the weights (:func:`model_digest`). Several processes may weigh into one folder at once.
+    ``model`` names the weights (``models.checkpoints.identity``). Several processes may weigh into one folder at once.
     """
     tokens = StoredTokens.open(store, weigher.tokenizer, stems=True)
     found = StemWords(weigher.tokenizer)
@@ -143,11 +142,6 @@ def read_shards(shards: Shards) -> Iterator[TermWeights]:
     """The weights of all documents, in order."""
     for path in shards.paths():
         yield from read_weights(path)
-
-
-def model_digest(folder: Path) -> str:
-    """A name for a checkpoint's weights."""
-    return digest({path.name: file_digest(path) for path in sorted(folder.glob("*.safetensors"))})
 
 
 def tf_counts(shards: Shards) -> NDArray[np.int64]:

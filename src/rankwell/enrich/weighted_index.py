@@ -17,7 +17,8 @@ from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.records import Document
 from rankwell.enrich.shared import SharedFolder
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
-from rankwell.enrich.weighing import SHARD_SIZE, model_digest, read_shards, weigh_collection, weigh_texts
+from rankwell.enrich.weighing import SHARD_SIZE, read_shards, weigh_collection, weigh_texts
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.plots.terms import WeighedText, write_terms_page
 from rankwell.retrieve.index import Index
 

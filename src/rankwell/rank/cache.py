@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.types import Scores
+from rankwell.models.checkpoints.identity import model_digest, model_files
 
 Keys = NDArray[np.uint8]
 """One row of 16 bytes a pair."""
@@ -37,7 +38,6 @@ _SQLITE = b"SQLite format 3\0"
 _COMPANIONS = ("-wal", "-shm", "")  # the file itself comes last: without it the others mean nothing
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 # What decides a model's scores: a model card or a training log does not.
-_MODEL_FILES = ("*.safetensors", "*.onnx", "*.onnx.data", "*.xml", "*.bin", "*.json", "vocab.txt")
 _SCHEMA = f"""
     PRAGMA application_id = {FORMAT};
     CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, score BLOB NOT NULL, batch INTEGER NOT NULL) WITHOUT ROWID;
@@ -63,22 +63,6 @@ def join_hashes(*parts: Keys) -> Keys:
     for part in parts[1:]:
         keys = keys ^ part
     return keys
-
-
-def hash_model(folder: str | os.PathLike[str]) -> str:
-    """A hash of a checkpoint's weights, configuration and tokenizer."""
-    whole = hashlib.blake2b(digest_size=KEY_BYTES)
-    for file in _model_files(folder):
-        with file.open("rb") as opened:
-            whole.update(file.name.encode() + hashlib.file_digest(opened, hashlib.blake2b).digest())
-    return whole.hexdigest()
-
-
-def _model_files(folder: str | os.PathLike[str]) -> list[Path]:
-    files = sorted({file for pattern in _MODEL_FILES for file in Path(folder).resolve().glob(pattern)})
-    if not files:
-        raise InputError(folder, None, "no model here")
-    return files
 
 
 class ScoreCache:
@@ -155,14 +139,14 @@ class ScoreCache:
         return scores
 
     def model_digest(self, folder: str | os.PathLike[str]) -> str:
-        """:func:`hash_model`, which takes seconds, kept here under the files' names, sizes and times of change."""
-        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in _model_files(folder)]
+        """The digest of a model, which takes seconds to compute; cached by the names, sizes and times of its files."""
+        stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in model_files(folder)]
         digest: str | None = None
         with self._trouble("read"), self._lock:
             row = self._connected().execute("SELECT digest FROM models WHERE files = ?", [repr(stats)]).fetchone()
             digest = row[0] if row else None
         if digest is None:
-            digest = hash_model(folder)
+            digest = model_digest(folder)
             with self._trouble("write"), self._transaction() as connection:
                 connection.execute("INSERT OR REPLACE INTO models VALUES (?, ?)", [repr(stats), digest])
         return digest

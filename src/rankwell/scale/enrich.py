@@ -14,10 +14,11 @@ from rankwell.enrich.expansion import Filtering, expand_store, writing_work
 from rankwell.enrich.shared import SharedFolder
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions
 from rankwell.enrich.weighing import SHARD_SIZE as WEIGHT_SIZE
-from rankwell.enrich.weighing import model_digest, read_shards, weigh_collection
+from rankwell.enrich.weighing import read_shards, weigh_collection
 from rankwell.enrich.weighted_index import weighing_work
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.writing.checkpoints import load_writer
 from rankwell.models.writing.decoding import Writer, Writing

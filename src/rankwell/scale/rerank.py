@@ -24,8 +24,8 @@ from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import read_ranker_config
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.rank.cache import hash_model
 from rankwell.rank.ranker import Ranker, groups_of_queries
 from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
@@ -84,7 +84,7 @@ class RerankJob:
             **data,
             "queries": file_digest(self.queries),
             "types": file_digest(self.types) if self.types else None,
-            "model": hash_model(find_model(self.model)),
+            "model": model_digest(find_model(self.model)),
             "ranker": dict(self.ranker),
             "windows": asdict(self.windows) if isinstance(self.windows, Windows) else self.windows,
         }

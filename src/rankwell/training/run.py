@@ -17,6 +17,7 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
@@ -161,7 +162,7 @@ def plan_recipe(
     else:
         data = {"collection": prepared.collection.digest, "train": prepared.train.digest, "dev": prepared.dev.digest}
     work = Work(recipe, start, prepared=prepared, device=device)
-    plan, store = plan_stages(recipe, parts_of(recipe, folder_digest(start), data)), StageStore(pool)
+    plan, store = plan_stages(recipe, parts_of(recipe, model_digest(start), data)), StageStore(pool)
     for planned in plan:
         check = kinds[planned.stage.kind].check
         if check is not None and store.finished(planned) is None:

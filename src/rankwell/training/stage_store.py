@@ -20,6 +20,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, digest, file_digest
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.training.data.prepare import folder_digest
 from rankwell.training.options import START, Meaning
@@ -69,22 +70,24 @@ def _identity(stage: Stage[Any], recipe: Recipe) -> dict[str, Any]:
     """The options that decide the stage's result; those that name models or files by their contents."""
     marked = stage.options.marked
     options: dict[str, Any] = stage.options.model_dump(mode="json", exclude=set(marked(Meaning.NO_EFFECT)))
-    options |= {name: _contents(options[name], find_model) for name in marked(Meaning.MODEL)}
+    options |= {name: _contents(options[name], find_model, model_digest) for name in marked(Meaning.MODEL)}
     options |= {name: _contents(options[name], find_vectors) for name in marked(Meaning.VECTORS)}
     data = Path(recipe.data.folder)
     return options | {name: _contents(options[name], lambda file: data / file) for name in marked(Meaning.DATA_FILE)}
 
 
-def _contents(name: str | Sequence[str] | None, find: Callable[[str], Path]) -> Any:
+def _contents(
+    name: str | Sequence[str] | None, find: Callable[[str], Path], hash_folder: Callable[[Path], str] = folder_digest
+) -> Any:
     """The digest of the file or folder that is named; a missing one stays a name, which the stage's check reports."""
     if isinstance(name, Sequence) and not isinstance(name, str):
-        return [_contents(item, find) for item in name]
+        return [_contents(item, find, hash_folder) for item in name]
     if name is None or name == START:  # the start checkpoint's contents are a part of their own
         return name
     path = find(name)
     if path.is_file():
         return file_digest(path)
-    return folder_digest(path) if path.is_dir() else name
+    return hash_folder(path) if path.is_dir() else name
 
 
 class StageStore:

@@ -13,7 +13,8 @@ pytest.importorskip("torch")
 import torch
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.sdnet.word_features import FeatureEncoder, PairMaker, WordTable, encoder_digest, pool_words
+from rankwell.models.checkpoints.identity import encoder_digest
+from rankwell.models.sdnet.word_features import FeatureEncoder, PairMaker, WordTable, pool_words
 from rankwell.models.sdnet.word_vectors import open_vectors
 
 TEXTS = ["The bogue swims insouciantly.", "", "bee", "honey of the hive in winter is warm"]

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.manifest import digest, file_digest
 from rankwell.models.attention import dense_mask
 from rankwell.models.checkpoints.config import AttentionRule
 from rankwell.models.checkpoints.exported import (
@@ -36,6 +35,7 @@ from rankwell.models.checkpoints.exported import (
     reads_alone,
 )
 from rankwell.models.checkpoints.folders import load_checkpoint
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.quantised import GROUP, quantise_tensors
 from rankwell.models.checkpoints.quantised import WEIGHTS as QUANTISED
@@ -46,15 +46,15 @@ OPSET = 17  # the first with LayerNormalization
 # What a closed column's score is lowered by: it weighs e^-60, nothing in fp32 unless it lay 40 above the best open one.
 # Much lower, and the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
 _CLOSED = -60.0
-_SOURCE_FILES = (
-    "*.safetensors",
+_COPIED_FILES = (
     "config.json",
     "rankwell.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.txt",
+    "special_tokens_map.json",
+    "README.md",
 )
-_OTHER_FILES = (*_SOURCE_FILES[1:], "special_tokens_map.json", "README.md")
 
 
 class GridEncoder(nn.Module):
@@ -184,7 +184,7 @@ def export_model(
         alone=alone,
         opset=OPSET,
         reduced_range=reduced_range and precision == "int8",
-        source=_source_hash(source),
+        source=model_digest(source),
         packages=packages,
     )
     with atomic_folder(out) as temporary:
@@ -216,7 +216,7 @@ def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> N
     if not (source / "config.json").is_file():
         raise InputError(source, None, "not a checkpoint (it has no config.json)")
     tensors = quantise_tensors(read_tensors(source), group)
-    files = {file for pattern in _OTHER_FILES for file in source.glob(pattern)}
+    files = {file for pattern in _COPIED_FILES for file in source.glob(pattern)}
     with atomic_folder(out) as temporary:
         write_tensors(tensors, temporary / QUANTISED)
         for file in sorted(files):
@@ -314,11 +314,6 @@ def _packages(backend: Backend) -> dict[str, str]:
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "onnx", f"exporting for {backend}")
     return {name: version(name) for name in ("rankwell", "torch", *names)}
-
-
-def _source_hash(folder: Path) -> str:
-    files = sorted({file for pattern in _SOURCE_FILES for file in folder.glob(pattern)})
-    return digest({file.name: file_digest(file) for file in files})
 
 
 def _lacks_vnni() -> bool:

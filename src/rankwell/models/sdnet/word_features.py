@@ -18,10 +18,10 @@ from torch import Tensor
 
 from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
-from rankwell.core.manifest import digest, file_digest
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import take_sequences
 from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import GPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
@@ -31,12 +31,6 @@ from rankwell.models.sdnet.word_vectors import WordVectors
 from rankwell.models.sdnet.words import WordRows, WordVocabulary, lay_out_words, match_features
 
 Features = NDArray[np.float16]
-
-
-def encoder_digest(folder: Path) -> str:
-    """A name for what a frozen encoder makes of a text: its weights, its shape and its tokenizer."""
-    names = ("*.safetensors", "config.json", "tokenizer.json", "vocab.txt")
-    return digest({path.name: file_digest(path) for name in names for path in sorted(folder.glob(name))})
 
 
 class FeatureSource(Protocol):

@@ -22,16 +22,13 @@ from rankwell.corpus.datasets import FILE_NAMES, Dataset, FolderDataset, open_da
 from rankwell.corpus.formats import read_run, read_types, write_run, write_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.retrieve.index import INDEX_VERSION, Index
 from rankwell.training.recipe import DEV_NAMES, FirstStageOptions, Recipe
 
 if TYPE_CHECKING:
     from rankwell.inputs.stored import TokenSource
     from rankwell.inputs.tokenizer import Tokenizer
-
-
-UNREAD = (".md", ".bin", ".onnx", ".h5", ".msgpack", ".lock")
-"""Files of a checkpoint folder that are not looked at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +219,7 @@ def _first_stage(options: FirstStageOptions) -> dict[str, Any]:
     if options.hybrid is not None:
         from rankwell.models.checkpoints.names import find_model
 
-        found |= {"hybrid": options.hybrid, "encoder": folder_digest(find_model(options.encoder))}
+        found |= {"hybrid": options.hybrid, "encoder": model_digest(find_model(options.encoder))}
     return found
 
 
@@ -321,7 +318,7 @@ def _some(types: dict[str, str], queries: Sequence[Query], where: str) -> dict[s
 def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | None = None) -> dict[str, str]:
     """The types a classifier gives, computed once."""
     texts = [(query.qid, query.text) for query in queries]
-    path = pool / "data" / f"types-{digest({'model': folder_digest(model), 'queries': texts})}.tsv"
+    path = pool / "data" / f"types-{digest({'model': model_digest(model), 'queries': texts})}.tsv"
     with lock(pool / "data", wait=True):
         if not path.exists():
             from rankwell.rank.classify import Classifier
@@ -336,8 +333,8 @@ def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | 
 
 
 def folder_digest(folder: Path) -> str:
-    """A hash of the files of a checkpoint, or of a folder of labelled texts."""
+    """A hash of the files of a data folder; models have ``models.checkpoints.identity.model_digest``."""
     if not folder.is_dir():
         raise InputError(folder, None, "no such folder")
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in UNREAD)
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.suffix not in (".md", ".lock"))
     return digest({path.name: file_digest(path) for path in files})

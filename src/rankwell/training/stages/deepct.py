@@ -30,11 +30,12 @@ from rankwell.enrich.term_weights import (
     lay_out_passages,
     weights_of,
 )
-from rankwell.enrich.weighing import model_digest, read_shards, tf_counts, weigh_collection, weigh_texts
+from rankwell.enrich.weighing import read_shards, tf_counts, weigh_collection, weigh_texts
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import SpecialTokens
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.heads import TokenWeightModel, load_token_weights, save_token_weights
 from rankwell.plots.terms import WeighedText, draw_frequencies, draw_terms, write_terms_page
 from rankwell.retrieve.index import Index

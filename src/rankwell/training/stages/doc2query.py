@@ -33,11 +33,11 @@ from rankwell.enrich.expansion import (
     expand_store,
     expanded_documents,
 )
-from rankwell.enrich.weighing import model_digest
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_encoder_config
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.placing import Batch, Placer
 from rankwell.models.writing.checkpoints import load_writer, save_writer
