@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
@@ -18,7 +19,7 @@ from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, sa
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.duo import rerank_duo
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import IndexTokens, InMemoryTexts, Texts, find_tokens, make_tokens
+from rankwell.rank.texts import IndexTokens, InMemoryTexts, Texts, find_tokens, make_tokens, open_texts
 from rankwell.retrieve.index import Index
 
 TEXTS = {
@@ -69,6 +70,16 @@ def test_an_indexs_tokens_are_its_segments(index: Index, tiny_tokenizer: Path, s
 def test_a_document_that_is_in_no_segment_is_named(index: Index, tiny_tokenizer: Path) -> None:
     with pytest.raises(RankwellError, match="document 'x' is not in the index"):
         IndexTokens(index, Tokenizer.open(tiny_tokenizer)).numbers(["a", "x"])
+
+
+def test_a_runs_documents_are_not_looked_up_one_by_one(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.from_scores({"q": {"a": 2.0, "d": 1.0}})
+
+    def refuse(lexicon: Lexicon, string: str) -> int:
+        raise AssertionError(f"{string} was looked up alone")
+
+    monkeypatch.setattr(Lexicon, "number", refuse)
+    assert open_texts(index.folder, run).texts(["d", "a"]) == [TEXTS["d"], TEXTS["a"]]
 
 
 def test_tokens_are_found_when_all_segments_have_them(tmp_path: Path, tiny_tokenizer: Path) -> None:

@@ -242,16 +242,14 @@ class DenseRanker:
         pays = len(docids) >= WORTH_KEEPING * sum(map(len, stores)) and all(map(is_writable, stores))
         if not stores or not (pays or all(map(self._has_vectors, stores))):
             return self.encoder.encode_documents(texts.texts(docids))
-        found = np.empty((len(docids), self.encoder.width), np.float16)
-        missing = np.ones(len(docids), np.bool_)
-        for store in stores:
-            numbers = store.docids.find(docids).astype(np.int64)
-            own = numbers >= 0
-            found[own] = self.vectors(store).at(numbers[own])
-            missing &= ~own
-        if missing.any():
+        documents = Numbering(stores)
+        numbers = documents.find(docids)
+        if (missing := numbers < 0).any():
             raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not among the texts")
-        return found
+        vectors = np.empty((len(docids), self.encoder.width), np.float16)
+        for store, rows, local in documents.split(numbers):
+            vectors[rows] = self.vectors(store).at(local)
+        return vectors
 
 
 def _only(ranking: Ranking, others: Ranking) -> Ranking:

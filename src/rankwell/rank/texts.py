@@ -23,6 +23,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
+from rankwell.retrieve.numbering import Numbering
 
 WORTH_KEEPING = 0.05
 """Tokens of a whole collection are made when a run needs at least this share of its documents."""
@@ -89,50 +90,33 @@ class Documents:
 
 
 class IndexTokens:
-    """The tokens of an index: its segments', one after the other."""
+    """The tokens of an index, whose documents are numbered one segment after the other."""
 
     def __init__(self, index: Index, tokenizer: Tokenizer, stems: bool = False):
         self._index = index
-        self._parts = [StoredTokens.open(segment.store, tokenizer, stems) for segment in index.segments]
-        self._bases = np.cumsum([0, *map(len, self._parts)])
+        self._tokens = {segment.store: StoredTokens.open(segment.store, tokenizer, stems) for segment in index.segments}
 
-    def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
+    def numbers(self, docids: Sequence[str]) -> Rows:
         """See :class:`~rankwell.inputs.stored.TokenSource`."""
-        wanted = list(docids)
-        numbers = np.full(len(wanted), -1, np.int64)
-        for part, base in zip(self._parts, self._bases, strict=False):
-            found = part.store.docids.find(wanted)
-            numbers = np.where(found >= 0, found + base, numbers)
-        if (missing := numbers < 0).any():
-            raise RankwellError(f"document {wanted[int(missing.argmax())]!r} is not in the index {self._index.folder}")
-        return numbers
+        return self._index.numbers(docids)
 
-    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def lengths(self, numbers: Rows) -> Rows:
         """See :class:`~rankwell.inputs.stored.TokenSource`."""
         lengths = np.empty(len(numbers), np.int64)
-        for part, own, local in self._split(numbers):
-            lengths[own] = part.lengths(local)
+        for store, rows, local in self._index.documents.split(numbers):
+            lengths[rows] = self._tokens[store].lengths(local)
         return lengths
 
-    def at(self, numbers: NDArray[np.int64]) -> Pieces:
+    def at(self, numbers: Rows) -> Pieces:
         """See :class:`~rankwell.inputs.stored.TokenSource`."""
-        parts = list(self._split(numbers))
+        parts = [(rows, self._tokens[store].at(local)) for store, rows, local in self._index.documents.split(numbers)]
+        if not parts:
+            return next(iter(self._tokens.values())).at(numbers)
         if len(parts) == 1:
-            return parts[0][0].at(parts[0][2])
-        joined = _join_pieces([part.at(local) for part, _, local in parts])
-        # Row i of the joined ones is document order[i] of those asked for.
-        order = np.concatenate([np.zeros(0, np.int64), *(own for _, own, _ in parts)])
-        return joined.take(np.argsort(order))
-
-    def _split(self, numbers: NDArray[np.int64]) -> Iterable[tuple[StoredTokens, NDArray[np.int64], NDArray[np.int64]]]:
-        """For each segment: its tokens, which of the documents it has, and their numbers within it."""
-        if len(self._parts) == 1:
-            yield self._parts[0], np.arange(len(numbers)), numbers
-            return
-        owners = np.searchsorted(self._bases, numbers, side="right") - 1
-        for s, part in enumerate(self._parts):
-            own = np.flatnonzero(owners == s)
-            yield part, own, numbers[own] - self._bases[s]
+            return parts[0][1]
+        # Row i of the joined ones is document order[i].
+        order = np.concatenate([rows for rows, _ in parts])
+        return _join_pieces([pieces for _, pieces in parts]).take(np.argsort(order))
 
 
 def _join_pieces(parts: Sequence[Pieces]) -> Pieces:
@@ -147,27 +131,28 @@ def _join_pieces(parts: Sequence[Pieces]) -> Pieces:
 
 
 def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
-    """The texts of a run's documents, from an index, a document store, or (kept in memory) a collection of any kind.
+    """The texts of a run's documents, from an index, a document store, or a collection of any kind (read into memory).
 
-    A collection is read once, up to the last document the run needs. A document that is nowhere is an error that names
-    it, before anything is scored.
+    A collection is read once, up to the last document the run needs. Missing documents are reported before scoring.
     """
     folder = Path(source)
     wanted = _documents(run)
     for mark, opener in (("index.json", Index.open), ("store.json", DocumentStore.open)):
         if (folder / mark).is_file():
             opened = opener(folder)
-            _refuse_missing(source, run, (docid for docid in wanted if docid not in opened))
-            opened.texts(list(wanted)[:1])  # complains now, not later, if it was made without texts
+            documents = opened.documents if isinstance(opened, Index) else Numbering([opened])
+            missing = np.flatnonzero(documents.find(docids := list(wanted)) < 0)
+            _refuse_missing(source, run, [docids[i] for i in missing[:1].tolist()])
+            opened.texts(docids[:1])  # raises now rather than later if it was built without texts
             return opened
-    kept: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for document in track(resolve_documents(source), "reading the collection", unit="documents"):
         if document.docid in wanted:
-            kept[document.docid] = document.contents
-            if len(kept) == len(wanted):
+            texts[document.docid] = document.contents
+            if len(texts) == len(wanted):
                 break
-    _refuse_missing(source, run, (docid for docid in wanted if docid not in kept))
-    return InMemoryTexts(kept)
+    _refuse_missing(source, run, (docid for docid in wanted if docid not in texts))
+    return InMemoryTexts(texts)
 
 
 def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:

@@ -218,16 +218,18 @@ class Index:
 
     def text(self, docid: str) -> str:
         """The text of a document, where the index was built with its texts."""
-        for segment in self.segments:
-            if docid in segment.store:
-                return segment.store.text(docid)
-        raise RankwellError(f"document {docid!r} is not in the index {self.folder}")
+        return self.texts([docid])[0]
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
-        if len(self.segments) == 1:
-            return self.segments[0].store.texts(docids)
-        return [self.text(docid) for docid in docids]
+        return self.documents.texts(self.numbers(docids))
+
+    def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
+        """The numbers of documents given by id; raises if one is not in the index."""
+        numbers = self.documents.find(docids)
+        if (missing := numbers < 0).any():
+            raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not in the index {self.folder}")
+        return numbers
 
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)

@@ -5,7 +5,7 @@ Strings are what a search over many queries spends most of its time on, and most
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,16 +28,46 @@ class Numbering:
     def __len__(self) -> int:
         return int(self._bases[-1])
 
+    def find(self, docids: Sequence[str]) -> Numbers:
+        """The number of each document, -1 for those that are in no store."""
+        numbers = np.full(len(docids), -1, np.int64)
+        missing = np.arange(len(docids))
+        for store, base in zip(self.stores, self._bases.tolist(), strict=False):
+            local = store.docids.find([docids[i] for i in missing.tolist()])
+            found = local >= 0
+            numbers[missing[found]] = local[found] + base
+            missing = missing[~found]
+        return numbers
+
+    def split(self, numbers: NDArray[np.integer]) -> Iterator[tuple[DocumentStore, Numbers, Numbers]]:
+        """Each store that has some of the documents: which of them it has, and their numbers within it."""
+        wide = np.asarray(numbers, np.int64)
+        if len(self.stores) == 1:
+            yield self.stores[0], np.arange(len(wide)), wide
+            return
+        owners = np.searchsorted(self._bases, wide, side="right") - 1
+        for s, store in enumerate(self.stores):
+            rows = np.flatnonzero(owners == s)
+            if len(rows):
+                yield store, rows, wide[rows] - self._bases[s]
+
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""
+        return self._collect(numbers, lambda store, local: store.docids.strings(local))
+
+    def texts(self, numbers: NDArray[np.integer]) -> list[str]:
+        """The texts of documents given by number."""
+        return self._collect(numbers, lambda store, local: store.texts_at(local))
+
+    def _collect(
+        self, numbers: NDArray[np.integer], read: Callable[[DocumentStore, NDArray[np.integer]], list[str]]
+    ) -> list[str]:
         if len(self.stores) == 1:
-            return self.stores[0].docids.strings(numbers)
-        owners = np.searchsorted(self._bases, numbers, side="right") - 1
-        names = np.empty(len(numbers), object)
-        for s, store in enumerate(self.stores):
-            own = np.flatnonzero(owners == s)
-            names[own] = store.docids.strings(np.asarray(numbers)[own] - self._bases[s])
-        return list(names)
+            return read(self.stores[0], numbers)
+        strings = np.empty(len(numbers), object)
+        for store, rows, local in self.split(numbers):
+            strings[rows] = read(store, local)
+        return list(strings)
 
     def join(self, parts: Sequence[Hits], k: int, *, ordered: bool = True) -> Hits:
         """One list from the stores' lists, each by descending score.
