@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from harness import DATA, Table, make_parser
-from rankwell import Index, evaluate
+from rankwell import BM25, Index, evaluate
 from rankwell.corpus.datasets import open_dataset
 
 MEASURES = ("RR@10", "nDCG@10", "AP", "P@10", "R@100", "R@1000")
@@ -46,7 +46,7 @@ def main() -> None:
             index = Index.build(dataset.documents(), Path(scratch) / name, store=False)
             for (own, split, k1, b), theirs in LUCENE.items():
                 if own == name:
-                    run = index.search(dataset.queries(split), k=1000, k1=k1, b=b, threads=os.cpu_count() or 1)
+                    run = index.search(dataset.queries(split), BM25(k1, b), k=1000, threads=os.cpu_count() or 1)
                     ours = evaluate(dataset.qrels(split), run, MEASURES).mean
                     cells = [f"{ours[m]:.4f} ({ours[m] - them:+.4f})" for m, them in zip(MEASURES, theirs, strict=True)]
                     table.row(f"{name} {split}", f"{k1:g}/{b:g}", *cells)

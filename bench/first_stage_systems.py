@@ -47,9 +47,11 @@ class Rankwell:
 
     def __init__(self) -> None:
         from rankwell.corpus.formats import read_documents
+        from rankwell.retrieve.bm25 import BM25
         from rankwell.retrieve.index import Index
 
         self.read, self.build, self.load = read_documents, Index.build, Index.open
+        self.bm25 = BM25(K1, B)
 
     def index_text(self, corpus: Corpus, folder: Path, limit: int | None = None) -> None:
         self.build(islice(self.read(corpus.passages), limit), folder, store=False)
@@ -64,7 +66,8 @@ class Rankwell:
         self.queries = list(read_texts(corpus.queries))
 
     def search(self, first: int, last: int, k: int) -> Any:
-        return self.index.search_batch(self.queries[first:last], k=k, k1=K1, b=B, threads=1)
+        terms = self.index.analyzer.terms_batch(self.queries[first:last])
+        return self.index.search_terms(terms, self.bm25, k=k)
 
     def hits(self, result: Any) -> Hits:
         return _pairs(result.numbers, result.scores)

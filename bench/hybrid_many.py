@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from harness import make_parser, timed
 from rankwell.corpus.datasets import open_dataset
-from rankwell.corpus.records import Query
+from rankwell.corpus.records import Query, Run
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.checkpoints.names import DEFAULT
-from rankwell.rank.dense import DenseRanker
-from rankwell.rank.fusion import Fusion, fuse
-from rankwell.rank.hybrid import FOUND, NORMALISE, search_hybrid
+from rankwell.rank.dense import DEEP, DenseRanker
+from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.hybrid import search_hybrid
 from rankwell.retrieve.index import Index
 
 SHARE = 0.7
@@ -48,18 +48,19 @@ def main() -> None:
     options = read_options()
     data = open_dataset(options.data)
     texts = [query.text for query in data.queries("train")]
-    fusion = Fusion("linear", (1 - SHARE, SHARE), NORMALISE)
+    fusion = Shares.hybrid(SHARE)
     with tempfile.TemporaryDirectory() as folder:
         index = Index.build(data.documents(), Path(folder) / "index")
         dense = DenseRanker(RandomVectors.from_pretrained(DEFAULT))
         dense.vectors(index.segments[0].store)
-        print(f"{len(index):,} documents, {FOUND:,} found by each, {options.k:,} kept; ms a query")
+        print(f"{len(index):,} documents, {DEEP:,} found by each, {options.k:,} kept; ms a query")
         print(f"{'queries':>9}{'search':>9}{'fuse':>9}")
         for count in options.queries:
             asked = [Query(f"q{i}", texts[i % len(texts)]) for i in range(count)]
             search = partial(search_hybrid, index, dense, asked, SHARE, k=options.k)
             searching = min(timed(search) for _ in range(options.rounds))
-            runs = [index.search(asked, k=FOUND), dense.search(asked, index, FOUND)]
+            # Plain runs, whose documents have ids.
+            runs = {"first": Run(index.search(asked, k=DEEP)), "similarity": Run(dense.search(asked, index, DEEP))}
             join = partial(fuse, runs, fusion, depth=options.k)
             fusing = min(timed(join) for _ in range(options.rounds))
             print(f"{count:>9,}{1000 * searching / count:>9.2f}{1000 * fusing / count:>9.2f}", flush=True)

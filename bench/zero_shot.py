@@ -3,7 +3,7 @@
     python bench/zero_shot.py MODEL [MODEL …] --out zero-shot.json
 
 For each collection: BM25, the bi-encoder, hybrid search of the two over all documents, each model, and each model
-joined with BM25, with the bi-encoder and with both, by weights that are fixed beforehand. Figures are printed as they
+joined with BM25, with the bi-encoder and with both, by shares that are fixed beforehand. Figures are printed as they
 come. Indexes and vectors stay in ``--work``. All of it is 36,600 pairs a model and 11,400 passages for the bi-encoder;
 ``--queries 30`` leaves 9,600 of the pairs.
 """
@@ -27,7 +27,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.fusion import Fusion, fuse
+from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.hybrid import search_hybrid
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
@@ -72,7 +72,10 @@ def main() -> None:
             begin = time.monotonic()
             dense = encoder.rerank(first, queries, index, depth=options.depth)
             show(f"bi-encoder {options.encoder}", dense, time.monotonic() - begin)
-            show(f"{options.bm25:g} BM25 + bi-encoder", join([first, dense], [options.bm25, 1 - options.bm25]))
+            show(
+                f"{options.bm25:g} BM25 + bi-encoder",
+                join({"first": first, "similarity": dense}, first=options.bm25, similarity=1 - options.bm25),
+            )
             if not given.exists():
                 begin = time.monotonic()
                 hybrid = search_hybrid(index, encoder, queries, options.hybrid, k=options.depth)
@@ -82,17 +85,25 @@ def main() -> None:
             run = ranker.rerank(first, queries, index, depth=options.depth)
             label = "/".join(Path(model).parts[-2:])
             show(label, run, time.monotonic() - begin)
-            show(f"{options.bm25:g} BM25 + {label}", join([first, run], [options.bm25, 1 - options.bm25]))
+            show(
+                f"{options.bm25:g} BM25 + {label}",
+                join({"first": first, "model": run}, first=options.bm25, model=1 - options.bm25),
+            )
             if dense is not None:
                 own = 1 - options.dense
-                show(f"{options.dense:g} bi-encoder + {label}", join([dense, run], [options.dense, own]))
-                weights = [options.bm25, (1 - options.bm25) * options.dense, (1 - options.bm25) * own]
-                show(f"BM25 + bi-encoder + {label}", join([first, dense, run], weights))
+                show(
+                    f"{options.dense:g} bi-encoder + {label}",
+                    join({"similarity": dense, "model": run}, similarity=options.dense, model=own),
+                )
+                rest = 1 - options.bm25
+                shares = {"first": options.bm25, "similarity": rest * options.dense, "model": rest * own}
+                runs = {"first": first, "similarity": dense, "model": run}
+                show(f"BM25 + bi-encoder + {label}", join(runs, **shares))
 
 
-def join(runs: list[Run], weights: list[float]) -> Run:
-    """The weighted sum, each run's scores standardised within a query."""
-    return fuse(runs, Fusion("linear", tuple(weights), "z-score"))
+def join(runs: Mapping[str, Run], *, model: float = 0.0, similarity: float = 0.0, first: float = 0.0) -> Run:
+    """The sum by shares, each run's scores standardised within a query."""
+    return fuse(runs, Shares(model, similarity, first, "z-score"))
 
 
 def read_options() -> argparse.Namespace:

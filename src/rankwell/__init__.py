@@ -35,15 +35,23 @@ if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
     from rankwell.rank.cache import ScoreCache
     from rankwell.rank.classify import Classifier
-    from rankwell.rank.dense import Blend, DenseRanker
-    from rankwell.rank.documents.fusion import settings_of, tune_documents, weight_grid
+    from rankwell.rank.dense import DenseRanker
     from rankwell.rank.documents.window_scores import WindowScores, score_windows
     from rankwell.rank.explain import explain
-    from rankwell.rank.fusion import Fusion, fuse, interpolation, rank_fusion, tune_fusion
-    from rankwell.rank.hybrid import Hybrid, search_hybrid
+    from rankwell.rank.fusion import RankFusion, Shares, fuse
+    from rankwell.rank.hybrid import Blend, Hybrid, search_hybrid, tune_hybrid
     from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.rankers import open_ranker
+    from rankwell.rank.tuning import (
+        fuse_windows,
+        fusion_grid,
+        share_grid,
+        tune_fusion,
+        tune_windows,
+        weight_grid,
+        window_grid,
+    )
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
     from rankwell.training.loop.losses import LOSSES, TWO_LABELS, loss, make_loss
@@ -77,14 +85,22 @@ _MODULES = {
     "rankwell.models.bi_encoder": ("BiEncoder",),
     "rankwell.rank.cache": ("ScoreCache",),
     "rankwell.rank.classify": ("Classifier",),
-    "rankwell.rank.dense": ("Blend", "DenseRanker"),
-    "rankwell.rank.documents.fusion": ("settings_of", "tune_documents", "weight_grid"),
+    "rankwell.rank.dense": ("DenseRanker",),
     "rankwell.rank.documents.window_scores": ("WindowScores", "score_windows"),
     "rankwell.rank.explain": ("explain",),
-    "rankwell.rank.fusion": ("Fusion", "fuse", "interpolation", "rank_fusion", "tune_fusion"),
-    "rankwell.rank.hybrid": ("Hybrid", "search_hybrid"),
+    "rankwell.rank.fusion": ("RankFusion", "Shares", "fuse"),
+    "rankwell.rank.hybrid": ("Blend", "Hybrid", "search_hybrid", "tune_hybrid"),
     "rankwell.rank.pipeline": ("Cut", "Duo", "First", "Fuse", "Given", "Pipeline", "Rerank"),
     "rankwell.rank.ranker": ("Ranker",),
+    "rankwell.rank.tuning": (
+        "fuse_windows",
+        "fusion_grid",
+        "share_grid",
+        "tune_fusion",
+        "tune_windows",
+        "weight_grid",
+        "window_grid",
+    ),
     "rankwell.rank.rankers": ("open_ranker",),
     "rankwell.retrieve.bm25": ("BM25",),
     "rankwell.retrieve.index": ("Index",),
@@ -110,7 +126,6 @@ __all__ = [
     "Duo",
     "First",
     "Fuse",
-    "Fusion",
     "Given",
     "Hybrid",
     "Index",
@@ -120,12 +135,14 @@ __all__ = [
     "Pipeline",
     "Qrels",
     "Query",
+    "RankFusion",
     "Ranker",
     "Ranking",
     "RankwellError",
     "Rerank",
     "Run",
     "ScoreCache",
+    "Shares",
     "Template",
     "WindowScores",
     "Windows",
@@ -133,14 +150,14 @@ __all__ = [
     "evaluate",
     "explain",
     "fuse",
-    "interpolation",
+    "fuse_windows",
+    "fusion_grid",
     "loss",
     "make_loss",
     "measure",
     "open_dataset",
     "open_ranker",
     "parse_measure",
-    "rank_fusion",
     "read_documents",
     "read_qrels",
     "read_queries",
@@ -150,12 +167,14 @@ __all__ = [
     "rule_type",
     "score_windows",
     "search_hybrid",
-    "settings_of",
+    "share_grid",
     "train",
-    "tune_documents",
     "tune_fusion",
+    "tune_hybrid",
+    "tune_windows",
     "validate",
     "weight_grid",
+    "window_grid",
     "write_qrels",
     "write_run",
 ]

@@ -17,6 +17,7 @@ from rankwell.corpus.formats import read_queries, read_run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.hybrid import search_hybrid
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 SAMPLE = Path(sample.__file__).parent
@@ -37,7 +38,7 @@ def test_search_writes_what_the_function_finds(index: Path, tiny_bi_encoder: Pat
     done = CliRunner().invoke(app, ["search", str(index), QUERIES, *options])
     assert done.exit_code == 0, done.output
     dense = DenseRanker(BiEncoder.from_pretrained(encoder))
-    expected = search_hybrid(Index.open(index), dense, read_queries(QUERIES), 0.4, k=20, k1=0.7)
+    expected = search_hybrid(Index.open(index), dense, read_queries(QUERIES), 0.4, BM25(k1=0.7), k=20)
     found = read_run(out)
     assert {qid: own.docids for qid, own in found.items()} == {qid: own.docids for qid, own in expected.items()}
     assert out.read_text().splitlines()[0].endswith(" hybrid")

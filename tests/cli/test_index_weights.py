@@ -15,6 +15,7 @@ import torch
 from rankwell import sample
 from rankwell.corpus.formats import read_weights
 from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 COLLECTION = sample.FOLDER / "collection.tsv"
@@ -44,7 +45,7 @@ def test_a_model_weighs_the_collection_and_the_same_file_gives_the_same_index(ra
     documents = list(read_weights("weights.jsonl.gz"))
     assert len(documents) == len(a) == len(b)
     word = next(iter(documents[3].weights))
-    assert a.rank(word, k1=10).docids == b.rank(word, k1=10).docids
+    assert a.rank(word, BM25(k1=10)).docids == b.rank(word, BM25(k1=10)).docids
     assert documents[3].docid in a.rank(word, k=len(a)).docids
     page = Path("page.html").read_text()
     assert page.count("<h2>") == min(20, len(a))

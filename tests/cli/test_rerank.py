@@ -31,7 +31,7 @@ from rankwell.models.checkpoints.identity import encoder_digest, model_digest
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.duo import DuoOptions, rerank_duo
-from rankwell.rank.fusion import Fusion, fuse, interpolation
+from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.sdnet import SdnetRanker
 from rankwell.retrieve.index import Index
@@ -178,7 +178,7 @@ def test_by_default_they_are_kept_where_the_run_needs_many(call: Call, monkeypat
 
 def test_scores_are_interpolated_with_the_first_run(call: Call, expected: Callable[..., Run], first: Path) -> None:
     assert call("--fuse", "0.8").code == 0
-    assert same("out.run", fuse([read_run(first), expected()], interpolation(0.8)))
+    assert same("out.run", fuse({"first": read_run(first), "model": expected()}, Shares(model=0.2, first=0.8)))
     assert call("--fuse", "0", "--normalise", "none").code == 0
     assert same("out.run", expected())
 
@@ -192,9 +192,10 @@ def test_a_bi_encoders_similarity_is_added(
     )
     asked = ("--blend", "0.3", "--encoder", tiny_bi_encoder)
     assert call(*asked).code == 0
-    assert same("out.run", fuse([own, similar], interpolation(0.7)))
+    assert same("out.run", fuse({"model": own, "similarity": similar}, Shares(model=0.7, similarity=0.3)))
     assert call(*asked, "--fuse", "0.2", "--normalise", "z-score").code == 0
-    assert same("out.run", fuse([own, similar, given], Fusion("linear", (0.5, 0.3, 0.2), "z-score")))
+    runs = {"model": own, "similarity": similar, "first": given}
+    assert same("out.run", fuse(runs, Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")))
     manifest = json.loads(Path("out.run.manifest.json").read_text())
     assert manifest["config"]["blend"] == [0.3, "z-score"]
     assert len(manifest["data"]["encoder"]) > 8
@@ -306,9 +307,9 @@ def complaint(outcome: Any) -> str:
         ([], {"out": "."}, "cannot write .: is a directory"),
         (["--types", "none.tsv"], {}, "none.tsv: no such file"),
         (["--types", "types.tsv"], {}, "its template has no place for --types; add --template typed"),
-        (["--fuse", "1.5"], {}, "α is 1.5, expected a number from 0 to 1"),
-        (["--fuse", "0.8", "--blend", "0.3"], {}, "--fuse 0.8 and --blend 0.3: two shares of 1"),
-        (["--blend", "-0.1"], {}, "--blend -0.1: two shares of 1"),
+        (["--fuse", "1.5"], {}, "a share of 1.5 for the first stage and 0 for the bi-encoder"),
+        (["--fuse", "0.8", "--blend", "0.3"], {}, "a share of 0.8 for the first stage and 0.3 for the"),
+        (["--blend", "-0.1"], {}, "and -0.1 for the bi-encoder; expected numbers of at least 0"),
         (["--encoder", "some"], {}, "--encoder needs --blend"),
         (["--max-length", "9999"], {}, "a length of 9999, but the encoder has 512 positions"),
         (["--max-length", "10"], {}, "needs a length of at least"),

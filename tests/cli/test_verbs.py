@@ -20,6 +20,7 @@ from rankwell.core.manifest import file_digest
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_run
 from rankwell.models.checkpoints import names
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 Rankwell = Callable[..., Any]
@@ -45,7 +46,7 @@ def test_the_run_is_what_the_library_finds(rankwell: Rankwell, index: Path, quer
     assert run.name == "mine"
     opened = Index.open(index)
     first = Path(queries).read_text(encoding="utf-8").splitlines()[0].split("\t")
-    assert run[first[0]] == opened.rank(first[1], k=20, k1=1.2, b=0.75, k2=3)
+    assert run[first[0]] == opened.rank(first[1], BM25(k1=1.2, b=0.75, k2=3), k=20)
     assert max(map(len, run.values())) == 20
 
 
@@ -114,7 +115,7 @@ def test_index_takes_weights(rankwell: Rankwell) -> None:
     vectors = [{"id": "a", "vector": {"moths": 1.5}}, {"id": "b", "vector": {"moths": 0.5}}]
     Path("w.jsonl").write_text("\n".join(map(json.dumps, vectors)))
     assert rankwell("index", "c.tsv", "--out", "index", "--weights", "w.jsonl").code == 0
-    assert Index.open("index").rank("moth", b=0).docids == ("a", "b")
+    assert Index.open("index").rank("moth", BM25(b=0)).docids == ("a", "b")
 
 
 def test_tune_prints_the_grid_and_writes_it(rankwell: Rankwell, index: Path, queries: Path, qrels: Path) -> None:

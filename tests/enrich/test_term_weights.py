@@ -33,6 +33,7 @@ from rankwell.enrich.weighted_index import build_weighted_index
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -243,7 +244,7 @@ def test_the_index_has_the_weights_as_term_frequencies(
     assert not (tmp_path / "index.weights").exists()
     again = Index.build(iter(store), tmp_path / "again", weights=read_weights(kept))
     for text in ("honey", "bridge iron", "coffee number7"):
-        ours, theirs = index.rank(text, k1=10, b=0.9), again.rank(text, k1=10, b=0.9)
+        ours, theirs = index.rank(text, BM25(k1=10, b=0.9)), again.rank(text, BM25(k1=10, b=0.9))
         assert ours.docids == theirs.docids
         assert ours.docids
     with pytest.raises(RankwellError, match="holds an index already"):
@@ -272,7 +273,7 @@ def test_weighing_that_was_stopped_goes_on_where_it_stood(
     assert sum(weighed) == len(store) + 10  # nothing but the shard it was stopped in is done twice
     monkeypatch.setattr(TermWeigher, "submit", submit)
     build_weighted_index(iter(store), tmp_path / "b", shard_size=10, **build)  # type: ignore[arg-type]
-    hits = [Index.open(tmp_path / name).rank("coffee keep iron", k1=10, k=60) for name in "ab"]
+    hits = [Index.open(tmp_path / name).rank("coffee keep iron", BM25(k1=10), k=60) for name in "ab"]
     assert hits[0].docids == hits[1].docids
     assert hits[0].scores.tolist() == hits[1].scores.tolist()
 

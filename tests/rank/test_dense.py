@@ -11,8 +11,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import Blend, DenseRanker, PassageVectors, search_vectors
-from rankwell.rank.fusion import Fusion, fuse, interpolation
+from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
+from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.hybrid import Blend
 from rankwell.rank.pipeline import Cut, First, Given, Stage, State
 from rankwell.rank.texts import InMemoryTexts
 from rankwell.retrieve.index import Index
@@ -112,14 +113,15 @@ def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) ->
     run = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     blended = (Given(run) >> Blend(encoder, 0.25, texts)).run(QUERIES)
     dense = DenseRanker(encoder).rerank(run, QUERIES, texts)
-    assert dict(blended["q1"]) == pytest.approx(dict(fuse([run, dense], interpolation(0.25))["q1"]))
+    shares = Shares(model=0.75, similarity=0.25)
+    assert dict(blended["q1"]) == pytest.approx(dict(fuse({"model": run, "similarity": dense}, shares)["q1"]))
     own = cosines(encoder)[0, [1, 2, 3]]
     scaled = (own - own.min()) / (own.max() - own.min())
-    expected = 0.25 * np.array([1, 0.5, 0]) + 0.75 * scaled
+    expected = 0.75 * np.array([1, 0.5, 0]) + 0.25 * scaled  # as --blend 0.25 does
     assert dict(blended["q1"]) == pytest.approx(dict(zip(("d1", "d2", "d3"), expected, strict=True)), abs=1e-3)
 
 
-def test_a_third_weight_is_the_first_stages(encoder: BiEncoder) -> None:
+def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder) -> None:
     texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
@@ -128,17 +130,18 @@ def test_a_third_weight_is_the_first_stages(encoder: BiEncoder) -> None:
         def apply(self, state: State) -> Run:
             return last
 
-    how = Fusion("linear", (0.5, 0.3, 0.2), "z-score")
+    how = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
     blended = (Given(first) >> Reorder() >> Blend(encoder, how, texts)).run(QUERIES)
     similar = DenseRanker(encoder).rerank(last, QUERIES, texts)
-    assert dict(blended["q1"]) == pytest.approx(dict(fuse([last, similar, first], how)["q1"]))
-    assert dict(blended["q1"]) != pytest.approx(dict(fuse([first, similar, last], how)["q1"]))
+    runs = {"model": last, "similarity": similar, "first": first}
+    assert dict(blended["q1"]) == pytest.approx(dict(fuse(runs, how)["q1"]))
+    assert dict(blended["q1"]) != pytest.approx(dict(fuse({**runs, "model": first, "first": last}, how)["q1"]))
 
 
 def test_a_blend_ranks_what_the_ranker_ranked(encoder: BiEncoder) -> None:
     texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {f"d{i}": 9.0 - i for i in range(8)}})
-    for how in (0.5, Fusion("linear", (0.5, 0.3, 0.2), "z-score")):
+    for how in (0.5, Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")):
         blended = (Given(first) >> Cut(3) >> Blend(encoder, how, texts)).run(QUERIES)
         assert set(blended["q1"].docids) == {"d0", "d1", "d2"}
 
@@ -165,5 +168,5 @@ def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
         DenseRanker(encoder).rerank(run, QUERIES, InMemoryTexts({"d1": "honey"}))
     with pytest.raises(RankwellError, match="no texts"):
         (Given(run) >> Blend(encoder)).run(QUERIES)
-    with pytest.raises(RankwellError, match="two runs"):
-        Blend(encoder, Fusion("linear", (1.0, 1.0, 1.0, 1.0)))
+    with pytest.raises(RankwellError, match=r"a share of 0 for the first stage and 1\.5 for the bi-encoder"):
+        Blend(encoder, 1.5)

@@ -12,9 +12,10 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.hybrid import Hybrid, found_by_both, search_hybrid, tune_hybrid
-from rankwell.rank.pipeline import Pipeline, Rerank
+from rankwell.rank.hybrid import Blend, Hybrid, search_both, search_hybrid, share_table, shares_tried, tune_hybrid
+from rankwell.rank.pipeline import Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 WORDS = "bank money interest bee honey hive winter river fish whale city country king queen year music book".split()
@@ -41,9 +42,9 @@ def standardised(scores: dict[str, float]) -> dict[str, float]:
 
 
 def test_scores_are_the_weighted_sums_of_standardised_ones(index: Index, dense: DenseRanker) -> None:
-    words, meaning = found_by_both(index, dense, QUERIES, k1=0.7, b=0.2)
-    assert words == index.search(QUERIES, k=1000, k1=0.7, b=0.2)
-    found = search_hybrid(index, dense, QUERIES, 0.3, k=1000, k1=0.7, b=0.2)
+    words, meaning = search_both(index, dense, QUERIES, BM25(k1=0.7, b=0.2)).values()
+    assert words == index.search(QUERIES, BM25(k1=0.7, b=0.2), k=1000)
+    found = search_hybrid(index, dense, QUERIES, 0.3, BM25(k1=0.7, b=0.2), k=1000)
     for qid in ("1", "2"):
         bm25, similar = standardised(dict(words[qid])), standardised(dict(meaning[qid]))
         assert len(bm25) < len(similar) == len(index)  # so that something is found by one of the two alone
@@ -77,15 +78,36 @@ def test_how_many_are_wanted_is_checked(index: Index, dense: DenseRanker) -> Non
                 search_hybrid(index, dense, QUERIES, share, k=k)
 
 
+def test_a_stage_loads_its_bi_encoder_once(
+    index: Index, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    load = BiEncoder.from_pretrained
+    monkeypatch.setattr(BiEncoder, "from_pretrained", lambda name: loaded.append(name) or load(name))
+    hybrid = Hybrid(index, encoder=str(tiny_bi_encoder), share=0.6)
+    for pipeline in (Pipeline((hybrid,)), Pipeline((hybrid % 8,)), hybrid % 8 >> Blend(dense_of(hybrid), 0.5)):
+        for _ in range(3):
+            pipeline.run(QUERIES)
+    assert len(loaded) == 1
+    blended = Given(index.search(QUERIES)) >> Blend(str(tiny_bi_encoder), 0.3, index)
+    assert blended.run(QUERIES) == (blended.stages[0] >> blended.stages[1] % 1000).run(QUERIES)
+    assert len(loaded) == 2
+
+
+def dense_of(stage: Hybrid) -> DenseRanker:
+    assert isinstance(stage.encoder, DenseRanker)
+    return stage.encoder
+
+
 def test_a_bi_encoder_may_be_named(index: Index, tiny_bi_encoder: Path, dense: DenseRanker) -> None:
     stage = Hybrid(index, encoder=str(tiny_bi_encoder), share=0.6) % 8
     assert Pipeline((stage,)).run(QUERIES) == search_hybrid(index, dense, QUERIES, 0.6, k=8)
 
 
 def test_a_pipeline_begins_with_it(index: Index, dense: DenseRanker, tiny_checkpoint: Path) -> None:
-    first = Hybrid(index, encoder=dense.encoder, share=0.6, k1=0.5) % 8
+    first = Hybrid(index, encoder=dense.encoder, share=0.6, bm25=BM25(k1=0.5)) % 8
     ranker = Ranker.from_pretrained(str(tiny_checkpoint))
-    assert Pipeline((first,)).run(QUERIES) == search_hybrid(index, dense, QUERIES, 0.6, k=8, k1=0.5)
+    assert Pipeline((first,)).run(QUERIES) == search_hybrid(index, dense, QUERIES, 0.6, BM25(k1=0.5), k=8)
     found = (first >> Rerank(ranker) % 8).run(QUERIES)
     assert {qid: set(ranking.docids) for qid, ranking in found.items()} == {
         qid: set(ranking.docids) for qid, ranking in Pipeline((first,)).run(QUERIES).items()
@@ -96,8 +118,14 @@ def test_the_share_that_ranks_best_is_found(index: Index, dense: DenseRanker) ->
     nearest = dense.search(QUERIES, index, 1)
     qrels = Qrels({qid: {ranking.docids[0]: 1} for qid, ranking in nearest.items()})
     tuned = tune_hybrid(index, dense, [*QUERIES, Query("4", "not judged")], qrels, step=0.25, folds=2)
-    assert list(tuned.figures()) == [0, 0.25, 0.5, 0.75, 1]
-    assert tuned.figures()[1] == 1
-    assert tuned.share == min(share for share, mean in tuned.figures().items() if mean == 1)
-    assert f"--hybrid {tuned.share:g}   1.0000" in tuned.table()
-    assert tuned.described()["share"] == tuned.share
+    figures = dict(zip((shares.similarity for shares in tuned.settings), tuned.means, strict=True))
+    assert list(figures) == [0, 0.25, 0.5, 0.75, 1]
+    assert figures[1] == 1
+    share = tuned.best.similarity
+    assert share == min(share for share, mean in figures.items() if mean == 1)
+    assert f"best on all 3 queries: --hybrid {share:g}, 1.0000" in share_table(tuned)
+    assert shares_tried(tuned) == {
+        "share": share,
+        "cross_validated": tuned.cross_validated,
+        "grid": [{"share": share, "mean": mean} for share, mean in figures.items()],
+    }

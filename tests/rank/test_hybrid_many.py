@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DEEP, TIES, DenseRanker, search_vectors
-from rankwell.rank.fusion import Fusion, fuse, tune_fusion
-from rankwell.rank.hybrid import found_by_both, search_hybrid, tune_hybrid
+from rankwell.rank.fusion import NORMALISATIONS, PARTS, Fusion, RankFusion, Shares, fuse
+from rankwell.rank.hybrid import search_both, search_hybrid, tune_hybrid
 from rankwell.rank.texts import stores_of
+from rankwell.rank.tuning import tune_fusion
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 WORDS = "bank money interest bee honey hive winter river fish whale city country king queen year music book".split()
@@ -33,21 +36,22 @@ def the_order(scores: Mapping[str, float], depth: int | None = None) -> list[tup
     return sorted(scores.items(), key=lambda item: (item[1], item[0]), reverse=True)[:depth]
 
 
-def slowly_fused(runs: Sequence[Run], fusion: Fusion, depth: int | None = None) -> Rankings:
+def slowly_fused(runs: Mapping[str, Run], fusion: Fusion, depth: int | None = None) -> Rankings:
     """The definition, with numpy's own functions for what is missing."""
     fused = {}
-    for qid in dict.fromkeys(qid for run in runs for qid in run):
-        found = [dict(run[qid]) if qid in run else {} for run in runs]
+    for qid in dict.fromkeys(qid for run in runs.values() for qid in run):
+        found = [dict(run[qid]) if qid in run else {} for run in runs.values()]
         docids = list(dict.fromkeys(docid for own in found for docid in own))
         scores = np.array([[own.get(docid, np.nan) if own else 0.0 for docid in docids] for own in found])
         places = [{docid: 1.0 + place for place, docid in enumerate(own)} for own in found]
-        if fusion.method == "rrf":
+        if isinstance(fusion, RankFusion):
             ranks = np.array([[own.get(docid, np.inf) for docid in docids] for own in places])
-            parts = 1.0 / (fusion.k + ranks)
+            parts, shares = 1.0 / (fusion.k + ranks), [1.0] * len(runs)
         else:
+            shares = [fusion.as_dict()[name] for name in runs]
             parts = standardised(scores, fusion.normalise)
             parts = np.where(np.isnan(parts), np.nanmin(parts, axis=1, keepdims=True), parts)
-        total = sum(weight * part for weight, part in zip(fusion.weights, parts, strict=True))
+        total = sum(share * part for share, part in zip(shares, parts, strict=True))
         joint = dict(zip(docids, (total.astype(np.float32) + np.float32(0)).tolist(), strict=True))
         if fusion.missing == "drop":
             joint = {docid: score for docid, score in joint.items() if all(docid in own for own in found)}
@@ -80,7 +84,7 @@ def slowly_near(dense: DenseRanker, index: Index | DocumentStore, k: int) -> Run
 
 def slow_words(index: Index, k: int) -> Run:
     """BM25's run, named one document at a time."""
-    hits = index.search_batch([query.text for query in QUERIES], k=k)
+    hits = index.search_terms(index.analyzer.terms_batch([query.text for query in QUERIES]), BM25(), k=k)
     rows = zip(QUERIES, hits.numbers, hits.scores, strict=True)
     named = {
         query.qid: Ranking(tuple(index.docids(np.array([n]))[0] for n in numbers if n >= 0), scores[numbers >= 0])
@@ -135,15 +139,15 @@ def dense(tiny_bi_encoder: Path) -> DenseRanker:
 def test_hybrid_search_is_the_fusion_of_both_runs(k: int, share: float, index: Index, dense: DenseRanker) -> None:
     deep = max(k, 1000)
     words, near = slow_words(index, deep), slowly_near(dense, index, deep)
-    fusion = Fusion("linear", (round(1 - share, 12), share), "z-score")
-    expected = near.head(k) if share == 1 else slowly_fused([words, near], fusion, k)
+    runs = {"first": words, "similarity": near}
+    expected = near.head(k) if share == 1 else slowly_fused(runs, Shares.hybrid(share), k)
     if share < 1:  # in the order of BM25's run, and what it has not at the end
         assert list(expected)[-1] == "unknown"
     assert_equal(search_hybrid(index, dense, QUERIES, share, k=k), expected)
 
 
 def test_what_both_find_are_runs_like_others(index: Index, dense: DenseRanker) -> None:
-    words, near = found_by_both(index, dense, QUERIES)
+    words, near = search_both(index, dense, QUERIES).values()
     assert_equal(words, slow_words(index, 1000))
     assert_equal(near, slowly_near(dense, index, 1000))
     assert_equal(index.search(QUERIES, k=1000), words)
@@ -156,23 +160,20 @@ def test_what_both_find_are_runs_like_others(index: Index, dense: DenseRanker) -
 
 
 @pytest.mark.parametrize("missing", ["minimum", "drop"])
-@pytest.mark.parametrize("method", ["linear", "rrf"])
-def test_runs_over_one_index_are_fused_as_those_from_files(
-    missing: Any, method: str, index: Index, dense: DenseRanker
-) -> None:
-    numbered = found_by_both(index, dense, QUERIES)
-    named = [Run(run) for run in numbered]
-    for depth, normalise in product((None, 7, 100), ("none", "min-max", "z-score")):
-        fusion = Fusion(method, (0.4, 0.6), normalise, missing)
+def test_runs_over_one_index_are_fused_as_those_from_files(missing: Any, index: Index, dense: DenseRanker) -> None:
+    numbered = search_both(index, dense, QUERIES)
+    named = {name: Run(run) for name, run in numbered.items()}
+    shares = [Shares(first=0.4, similarity=0.6, normalise=how, missing=missing) for how in NORMALISATIONS]
+    for depth, fusion in product((None, 7, 100), (*shares, RankFusion(missing=missing))):
         expected = slowly_fused(named, fusion, depth)
-        for runs in (numbered, named, (numbered[0], named[1])):
+        for runs in (numbered, named, {"first": numbered["first"], "similarity": named["similarity"]}):
             assert_equal(fuse(runs, fusion, depth=depth), expected)
 
 
 def test_runs_over_two_indexes_are_fused_by_ids(index: Index, dense: DenseRanker, tmp_path: Path) -> None:
     other = Index.build(documents(1300)[::-1][:500], tmp_path / "other")
-    runs = index.search_numbered(QUERIES), other.search_numbered(QUERIES)
-    assert_equal(fuse(runs, Fusion()), slowly_fused(runs, Fusion()))
+    runs, half = {"first": index.search(QUERIES), "model": other.search(QUERIES)}, Shares(model=0.5, first=0.5)
+    assert_equal(fuse(runs, half), slowly_fused(runs, half))
 
 
 @pytest.mark.parametrize("measure", ["RR@10", "AP"])
@@ -181,11 +182,14 @@ def test_shares_are_tuned_as_on_runs_from_files(measure: str, index: Index, dens
     qrels = Qrels(
         {qid: {docid: 1 for docid, _ in list(index.search(QUERIES, k=9).get(qid, ()))[::4]} for qid in wanted}
     )
-    tuned = tune_hybrid(index, dense, QUERIES, qrels, measure=measure).tuning
-    named = [Run(run) for run in found_by_both(index, dense, QUERIES)]
-    expected = tune_fusion(named, qrels, measure=measure, settings=tuned.settings)
+    tuned = tune_hybrid(index, dense, QUERIES, qrels, measure=measure)
+    numbered = search_both(index, dense, QUERIES)
+    named = {name: Run(run) for name, run in numbered.items()}
+    expected = tune_fusion(named, qrels, tuned.settings, measure=measure)
     np.testing.assert_array_equal(tuned.values, expected.values)
-    assert_equal(tuned.held_out, expected.held_out)
+    for shares, values in zip(tuned.settings, tuned.values, strict=True):
+        assert values.tolist() == evaluate(qrels, fuse(named, shares), measure).values[0].tolist()
+    assert_equal(fuse(numbered, tuned.setting_for), Run(fuse(named, expected.setting_for)))
 
 
 def random_run(random: np.random.Generator, queries: int, levels: int) -> Run:
@@ -199,15 +203,15 @@ def random_run(random: np.random.Generator, queries: int, levels: int) -> Run:
 
 
 @pytest.mark.parametrize("missing", ["minimum", "drop"])
-@pytest.mark.parametrize("method", ["linear", "rrf"])
 @pytest.mark.parametrize("levels", [0, 3, 10_000])
-def test_fusion_is_that_of_the_definition(missing: Any, method: str, levels: int) -> None:
+def test_fusion_is_that_of_the_definition(missing: Any, levels: int) -> None:
     random = np.random.default_rng(levels)
     for count in (2, 3):
-        runs = [random_run(random, 12, levels) for _ in range(count)]
-        weights = tuple(random.random(count).tolist())
-        for depth, normalise in product((None, 1, 7, 100), ("none", "min-max", "z-score")):
-            fusion = Fusion(method, weights, normalise, missing)
+        runs = {part: random_run(random, 12, levels) for part in PARTS[:count]}
+        weights = random.random(count)
+        shares = dict(zip(runs, (weights / weights.sum()).tolist(), strict=True))
+        fusions = [Shares(**shares, normalise=how, missing=missing) for how in NORMALISATIONS]
+        for depth, fusion in product((None, 1, 7, 100), (*fusions, RankFusion(missing=missing))):
             assert_equal(fuse(runs, fusion, depth=depth), slowly_fused(runs, fusion, depth))
 
 

@@ -10,10 +10,11 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.rank.duo import DuoOptions, rerank_duo
-from rankwell.rank.fusion import Fusion, fuse, interpolation, rank_fusion
+from rankwell.rank.fusion import RankFusion, Shares, fuse
 from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import InMemoryTexts, digest_texts, open_texts
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
 DOCUMENTS = [
@@ -41,9 +42,9 @@ def same(found: Run, expected: Run) -> bool:
 
 
 def test_first_then_rerank_is_search_then_rerank(index: Index, ranker: Ranker) -> None:
-    pipeline = First(index, k1=1.2, b=0.75) >> Rerank(ranker) % 2
+    pipeline = First(index, bm25=BM25(k1=1.2, b=0.75)) >> Rerank(ranker) % 2
     found = pipeline.run(QUERIES, name="mine")
-    expected = ranker.rerank(index.search(QUERIES, k1=1.2, b=0.75), QUERIES, index, depth=2)
+    expected = ranker.rerank(index.search(QUERIES, BM25(k1=1.2, b=0.75)), QUERIES, index, depth=2)
     assert same(found, expected)
     assert found.name == "mine"
     assert list(found) == ["q1", "q2"]  # nothing matches zebra
@@ -74,8 +75,9 @@ def test_fuse_joins_the_first_run_with_the_last(index: Index, ranker: Ranker) ->
     first = index.search(QUERIES)
     mono = ranker.rerank(first, QUERIES, index)
     pipeline = First(index) >> Rerank(ranker)
-    assert same((pipeline >> Fuse(0.3)).run(QUERIES), fuse([first, mono], interpolation(0.3)))
-    assert same((pipeline >> Fuse(rank_fusion()) % 2).run(QUERIES), fuse([first, mono], rank_fusion(), depth=2))
+    runs = {"first": first, "model": mono}
+    assert same((pipeline >> Fuse(0.3)).run(QUERIES), fuse(runs, Shares(model=0.7, first=0.3)))
+    assert same((pipeline >> Fuse(RankFusion()) % 2).run(QUERIES), fuse(runs, RankFusion(), depth=2))
 
 
 def test_what_was_not_reranked_stays_beneath_when_fused(index: Index, ranker: Ranker) -> None:
@@ -129,9 +131,9 @@ def test_mistakes_are_found_before_anything_runs(ranker: Ranker, index: Index, t
     cases = [
         (Rerank(ranker, index) >> Fuse(0.5), "Rerank cannot come first, it needs candidates"),
         (Fuse(0.5) >> Rerank(ranker), "Fuse cannot come first"),
-        (first >> Rerank(ranker) >> first, "First must come first: what Rerank made would be thrown away"),
+        (first >> Rerank(ranker) >> first, "First must come first: it would replace the run of Rerank"),
         (first >> run, "Given must come first"),
-        (first >> Fuse(0.5), "Fuse has one run only"),
+        (first >> Fuse(0.5), "Fuse has only one run"),
         (run >> Rerank(ranker), "Rerank has no texts to read"),
         (bare >> Duo(ranker), "Duo has no texts to read"),
         (Pipeline(()), "a pipeline without stages"),
@@ -139,7 +141,7 @@ def test_mistakes_are_found_before_anything_runs(ranker: Ranker, index: Index, t
     for pipeline, problem in cases:
         with pytest.raises(RankwellError, match=problem):
             pipeline.run(QUERIES)
-    with pytest.raises(RankwellError, match="answers its own queries only"):
+    with pytest.raises(RankwellError, match="has its own queries only"):
         (run >> Rerank(ranker, index)).search("bees")
 
 
@@ -149,8 +151,8 @@ def test_impossible_settings_are_refused_when_they_are_made(index: Index, ranker
             make()
     with pytest.raises(RankwellError, match="Given has no depth"):
         Given(Run()) % 5
-    with pytest.raises(RankwellError, match="fuses two runs"):
-        Fuse(Fusion(weights=(1.0, 1.0, 1.0)))
+    with pytest.raises(RankwellError, match="there is no run called 'similarity'"):
+        Fuse(Shares(model=0.5, similarity=0.3, first=0.2))
     with pytest.raises(RankwellError, match="no duo aggregation"):
         Duo(ranker, aggregate="mean")
     with pytest.raises(TypeError):
@@ -160,7 +162,7 @@ def test_impossible_settings_are_refused_when_they_are_made(index: Index, ranker
 def test_a_pipeline_prints_as_it_is_written(index: Index) -> None:
     text = str(First(index) % 100 >> Fuse(0.5))
     assert text.startswith("First(index=Index(")
-    assert ">> Fuse(how=0.5, depth=None)" in text
+    assert ">> Fuse(share=0.5, depth=None)" in text
 
 
 # Where texts come from

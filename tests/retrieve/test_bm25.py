@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import Dataset, open_dataset
-from rankwell.corpus.records import Document, Query
-from rankwell.retrieve.bm25 import BM25, Hits
+from rankwell.corpus.records import Document, Query, Ranking
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.index import Index
 
 MakeIndex = Callable[..., Index]
@@ -46,8 +46,22 @@ def reference(texts: Mapping[str, str], query: Sequence[str], p: Parameters) -> 
     return scores
 
 
+def search_batch(
+    index: Index, texts: Sequence[str], bm25: BM25 = DEFAULT_BM25, *, k: int, threads: int = 1, prune: bool = True
+) -> Hits:
+    terms = index.analyzer.terms_batch(texts)
+    parts = search_segments(index.segments, terms, bm25, k=k, threads=threads, prune=prune)
+    return parts[0] if len(parts) == 1 else index.documents.join(parts, k)
+
+
+def ranked(index: Index, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10, prune: bool = True) -> Ranking:
+    hits = search_batch(index, [text], bm25, k=k, prune=prune)
+    count = int(hits.counts[0])
+    return Ranking(tuple(index.docids(hits.numbers[0, :count])), hits.scores[0, :count])
+
+
 def found(index: Index, query: Sequence[str], p: Parameters, **options: object) -> list[tuple[str, float]]:
-    hits = index.search_batch([" ".join(query)], k=p.k, k1=p.k1, b=p.b, k2=p.k2, **options)  # type: ignore[arg-type]
+    hits = search_batch(index, [" ".join(query)], BM25(k1=p.k1, b=p.b, k2=p.k2), k=p.k, **options)  # type: ignore[arg-type]
     count = int(hits.counts[0])
     return list(zip(index.docids(hits.numbers[0, :count]), hits.scores[0, :count].tolist(), strict=True))
 
@@ -136,7 +150,7 @@ def test_neither_the_order_of_the_words_nor_the_other_queries_change_a_bit(make_
     for _ in range(20):
         asked = " ".join(random.permutation(words))
         assert index.rank(asked, k=40) == alone
-        batch = index.search_batch([" ".join(random.permutation(words)[:3]), asked], k=40)
+        batch = search_batch(index, [" ".join(random.permutation(words)[:3]), asked], k=40)
         assert ids(index, batch)[1] == list(alone.docids)
         assert batch.scores[1].tobytes() == alone.scores.tobytes()
 
@@ -155,7 +169,9 @@ def test_a_score_computed_by_hand(make_index: MakeIndex) -> None:
 
 
 def test_without_saturation_and_length_only_the_idf_counts(make_index: MakeIndex) -> None:
-    assert make_index(BEES).rank("bees", k1=0, b=0).scores.tolist() == pytest.approx([0.470004, 0.470004], rel=1e-5)
+    assert make_index(BEES).rank("bees", BM25(k1=0, b=0)).scores.tolist() == pytest.approx(
+        [0.470004, 0.470004], rel=1e-5
+    )
 
 
 def test_a_term_repeated_in_the_query_counts_that_often(make_index: MakeIndex) -> None:
@@ -167,16 +183,16 @@ def test_a_term_repeated_in_the_query_counts_that_often(make_index: MakeIndex) -
 def test_k2_saturates_a_term_repeated_in_the_query(make_index: MakeIndex) -> None:
     index = make_index(BEES)
     # (k2 + 1) · qtf / (k2 + qtf) = 3 · 4 / (2 + 4) = 2; once is always 1.
-    assert index.rank("honey " * 4, k2=2).scores[0] == pytest.approx(2 * index.rank("honey").scores[0], rel=1e-6)
-    assert index.rank("honey", k2=2) == index.rank("honey")
-    assert index.rank("honey " * 4, k2=0) == index.rank("honey")
+    assert index.rank("honey " * 4, BM25(k2=2)).scores[0] == pytest.approx(2 * index.rank("honey").scores[0], rel=1e-6)
+    assert index.rank("honey", BM25(k2=2)) == index.rank("honey")
+    assert index.rank("honey " * 4, BM25(k2=0)) == index.rank("honey")
 
 
 # What is and is not found
 
 
 def test_documents_without_a_term_of_the_query_are_never_listed(make_index: MakeIndex) -> None:
-    hits = make_index(BEES).search_batch(["honey", "sting bees", "moths"], k=3)
+    hits = search_batch(make_index(BEES), ["honey", "sting bees", "moths"], k=3)
     assert hits.counts.tolist() == [1, 3, 0]
     assert hits.numbers.tolist()[0][1:] == [-1, -1]
     assert hits.scores.tolist()[0][1:] == [0.0, 0.0]
@@ -197,9 +213,9 @@ def test_a_query_without_known_terms_has_no_row_and_an_empty_ranking(make_index:
 
 def test_no_queries_give_no_hits(make_index: MakeIndex) -> None:
     index = make_index(BEES)
-    assert index.search_batch([], k=5).numbers.shape == (0, 3)
+    assert search_batch(index, [], k=5).numbers.shape == (0, 3)
     assert len(index.search([])) == 0
-    assert index.search_batch([], k=5, threads=4).scores.shape == (0, 3)
+    assert search_batch(index, [], k=5, threads=4).scores.shape == (0, 3)
 
 
 def test_unknown_terms_change_nothing(make_index: MakeIndex) -> None:
@@ -209,7 +225,7 @@ def test_unknown_terms_change_nothing(make_index: MakeIndex) -> None:
 
 def test_k_may_be_larger_than_the_collection(make_index: MakeIndex) -> None:
     index = make_index(BEES)
-    assert index.search_batch(["bees"], k=1_000_000).numbers.shape == (1, 3)
+    assert search_batch(index, ["bees"], k=1_000_000).numbers.shape == (1, 3)
     assert len(index.rank("bees wasps", k=1_000_000)) == 3
 
 
@@ -234,14 +250,14 @@ def test_a_query_of_thousands_of_words_is_answered(make_index: MakeIndex) -> Non
 def test_a_document_of_ten_megabytes_is_indexed(make_index: MakeIndex) -> None:
     index = make_index({"huge": "bee " * 2_500_000, "small": "bee wasp"})
     assert index.rank("wasp").docids == ("small",)
-    assert index.rank("bee", b=0).docids == ("huge", "small")
+    assert index.rank("bee", BM25(b=0)).docids == ("huge", "small")
 
 
 @pytest.mark.parametrize("tf", [255, 256, 65_535, 65_536, 70_000])
 def test_large_term_frequencies_are_exact(make_index: MakeIndex, tf: int) -> None:
     texts = {"often": "bee " * tf, "once": "bee", "none": "wasp"}
     expected = reference(texts, ["bee"], Parameters(b=0, k1=1000))
-    assert dict(make_index(texts).rank("bee", b=0, k1=1000)) == pytest.approx(expected, rel=1e-5)
+    assert dict(make_index(texts).rank("bee", BM25(b=0, k1=1000))) == pytest.approx(expected, rel=1e-5)
 
 
 # Bad parameters
@@ -263,8 +279,12 @@ def test_large_term_frequencies_are_exact(make_index: MakeIndex, tf: int) -> Non
     ],
 )
 def test_a_bad_parameter_is_named(make_index: MakeIndex, options: dict[str, float], problem: str) -> None:
+    def search(**others: int) -> None:
+        bm25 = BM25(**{name: value for name, value in options.items() if name in ("k1", "b", "k2")})
+        make_index(BEES).search([Query("q", "bees")], bm25, **others)
+
     with pytest.raises(RankwellError) as raised:
-        make_index(BEES).rank("bees", **options)
+        search(**{name: int(value) for name, value in options.items() if name in ("k", "threads")})
     assert str(raised.value) == problem
 
 
@@ -274,7 +294,7 @@ def test_a_bad_parameter_is_named(make_index: MakeIndex, options: dict[str, floa
 @pytest.mark.parametrize("k", [1, 10, 100, 1000])
 def test_pruning_changes_no_bit_on_the_sample(sample_index: Index, sample_data: Dataset, k: int) -> None:
     texts = [query.text for query in sample_data.queries("dev")]
-    pruned, whole = (sample_index.search_batch(texts, k=k, prune=prune) for prune in (True, False))
+    pruned, whole = (search_batch(sample_index, texts, k=k, prune=prune) for prune in (True, False))
     assert pruned.numbers.tolist() == whole.numbers.tolist()
     assert pruned.scores.tobytes() == whole.scores.tobytes()
 
@@ -288,9 +308,9 @@ def test_pruning_and_segments_change_no_bit_on_insuranceqa(data_folder: Path, tm
     two = Index.build(documents[:9_999], tmp_path / "two")
     two = Index.build(documents[9_999:], tmp_path / "two", append=True)
     for k in (1, 10, 100, 1000):
-        whole = one.search_batch(texts, k=k, prune=False)
+        whole = search_batch(one, texts, k=k, prune=False)
         for index in (one, two):
-            pruned = index.search_batch(texts, k=k, prune=True, threads=2)
+            pruned = search_batch(index, texts, k=k, prune=True, threads=2)
             assert ids(index, pruned) == ids(one, whole)
             assert pruned.scores.tobytes() == whole.scores.tobytes()
 
@@ -311,7 +331,7 @@ def test_scores_are_those_of_bm25s_given_the_same_terms(sample_index: Index, sam
 def test_queries_that_are_analysed_already_give_the_same_hits(sample_index: Index, sample_data: Dataset) -> None:
     texts = [query.text for query in sample_data.queries("dev")[:20]]
     terms = [sample_index.analyzer.terms(text) for text in texts]
-    by_text, by_terms = sample_index.search_batch(texts, k=7), sample_index.search_terms(terms, BM25(), k=7)
+    by_text, by_terms = search_batch(sample_index, texts, k=7), sample_index.search_terms(terms, BM25(), k=7)
     assert by_terms.numbers.tolist() == by_text.numbers.tolist()
     assert by_terms.scores.tobytes() == by_text.scores.tobytes()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
-from .test_bm25 import MakeIndex, Parameters, ids, reference
+from .test_bm25 import MakeIndex, Parameters, ids, ranked, reference, search_batch
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,8 @@ def large_index(make_index: MakeIndex, large: dict[str, str]) -> Index:
 @pytest.mark.parametrize("k", [1, 10, 1000, 30_000])
 def test_pruning_changes_no_bit_over_many_windows(large_index: Index, k: int) -> None:
     for k1, b in ((0.9, 0.4), (0.0, 0.0), (3.0, 1.0)):
-        pruned = large_index.search_batch(LARGE_QUERIES, k=k, k1=k1, b=b, prune=True)
-        whole = large_index.search_batch(LARGE_QUERIES, k=k, k1=k1, b=b, prune=False)
+        pruned = search_batch(large_index, LARGE_QUERIES, BM25(k1=k1, b=b), k=k, prune=True)
+        whole = search_batch(large_index, LARGE_QUERIES, BM25(k1=k1, b=b), k=k, prune=False)
         assert pruned.numbers.tolist() == whole.numbers.tolist()
         assert pruned.scores.tobytes() == whole.scores.tobytes()
 
@@ -55,7 +56,7 @@ def test_many_small_runs_give_the_same_index_as_one(
     make_index: MakeIndex, large_index: Index, large: dict[str, str]
 ) -> None:
     runs = make_index(large, batch=500, run_postings=10_000)
-    one, many = (index.search_batch(LARGE_QUERIES, k=500) for index in (large_index, runs))
+    one, many = (search_batch(index, LARGE_QUERIES, k=500) for index in (large_index, runs))
     assert many.numbers.tolist() == one.numbers.tolist()
     assert many.scores.tobytes() == one.scores.tobytes()
 
@@ -64,14 +65,14 @@ def test_segments_of_many_windows_give_the_same_hits_as_one(
     make_index: MakeIndex, large_index: Index, large: dict[str, str]
 ) -> None:
     parts = make_index(large, cuts=[5_000, 5_001, 13_000], batch=20_000)
-    one, many = (index.search_batch(LARGE_QUERIES, k=500) for index in (large_index, parts))
+    one, many = (search_batch(index, LARGE_QUERIES, k=500) for index in (large_index, parts))
     assert ids(parts, many) == ids(large_index, one)
     assert many.scores.tobytes() == one.scores.tobytes()
 
 
 @pytest.mark.parametrize("threads", [2, 4, 64])
 def test_threads_change_nothing(large_index: Index, threads: int) -> None:
-    one, several = (large_index.search_batch(LARGE_QUERIES * 5, k=50, threads=n) for n in (1, threads))
+    one, several = (search_batch(large_index, LARGE_QUERIES * 5, k=50, threads=n) for n in (1, threads))
     assert several.numbers.tolist() == one.numbers.tolist()
     assert several.scores.tobytes() == one.scores.tobytes()
 
@@ -81,5 +82,5 @@ def test_a_tie_over_the_whole_collection_is_cut_by_id(make_index: MakeIndex) -> 
     expected = [(name, True) for name in sorted(names, reverse=True)[:25]]
     for cuts in ((), (3, 4200)):
         for prune in (True, False):
-            hits = make_index(dict.fromkeys(names, "bee"), cuts=cuts, batch=10_000).rank("bee", k=25, prune=prune)
+            hits = ranked(make_index(dict.fromkeys(names, "bee"), cuts=cuts, batch=10_000), "bee", k=25, prune=prune)
             assert [(docid, score == hits.scores[0]) for docid, score in hits] == expected

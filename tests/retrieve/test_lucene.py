@@ -8,6 +8,7 @@ import pytest
 
 from rankwell import Index, evaluate
 from rankwell.corpus.datasets import open_dataset
+from rankwell.retrieve.bm25 import BM25
 
 pytestmark = pytest.mark.data
 
@@ -22,6 +23,8 @@ LUCENE = {
 def test_bm25_matches_lucene(name: str, data_folder: Path, tmp_path: Path) -> None:
     dataset = open_dataset(data_folder / name)
     index = Index.build(dataset.documents(), tmp_path / name, store=False)
-    ours = evaluate(dataset.qrels("test"), index.search(dataset.queries("test"), k1=0.9, b=0.4), list(LUCENE[name]))
+    ours = evaluate(
+        dataset.qrels("test"), index.search(dataset.queries("test"), BM25(k1=0.9, b=0.4)), list(LUCENE[name])
+    )
     for measure, theirs in LUCENE[name].items():
         assert ours.mean[measure] == pytest.approx(theirs, abs=0.003), measure

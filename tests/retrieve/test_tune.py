@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.records import Qrels, Query
-from rankwell.evaluation.cross_validation import CrossValidation, cross_validate
 from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.tuning import Tuned
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import Tuning, parse_values, tune_bm25
+from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
 
 # Values to try
 
@@ -57,54 +54,6 @@ def test_values_that_are_neither_are_refused(text: str) -> None:
         parse_values(text)
 
 
-# Cross-validation
-
-
-def test_a_setting_that_is_best_everywhere_is_chosen_everywhere() -> None:
-    found = cross_validate(np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8]]), folds=2)
-    assert (found.best, found.chosen, found.mean) == (1, (1, 1), pytest.approx(0.65))
-
-
-def test_one_lucky_query_does_not_count_for_itself() -> None:
-    # Setting 0 is best on average thanks to query 0 alone. Without query 0 setting 1 is chosen, which gives it 0;
-    # without any other setting 0 is, which gives that one 0.
-    found = cross_validate(np.array([[1.0, 0.0, 0.0, 0.0], [0.0, 0.2, 0.2, 0.2]]), folds=4)
-    assert found.best == 0
-    assert sorted(found.chosen) == [0, 0, 0, 1]
-    assert found.values.tolist() == [0, 0, 0, 0]
-
-
-def test_equal_settings_go_to_the_earlier_one() -> None:
-    found = cross_validate(np.full((3, 4), 0.5), folds=2)
-    assert (found.best, found.chosen) == (0, (0, 0))
-
-
-def test_the_seed_decides_the_folds() -> None:
-    values = np.random.default_rng(0).random((50, 20))
-    first, again, other = (cross_validate(values, folds=4, seed=seed) for seed in (1, 1, 2))
-    assert first.values.tolist() == again.values.tolist()
-    assert first.best == other.best
-    assert first.values.tolist() != other.values.tolist()
-
-
-def test_every_query_is_measured_under_a_setting_chosen_without_it() -> None:
-    values = np.random.default_rng(3).random((4, 9))
-    found = cross_validate(values, folds=9)
-    chosen = [int(np.delete(values, query, axis=1).mean(axis=1).argmax()) for query in range(9)]
-    assert found.values.tolist() == [values[setting, query] for query, setting in enumerate(chosen)]
-
-
-@pytest.mark.parametrize("folds", [0, 1, 4])
-def test_there_are_at_least_two_folds_and_a_query_for_each(folds: int) -> None:
-    with pytest.raises(RankwellError, match=f"{folds} folds for 3 queries"):
-        cross_validate(np.zeros((2, 3)), folds=folds)
-
-
-def test_there_must_be_a_setting() -> None:
-    with pytest.raises(RankwellError, match="no setting"):
-        cross_validate(np.zeros((0, 3)), folds=2)
-
-
 # BM25
 
 
@@ -112,59 +61,49 @@ MEASURE = "RR(rel=2)@10"
 
 
 @pytest.fixture(scope="module")
-def tuning(sample_index: Index, sample_data: Dataset) -> Tuning:
+def tuning(sample_index: Index, sample_data: Dataset) -> Tuned[BM25]:
     queries, qrels = sample_data.queries("dev"), sample_data.qrels("dev")
     return tune_bm25(sample_index, queries, qrels, measure=MEASURE, k1=[0.1, 1.2], b=[0.0, 0.75], folds=3)
 
 
-def test_the_default_is_always_among_the_settings(tuning: Tuning) -> None:
-    assert tuning.settings == ((0.1, 0.0), (0.1, 0.75), (1.2, 0.0), (1.2, 0.75), (0.9, 0.4))
+def test_the_default_is_always_among_the_settings(tuning: Tuned[BM25]) -> None:
+    points = [(bm25.k1, bm25.b) for bm25 in tuning.settings]
+    assert points == [(0.1, 0.0), (0.1, 0.75), (1.2, 0.0), (1.2, 0.75), (0.9, 0.4)]
 
 
 def test_every_point_of_the_grid_is_searched_and_evaluated(
-    tuning: Tuning, sample_index: Index, sample_data: Dataset
+    tuning: Tuned[BM25], sample_index: Index, sample_data: Dataset
 ) -> None:
     queries, qrels = sample_data.queries("dev"), sample_data.qrels("dev")
     assert tuning.values.shape == (5, len(queries))
-    for (k1, b), values in zip(tuning.settings, tuning.values, strict=True):
-        run = sample_index.search(queries, k1=k1, b=b)
+    for bm25, values in zip(tuning.settings, tuning.values, strict=True):
+        run = sample_index.search(queries, bm25)
         assert values.mean() == pytest.approx(evaluate(qrels, run, MEASURE).mean[MEASURE], abs=1e-12)
 
 
-def test_the_best_point_is_that_with_the_highest_mean(tuning: Tuning) -> None:
+def test_the_best_point_is_that_with_the_highest_mean(tuning: Tuned[BM25]) -> None:
     means = dict(zip(tuning.settings, tuning.values.mean(axis=1).tolist(), strict=True))
     assert means[tuning.best] == max(means.values())
-    assert min(means.values()) < tuning.found.mean <= max(means.values())
+    assert min(means.values()) < tuning.cross_validated <= max(means.values())
 
 
-def test_the_table_shows_the_grid_the_choice_and_the_figures() -> None:
-    values = np.array([[0.0, 1.0], [1.0, 1.0], [0.5, 0.5], [0.0, 0.0], [0.25, 0.0]])
-    settings = ((0.3, 0.1), (0.3, 0.5), (1.5, 0.1), (1.5, 0.5), (0.9, 0.4))
-    found = CrossValidation(best=1, chosen=(1, 2), values=np.array([1.0, 0.5]), settings=np.array([1, 2]))
-    lines = Tuning("RR@10", settings, values, found).table().splitlines()
-    assert lines[0] == "RR@10 by k1 (down) and b (across)"
-    assert lines[2].split() == ["k1", "\\", "b", "0.1", "0.4", "0.5"]
-    assert lines[3].split() == ["0.3", "0.5000", "1.0000*"]
-    assert lines[4].split() == ["0.9", "0.1250"]
-    assert lines[5].split() == ["1.5", "0.5000", "0.0000"]
-    # A value stands under its b, also where the grid has holes.
-    at = {b: lines[2].index(b) for b in ("0.1", "0.4", "0.5")}
-    assert at["0.1"] < lines[3].index("0.5000") + 6 < at["0.4"] < lines[4].index("0.1250") + 6 < at["0.5"]
-    assert lines[3].index("1.0000*") + 7 == len(lines[2])
-    assert lines[7].endswith("--k1 0.3 --b 0.5   1.0000")
-    assert lines[8].endswith(" 0.7500")
-    assert lines[9].endswith("--k1 0.9 --b 0.4             0.1250")
+def test_the_table_shows_the_grid_the_choice_and_the_figures(tuning: Tuned[BM25]) -> None:
+    lines = grid_table(tuning).splitlines()
+    assert lines[0] == f"{MEASURE} by k1 (down) and b (across)"
+    assert lines[2].split() == ["0", "0.4", "0.75"]
+    assert [line.split()[0] for line in lines[3:6]] == ["0.1", "0.9", "1.2"]
+    best, means = tuning.best, dict(zip(tuning.settings, tuning.means, strict=True))
+    queries = len(tuning.qids)
+    assert lines[7] == f"best on all {queries} queries: --k1 {best.k1:g} --b {best.b:g}, {means[best]:.4f}"
+    assert lines[8] == f"cross-validated, 3 folds: {tuning.cross_validated:.4f}"
+    assert lines[9] == f"default: --k1 0.9 --b 0.4, {means[BM25()]:.4f}"
 
 
-def test_the_json_holds_the_grid_and_the_choice(tuning: Tuning, tmp_path: Path) -> None:
-    tuning.write(tmp_path / "tuning.json")
-    written = json.loads((tmp_path / "tuning.json").read_text())
-    assert written["measure"] == MEASURE
-    assert (written["best"]["k1"], written["best"]["b"]) == tuning.best
-    assert written["cross_validated"] == tuning.found.mean
-    assert len(written["folds"]) == 3
-    assert [(point["k1"], point["b"]) for point in written["grid"]] == list(tuning.settings)
-    assert [point["mean"] for point in written["grid"]] == tuning.values.mean(axis=1).tolist()
+def test_the_json_has_k1_and_b_of_every_point(tuning: Tuned[BM25]) -> None:
+    record = tuning.as_dict(as_point)
+    assert BM25(**record["best"]) == tuning.best
+    assert [BM25(point["k1"], point["b"]) for point in record["grid"]] == list(tuning.settings)
+    assert len(record["folds"]) == 3
 
 
 def test_queries_that_are_not_judged_are_left_out(sample_index: Index) -> None:

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.records import Document, TermWeights
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
+
+from .test_bm25 import ranked
 
 MakeIndex = Callable[..., Index]
 Weights = Mapping[str, Mapping[str, float]]
@@ -88,13 +91,13 @@ def test_pruning_changes_no_bit_of_real_weights(
 ) -> None:
     index = make_index(dict.fromkeys(bags, ""), weights=bags)
     text = " ".join(query)
-    assert index.rank(text, k=k) == index.rank(text, k=k, prune=False)
+    assert index.rank(text, k=k) == ranked(index, text, k=k, prune=False)
 
 
 @pytest.mark.parametrize("largest", [255, 256, 65_535, 65_536, 300_000])
 def test_whole_weights_of_any_size_are_exact(make_index: MakeIndex, largest: int) -> None:
     index = make_index({"a": "", "b": ""}, weights={"a": {"bee": largest}, "b": {"bee": largest - 1}})
-    hits = index.rank("bee", b=0, k1=largest)
+    hits = index.rank("bee", BM25(b=0, k1=largest))
     # tf / (tf + k1) with k1 = tf is a half; idf = ln(1.2).
     assert hits.docids == ("a", "b")
     expected = [0.1823215568 / 2, 0.1823215568 * (largest - 1) / (2 * largest - 1)]
@@ -103,7 +106,7 @@ def test_whole_weights_of_any_size_are_exact(make_index: MakeIndex, largest: int
 
 def test_one_real_number_makes_every_weight_real(make_index: MakeIndex) -> None:
     index = make_index({"a": "", "b": ""}, weights={"a": {"bee": 70_000}, "b": {"bee": 0.25}})
-    assert index.rank("bee", b=0, k1=0.25).scores.tolist() == pytest.approx(
+    assert index.rank("bee", BM25(b=0, k1=0.25)).scores.tolist() == pytest.approx(
         [0.1823215568 * 70_000 / 70_000.25, 0.1823215568 / 2], rel=1e-6
     )
 
@@ -160,7 +163,7 @@ def test_a_vanishing_weight_does_no_harm(tmp_path: Path, weight: float) -> None:
     index = build(tmp_path, {"a": {"bee": weight}, "b": {"bee": 1, "wasp": weight}})
     for k1 in (0.0, 0.9):
         for prune in (True, False):
-            hits = index.rank("bee wasp", k1=k1, prune=prune)
+            hits = ranked(index, "bee wasp", BM25(k1=k1), prune=prune)
             assert "b" in hits.docids
             assert all(score > 0 for score in hits.scores.tolist())
 
@@ -168,4 +171,4 @@ def test_a_vanishing_weight_does_no_harm(tmp_path: Path, weight: float) -> None:
 def test_weighted_and_counted_segments_live_in_one_index(tmp_path: Path) -> None:
     build(tmp_path, {"a": {"bee": 1.5}}, analyzer=Analyzer.plain())
     index = Index.build([Document("b", "bee bee")], tmp_path / "index", append=True)
-    assert index.rank("bee", b=0).docids == ("b", "a")
+    assert index.rank("bee", BM25(b=0)).docids == ("b", "a")

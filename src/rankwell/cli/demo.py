@@ -38,7 +38,7 @@ def demo(
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
-    from rankwell.rank.fusion import interpolation
+    from rankwell.rank.fusion import Shares
     from rankwell.retrieve.index import Index
 
     console = Console(highlight=False)
@@ -70,7 +70,11 @@ def demo(
         _show(console, stems, query, hybrid[QID])
         together = "the same model, reading query and passage together"
         console.print(f"\n[bold]4. Re-rank[/bold] the best {DEPTH} with {together}")
-        pipeline = Given(hybrid.head(DEPTH)) >> Rerank(Ranker(), stems) >> Fuse(interpolation(0.5, "z-score"))
+        pipeline = (
+            Given(hybrid.head(DEPTH))
+            >> Rerank(Ranker(), stems)
+            >> Fuse(Shares(model=0.5, first=0.5, normalise="z-score"))
+        )
         best = pipeline.run(queries)
         _show(console, stems, query, best[QID])
         runs["hybrid, re-ranked"] = _above(best, hybrid)

@@ -10,6 +10,7 @@ from rankwell.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
+    from rankwell.rank.fusion import Shares
 
 EncoderOption = Annotated[
     str | None,
@@ -19,6 +20,15 @@ EncoderOption = Annotated[
         "rankwell-mini for --hybrid.",
     ),
 ]
+
+
+def shares_of(fuse: float | None, blend: float | None, normalise: str) -> Shares | None:
+    """The shares of ``--fuse`` and ``--blend``; ``None`` if neither is given."""
+    from rankwell.rank.fusion import Shares
+
+    if fuse is None and blend is None:
+        return None
+    return Shares.beside_model(first=fuse or 0.0, similarity=blend or 0.0, normalise=normalise)
 
 
 def open_encoder(name: str, device: str | None, precision: Literal["auto", "fp32", "bf16"] | None = None) -> BiEncoder:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.cli.encoders import EncoderOption, open_encoder
+from rankwell.cli.encoders import EncoderOption, open_encoder, shares_of
 from rankwell.cli.needs import needs
 from rankwell.cli.options import Attention, BackendOption, Device, Format, Markers, Model, Normalise, RunOut
 from rankwell.cli.outputs import check_output
@@ -150,13 +150,13 @@ def rerank(
     from rankwell.models.checkpoints.names import find_model
     from rankwell.rank.cache import ScoreCache
     from rankwell.rank.engines.engine import engine_options
-    from rankwell.rank.fusion import told_shares
     from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.rankers import AnyRanker, kind_of, open_ranker
     from rankwell.rank.texts import digest_texts, open_texts, worth_keeping
     from rankwell.scale.rerank import ClusterRanker, RerankJob
     from rankwell.scale.runs import remove_shards, shards_folder
+    from rankwell.scale.workers import local_device
 
     # What can be wrong is found before the work begins, the quickest to check first.
     check_output(out, tag)
@@ -164,7 +164,7 @@ def rerank(
         raise RankwellError(f"--device is for the backend torch, not {backend}")
     needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
     cluster = cluster_of(ray, workers, device, cache=cache)
-    shares = told_shares(fuse, blend, normalise)
+    shares = shares_of(fuse, blend, normalise)
     if windows is not None:
         parse_windows(windows)
     candidates = read_run(run).head(depth)
@@ -186,7 +186,7 @@ def rerank(
     if labels and not ranker.takes_types:
         raise RankwellError(f"{model}: its template has no place for --types; add --template typed")
     second = Ranker.from_pretrained(duo, **options) if duo else None
-    similar = None if blend is None else open_encoder(encoder or BACKBONE, device, precision)
+    similar = None if blend is None else open_encoder(encoder or BACKBONE, local_device(cluster, device), precision)
     texts = open_texts(collection, candidates)
     if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
         for reader in (ranker, second):
@@ -214,7 +214,7 @@ def rerank(
         if similar is None:
             pipeline >>= Fuse(shares)
         else:
-            from rankwell.rank.dense import Blend  # which needs torch
+            from rankwell.rank.hybrid import Blend  # which needs torch
 
             pipeline >>= Blend(similar, shares, texts, depth)
     if second is not None:

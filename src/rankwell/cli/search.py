@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -13,8 +14,6 @@ from rankwell.cli.needs import needs
 from rankwell.cli.options import Device, Format, Hybrid, IndexArgument, PrecisionOption, Queries, RunOut, Threads
 from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import DEFAULT
-
-BM25 = "BM25"
 
 
 def search(
@@ -57,43 +56,46 @@ def search(
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, write_run
     from rankwell.corpus.records import Run
-    from rankwell.rank.fusion import check_hybrid
+    from rankwell.rank.fusion import Shares
+    from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
     from rankwell.scale.runs import remove_shards, shards_folder
     from rankwell.scale.search import ShardedIndex, search_in_shards
+    from rankwell.scale.workers import local_device
 
     cluster = cluster_of(ray, workers, device)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
-    check_hybrid(hybrid)
+    if hybrid is not None:
+        Shares.hybrid(hybrid)  # checked before anything is opened
+    bm25 = BM25(k1, b, k2)
     opened = Index.open(index)
     asked = read_queries(queries)
     check_output(out, tag)
-    bm25: dict[str, Any] = {"k1": k1, "b": b, "k2": k2}
-    config = {"k": k, **bm25, "index": opened.manifest["config_hash"]}
+    config = {"k": k, **asdict(bm25), "index": opened.manifest["config_hash"]}
     data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
     if hybrid is not None:
-        similar = open_encoder(encoder or DEFAULT, "cpu" if cluster else device, precision)
+        similar = open_encoder(encoder or DEFAULT, local_device(cluster, device), precision)
         from rankwell.rank.dense import DenseRanker
         from rankwell.rank.hybrid import search_hybrid
 
         if cluster is None:
             every = threads or os.cpu_count() or 1
-            run = search_hybrid(opened, DenseRanker(similar), asked, hybrid, k=k, threads=every, **bm25)
+            run = search_hybrid(opened, DenseRanker(similar), asked, hybrid, bm25, k=k, threads=every)
         else:
             from rankwell.scale.hybrid import EncoderSource, search_hybrid_on
 
             source = EncoderSource(for_workers(encoder or DEFAULT), device or "cpu", precision)
             one = threads or 1
-            run = search_hybrid_on(cluster, opened, similar, asked, hybrid, source, k=k, threads=one, **bm25)
+            run = search_hybrid_on(cluster, opened, similar, asked, hybrid, source, bm25, k=k, threads=one)
         run = Run(run, name=tag or run.name)
         config |= {"hybrid": hybrid}
         data |= similar.identity
     elif cluster is None:
-        run = opened.search(asked, k=k, name=tag or BM25, threads=threads or os.cpu_count() or 1, **bm25)
+        run = opened.search(asked, bm25, k=k, name=tag or "BM25", threads=threads or os.cpu_count() or 1)
     else:
         place = shards_folder(out)
         with ShardedIndex.on(cluster, index, shards=workers) as held:
-            run = search_in_shards(held, asked, place, k=k, name=tag or BM25, threads=threads or 1, **bm25)
+            run = search_in_shards(held, asked, place, bm25, k=k, name=tag or "BM25", threads=threads or 1)
     write_run(run, out, format=format)
     if cluster is not None:
         remove_shards(out)

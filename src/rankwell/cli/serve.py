@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.encoders import EncoderOption
+from rankwell.cli.encoders import EncoderOption, shares_of
 from rankwell.cli.needs import needs
 from rankwell.cli.options import BackendOption, Device, Hybrid, Normalise, PrecisionOption
 
@@ -102,10 +102,9 @@ def serve(
     from rankwell.core.errors import RankwellError
     from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_lacks
     from rankwell.rank.engines.engine import engine_options
-    from rankwell.rank.fusion import told_shares
-    from rankwell.serve.beside import Beside
     from rankwell.serve.bodies import Limits
     from rankwell.serve.engine import Batching
+    from rankwell.serve.first_stage import FusionOptions
     from rankwell.serve.listening import bind, check_hosts
     from rankwell.serve.server import ServerOptions, run
     from rankwell.serve.service import Service
@@ -118,11 +117,11 @@ def serve(
         raise RankwellError(
             f"--blend and --hybrid share one bi-encoder: choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
         )
-    shares = told_shares(fuse, blend, normalise)
+    shares = shares_of(fuse, blend, normalise)
     needed = blend is not None or hybrid is not None
     similar = encoder or (DEFAULT if blend is None else BACKBONE)
     computing = engine_options("torch", device, precision) if needed else {}
-    beside = Beside(shares, similar if needed else None, computing, hybrid)
+    fusion = FusionOptions(shares, similar if needed else None, computing, hybrid)
     models = tuple(model or ())
     if index is None and not models and backend == "torch" and default_lacks() is None:
         models = (DEFAULT,)
@@ -139,7 +138,7 @@ def serve(
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
     serving = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)
     with _exit_on_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
-        service = Service(Sources(folder, models, backend, options, beside=beside), limits, batching)
+        service = Service(Sources(folder, models, backend, options, fusion=fusion), limits, batching)
         if service.state.note:
             typer.echo(f"rankwell: {service.state.note}", err=True)
         used = sorted(set(service.precision().values()))

@@ -46,9 +46,10 @@ def tune(
 
         rankwell tune my-index queries.dev.tsv qrels.dev.txt --k1 0.9 --b 0.4 --hybrid
     """
+    from rankwell.core.jsonfile import write_json
     from rankwell.corpus.formats import read_qrels, read_queries
     from rankwell.retrieve.index import Index
-    from rankwell.retrieve.tune import parse_values, tune_bm25
+    from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
 
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     if out is not None:
@@ -57,16 +58,14 @@ def tune(
     opened, asked, judged = Index.open(index), read_queries(queries), read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
     tuning = tune_bm25(opened, asked, judged, k1=parse_values(k1), b=parse_values(b), **how)
-    print(tuning.table())
-    if similar is None:
-        if out:
-            tuning.write(out)
-        return
-    from rankwell.rank.dense import DenseRanker
-    from rankwell.rank.hybrid import tune_hybrid
+    print(grid_table(tuning))
+    record = tuning.as_dict(as_point)
+    if similar is not None:
+        from rankwell.rank.dense import DenseRanker
+        from rankwell.rank.hybrid import share_table, shares_tried, tune_hybrid
 
-    best: dict[str, Any] = dict(zip(("k1", "b"), tuning.best, strict=True))
-    shares = tune_hybrid(opened, DenseRanker(similar), asked, judged, **best, **how)
-    print("\n" + shares.table())
+        shares = tune_hybrid(opened, DenseRanker(similar), asked, judged, tuning.best, **how)
+        print("\n" + share_table(shares))
+        record["hybrid"] = shares_tried(shares)
     if out:
-        tuning.write(out, hybrid=shares.described())
+        write_json(out, record)

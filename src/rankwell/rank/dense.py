@@ -1,14 +1,13 @@
-"""Dense ranking: a bi-encoder's similarity of candidates, exact search by it, and its share beside a re-ranker's score.
+"""Dense ranking: candidates by a bi-encoder's similarity, and exact search by it.
 
-The vectors of a store's documents lie beside its texts, in fp16 and memory-mapped, under the name of the model that
-made them. They are made in shards (:mod:`rankwell.core.shards`): work that was killed goes on where it stood.
+The vectors of a store's documents are stored beside its texts, in fp16 and memory-mapped, under the name of the model
+that made them. They are computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed.
 """
 
 from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -26,8 +25,6 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.largest import largest
-from rankwell.rank.fusion import Fusion, fuse, interpolation
-from rankwell.rank.pipeline import Stage, State, check_texts
 from rankwell.rank.texts import Texts, is_writable, stores_of
 from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index
@@ -41,8 +38,8 @@ PIECE = 1 << 11
 """Vectors that are widened at once on a CPU: 3 MB of MiniLM's."""
 SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
 DEEP, TIES = 1000, 100
-"""Search looks so deep at least, and so far beneath what is wanted: documents with equal scores are put in order by
-their ids, so that the first of few are the first of many."""
+"""Search looks at least this deep, and this far below the wanted depth: documents with equal scores are ordered by id,
+so the top of a short list must be the top of a long one."""
 _ON_ARM = platform.machine() in ("aarch64", "arm64")
 Half = NDArray[np.float16]
 
@@ -201,11 +198,7 @@ class DenseRanker:
         return Run(rankings, name=name)
 
     def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
-        """The ``k`` nearest documents of each query among all; their vectors are made where they are not kept."""
-        return Run(self.search_numbered(queries, texts, k), name="dense")
-
-    def search_numbered(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> NumberedRun:
-        """The same run for those who do not want the ids of all that is found."""
+        """The ``k`` nearest of all documents for each query; vectors that are not yet on disk are computed first."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
         documents = texts.documents if isinstance(texts, Index) else Numbering([texts])
@@ -250,51 +243,3 @@ class DenseRanker:
         for store, rows, local in documents.split(numbers):
             vectors[rows] = self.vectors(store).at(local)
         return vectors
-
-
-def _only(ranking: Ranking, others: Ranking) -> Ranking:
-    """Of a ranking, the documents that are among others."""
-    kept = set(others.docids)
-    places = [place for place, docid in enumerate(ranking.docids) if docid in kept]
-    return Ranking.of([ranking.docids[place] for place in places], ranking.scores[places])
-
-
-@dataclass(frozen=True)
-class Blend(Stage):
-    """α · the run of the stage before + (1−α) · the bi-encoder's similarity of the same documents.
-
-        First(index) >> Rerank(ranker) % 100 >> Blend(BiEncoder.from_pretrained(name), 0.6)
-
-    Any other fusion of the two may stand for α; normalisation is min-max where only α is given. One of three weights
-    gives its third to the first stage's scores.
-    """
-
-    encoder: BiEncoder | str = field(repr=False)
-    how: float | Fusion = 0.5
-    texts: Texts | None = field(default=None, repr=False)
-    depth: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.depth < 1:
-            raise RankwellError(f"a depth of {self.depth}; expected 1 or more")
-        if len(self.fusion.weights) not in (2, 3):
-            raise RankwellError(f"{len(self.fusion.weights)} weights; a blend has two runs, or three with the first")
-
-    @property
-    def fusion(self) -> Fusion:
-        """The fusion itself, min-max where only α was given."""
-        return self.how if isinstance(self.how, Fusion) else interpolation(self.how)
-
-    def check(self, before: tuple[Stage, ...]) -> None:
-        """Also that there are texts to read."""
-        super().check(before)
-        check_texts(self, self.texts, before[0])
-
-    def apply(self, state: State) -> Run:
-        """Compare and fuse."""
-        texts = self.texts or state.texts
-        assert texts is not None  # checked
-        run = state.run.head(self.depth)
-        first = Run({qid: _only(state.first[qid], ranking) for qid, ranking in run.items() if qid in state.first})
-        runs = [run, DenseRanker(self.encoder).rerank(run, state.queries, texts, depth=self.depth), first]
-        return fuse(runs[: len(self.fusion.weights)], self.fusion)

@@ -1,78 +1,68 @@
-"""Hybrid search: BM25 finds by words, a bi-encoder by meaning, and a fusion of their scores ranks what either found."""
+"""A bi-encoder beside BM25 and a model: hybrid search, its tuning, and the pipeline stages ``Hybrid`` and ``Blend``.
+
+BM25 finds documents by their words, a bi-encoder by their meaning; a fusion of their scores ranks what either finds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.corpus.records import Qrels, Query, Ranking, Run
+from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DEEP, DenseRanker
-from rankwell.rank.fusion import Fusion, FusionTuning, check_hybrid, fuse, share_settings, tune_fusion
-from rankwell.rank.pipeline import First, State
+from rankwell.rank.fusion import Fusion, Shares, fuse
+from rankwell.rank.pipeline import First, ReadingStage, State
+from rankwell.rank.texts import Texts
+from rankwell.rank.tuning import share_grid, tune_fusion
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
-
-FOUND = DEEP
-"""What each of the two finds, however few are wanted: a score is standardised among so many."""
-NORMALISE = "z-score"
 
 
 def search_hybrid(
-    index: Index, dense: DenseRanker, queries: Sequence[Query], share: float, *, k: int = 1000, **bm25: Any
+    index: Index,
+    dense: DenseRanker,
+    queries: Sequence[Query],
+    share: float,
+    bm25: BM25 = DEFAULT_BM25,
+    *,
+    k: int = 1000,
+    threads: int = 1,
 ) -> Run:
     """The best ``k`` documents of each query by (1 − share) · BM25 + share · similarity, each standardised.
 
-    A document that only one of them found has the other's lowest score. With a share of 1 the bi-encoder searches
-    alone. ``bm25`` are options of :meth:`Index.search <rankwell.retrieve.index.Index.search>`.
+    Both find at least 1,000 documents; a document that only one of them found has the other's lowest score. With a
+    share of 1 the bi-encoder searches alone.
     """
-    check_hybrid(share)
+    shares = Shares.hybrid(share)
     if k < 1:
         raise RankwellError(f"k must be at least 1, not {k}")
     if share == 1:
         return dense.search(queries, index, k)
-    fusion = Fusion("linear", (round(1 - share, 12), share), NORMALISE)
-    return fuse(found_by_both(index, dense, queries, k=k, **bm25), fusion, depth=k, name="hybrid")
+    return fuse(search_both(index, dense, queries, bm25, k=k, threads=threads), shares, depth=k, name="hybrid")
 
 
-def found_by_both(
-    index: Index, dense: DenseRanker, queries: Sequence[Query], *, k: int = FOUND, **bm25: Any
-) -> tuple[Run, Run]:
-    """BM25's run and the bi-encoder's, deep enough to be fused; a ranking's ids are made when it is asked for."""
-    deep = max(k, FOUND)
-    return index.search_numbered(queries, k=deep, **bm25), dense.search_numbered(queries, index, deep)
+def search_both(
+    index: Index,
+    dense: DenseRanker,
+    queries: Sequence[Query],
+    bm25: BM25 = DEFAULT_BM25,
+    *,
+    k: int = DEEP,
+    threads: int = 1,
+) -> dict[str, Run]:
+    """BM25's run and the bi-encoder's, as :func:`~rankwell.rank.fusion.fuse` takes them.
 
-
-@dataclass(frozen=True, eq=False)
-class ShareTuning:
-    """What each share of the bi-encoder gives, and the best."""
-
-    tuning: FusionTuning
-
-    @property
-    def share(self) -> float:
-        """The share to use from now on; 0: BM25 is better alone."""
-        return self.tuning.best.weights[1]
-
-    def figures(self) -> dict[float, float]:
-        """The mean of the measure at each share."""
-        means = self.tuning.values.mean(axis=1).tolist()
-        return dict(sorted(zip((fusion.weights[1] for fusion in self.tuning.settings), means, strict=True)))
-
-    def table(self) -> str:
-        """The shares as text, and the figures to quote."""
-        figures, found = self.figures(), self.tuning.found
-        rows = [f"{share:>7g}  {mean:.4f}{'*' if share == self.share else ''}" for share, mean in figures.items()]
-        advice = f"--hybrid {self.share:g}" if self.share else "BM25 alone"
-        best = f"best on all {self.tuning.values.shape[1]:,} queries   {advice}   {figures[self.share]:.4f}"
-        honest = f"cross-validated, {len(found.chosen)} folds   {found.mean:.4f}"
-        return "\n".join([f"{self.tuning.measure} by the bi-encoder's share", "", *rows, "", best, honest])
-
-    def described(self) -> dict[str, Any]:
-        """The same, as JSON holds it."""
-        grid = [{"share": share, "mean": mean} for share, mean in self.figures().items()]
-        return {"share": self.share, "cross_validated": self.tuning.found.mean, "grid": grid}
+    Each has at least 1,000 documents, however few are wanted: scores are standardised among so many.
+    """
+    deep = max(k, DEEP)
+    return {
+        "first": index.search(queries, bm25, k=deep, threads=threads),
+        "similarity": dense.search(queries, index, deep),
+    }
 
 
 def tune_hybrid(
@@ -80,19 +70,38 @@ def tune_hybrid(
     dense: DenseRanker,
     queries: Sequence[Query],
     qrels: Qrels,
+    bm25: BM25 = DEFAULT_BM25,
     *,
     measure: str = "RR@10",
     step: float = 0.1,
     folds: int = 5,
     seed: int = 0,
-    **bm25: Any,
-) -> ShareTuning:
-    """The share that ranks best on judged queries; the figure to quote is the cross-validated one."""
+    threads: int = 1,
+) -> Tuned[Shares]:
+    """The bi-encoder's share that ranks best on judged queries; 0 where BM25 is better alone."""
     judged = [query for query in queries if query.qid in qrels]
-    runs = found_by_both(index, dense, judged, **bm25)
-    settings = share_settings(2, step, NORMALISE)
     known = Qrels({query.qid: qrels[query.qid] for query in judged})
-    return ShareTuning(tune_fusion(runs, known, measure=measure, settings=settings, folds=folds, seed=seed))
+    runs = search_both(index, dense, judged, bm25, threads=threads)
+    return tune_fusion(runs, known, share_grid(list(runs), step), measure=measure, folds=folds, seed=seed)
+
+
+def share_table(tuned: Tuned[Shares]) -> str:
+    """The figures of :func:`tune_hybrid` as text."""
+
+    def option(shares: Shares) -> str:
+        return f"--hybrid {shares.similarity:g}" if shares.similarity else "BM25 alone"
+
+    return tuned.table("the bi-encoder's share", lambda shares: shares.similarity, name=option)
+
+
+def shares_tried(tuned: Tuned[Shares]) -> dict[str, Any]:
+    """The figures of :func:`tune_hybrid` as JSON has them."""
+    means = sorted((shares.similarity, mean) for shares, mean in zip(tuned.settings, tuned.means, strict=True))
+    return {
+        "share": tuned.best.similarity,
+        "cross_validated": tuned.cross_validated,
+        "grid": [{"share": share, "mean": mean} for share, mean in means],
+    }
 
 
 @dataclass(frozen=True)
@@ -102,14 +111,68 @@ class Hybrid(First):
     Hybrid(index, encoder="rankwell-mini", share=0.7) % 100 >> Rerank(ranker)
     """
 
-    encoder: BiEncoder | str = field(kw_only=True, repr=False)
+    encoder: DenseRanker | BiEncoder | str = field(kw_only=True, repr=False)
     share: float = field(default=0.5, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_hybrid(self.share)
+        Shares.hybrid(self.share)
+        _open_encoder(self)
 
     def apply(self, state: State) -> Run:
         """Search."""
-        options = {"k1": self.k1, "b": self.b, "k2": self.k2, "threads": self.threads}
-        return search_hybrid(self.index, DenseRanker(self.encoder), state.queries, self.share, k=self.depth, **options)
+        dense = _opened(self.encoder)
+        return search_hybrid(
+            self.index, dense, state.queries, self.share, self.bm25, k=self.depth, threads=self.threads
+        )
+
+
+@dataclass(frozen=True)
+class Blend(ReadingStage):
+    """Add a bi-encoder's similarity to the scores of the stage before it.
+
+        First(index) >> Rerank(ranker) % 100 >> Blend("rankwell-mini", 0.3)
+
+    ``share`` is the bi-encoder's, or :class:`~rankwell.rank.fusion.Shares` in which the first stage may have one, too.
+    """
+
+    encoder: DenseRanker | BiEncoder | str = field(repr=False)
+    share: float | Fusion = 0.5
+    texts: Texts | None = field(default=None, repr=False)
+    depth: int = 1000
+    runs: ClassVar[tuple[str, ...]] = ("model", "similarity", "first")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.fusion.check_runs(self.runs)
+        _open_encoder(self)
+
+    @property
+    def fusion(self) -> Fusion:
+        """The shares themselves."""
+        return Shares.beside_model(similarity=self.share) if isinstance(self.share, int | float) else self.share
+
+    def apply(self, state: State) -> Run:
+        """Compare and fuse."""
+        run = state.run.head(self.depth)
+        similar = _opened(self.encoder).rerank(run, state.queries, self.texts_of(state), depth=self.depth)
+        first = Run({qid: _only(state.first[qid], ranking) for qid, ranking in run.items() if qid in state.first})
+        return fuse({"model": run, "similarity": similar, "first": first}, self.fusion)
+
+
+def _open_encoder(stage: Hybrid | Blend) -> None:
+    """Load a bi-encoder that is given by name, once for this stage and for copies of it with another depth."""
+    if not isinstance(stage.encoder, DenseRanker):
+        object.__setattr__(stage, "encoder", DenseRanker(stage.encoder))
+
+
+def _opened(encoder: DenseRanker | BiEncoder | str) -> DenseRanker:
+    assert isinstance(encoder, DenseRanker)
+    return encoder
+
+
+def _only(ranking: Ranking, others: Ranking) -> Ranking:
+    """Of a ranking, the documents that are among others."""
+    wanted = set(others.docids)
+    places = [place for place, docid in enumerate(ranking.docids) if docid in wanted]
+    return Ranking.of([ranking.docids[place] for place in places], ranking.scores[places])

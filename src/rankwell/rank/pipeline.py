@@ -1,9 +1,9 @@
 """Pipelines: stages are values that compose, in the order they run.
 
-    First(index) >> Rerank(ranker) % 100 >> Fuse(0.8)
+    First(index) >> Rerank(ranker) % 100 >> Fuse(0.3)
 
-``>>`` puts one stage after another; ``stage % n`` says how deep a stage goes: how many documents the first finds, a
-re-ranker looks at, a fusion keeps. A pipeline is checked as a whole before any of it runs.
+``>>`` puts one stage after another; ``stage % n`` sets a stage's depth: the number of documents that a first stage
+finds, a re-ranker scores or a fusion returns. A pipeline is checked as a whole before any of it runs.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.rank.duo import DuoOptions, rerank_duo
-from rankwell.rank.fusion import Fusion, fuse, interpolation
+from rankwell.rank.fusion import Fusion, Shares, fuse
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
 from rankwell.rank.texts import Texts
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """What a stage is given: the queries, the first stage's run, and the run of the stage before it."""
+    """The input of a stage: the queries, the first stage's run, and the run of the stage before it."""
 
     queries: tuple[Query, ...]
     first: Run = field(default_factory=Run)
@@ -40,17 +41,22 @@ class Stage(ABC):
     finds: ClassVar[bool] = False
     """Whether it finds candidates itself, or needs those of a stage before it."""
 
+    def __post_init__(self) -> None:
+        depth = getattr(self, "depth", None)
+        if depth is not None and depth < 1:
+            raise RankwellError(f"{type(self).__name__} has a depth of {depth}; expected 1 or more")
+
     @abstractmethod
     def apply(self, state: State) -> Run:
-        """The run this stage makes of what it is given."""
+        """The run of this stage."""
 
     def check(self, before: tuple[Stage, ...]) -> None:
-        """Raise where this stage cannot follow those ``before``."""
+        """Raise unless this stage can follow those ``before``."""
         name = type(self).__name__
         if not before and not self.finds:
             raise RankwellError(f"{name} cannot come first, it needs candidates: begin with First(index) or Given(run)")
         if before and self.finds:
-            raise RankwellError(f"{name} must come first: what {type(before[-1]).__name__} made would be thrown away")
+            raise RankwellError(f"{name} must come first: it would replace the run of {type(before[-1]).__name__}")
 
     def __rshift__(self, after: Stage | Pipeline) -> Pipeline:
         return Pipeline((self,)) >> after
@@ -87,7 +93,7 @@ class Pipeline:
         return " >> ".join(map(str, self.stages))
 
     def check(self) -> None:
-        """Raise where a stage does not get what it needs."""
+        """Raise unless every stage gets what it needs."""
         if not self.stages:
             raise RankwellError("a pipeline without stages; begin with First(index) or Given(run)")
         for place, stage in enumerate(self.stages):
@@ -98,103 +104,89 @@ class Pipeline:
         self.check()
         source, *later = self.stages
         state = State(tuple(queries))
-        found = source.apply(state)
-        state = replace(state, first=found, run=found, texts=source.index if isinstance(source, First) else None)
+        first = source.apply(state)
+        state = replace(state, first=first, run=first, texts=source.index if isinstance(source, First) else None)
         for stage in later:
             state = replace(state, run=stage.apply(state))
         return Run(state.run, name=name)
 
     def search(self, text: str, k: int = 10, *, type: str | None = None) -> Ranking:
-        """The best ``k`` documents for one question; ``type`` is the kind of answer it asks for, where known."""
+        """The best ``k`` documents for one question; ``type`` is the kind of answer it asks for, if known."""
         if self.stages and isinstance(self.stages[0], Given):
-            raise RankwellError("a given run answers its own queries only; begin with First(index) to search")
+            raise RankwellError("a given run has its own queries only; begin with First(index) to search")
         return self.run([Query("q", text, type)]).get("q", Ranking.of([], [])).head(k)
-
-
-def _at_least_one(depth: int | None) -> None:
-    if depth is not None and depth < 1:
-        raise RankwellError(f"a depth of {depth}; expected 1 or more")
 
 
 @dataclass(frozen=True)
 class First(Stage):
-    """BM25 over an index; the options are those of :meth:`Index.search <rankwell.retrieve.index.Index.search>`."""
+    """BM25 over an index."""
 
     index: Index
     depth: int = 1000
-    k1: float = 0.9
-    b: float = 0.4
-    k2: float | None = None
+    bm25: BM25 = DEFAULT_BM25
     threads: int = 1
     finds: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        _at_least_one(self.depth)
-
     def apply(self, state: State) -> Run:
         """Search."""
-        return self.index.search(state.queries, k=self.depth, k1=self.k1, b=self.b, k2=self.k2, threads=self.threads)
+        return self.index.search(state.queries, self.bm25, k=self.depth, threads=self.threads)
 
 
 @dataclass(frozen=True)
 class Given(Stage):
-    """A run that is there already, from whatever system; of it, the queries that are asked."""
+    """An existing run, from any system, restricted to the queries of the pipeline."""
 
     candidates: Run = field(repr=False)
     finds: ClassVar[bool] = True
 
     def apply(self, state: State) -> Run:
         """The run itself."""
-        asked = [query.qid for query in state.queries if query.qid in self.candidates]
-        return Run({qid: self.candidates[qid] for qid in asked}, name=self.candidates.name)
-
-
-R = TypeVar("R")
-
-
-def check_texts(stage: Stage, texts: Texts | None, first: Stage) -> None:
-    """A stage that reads documents must be given them, or the index of the first stage must keep them."""
-    if texts is None and not (isinstance(first, First) and first.index.has_texts):
-        name = type(stage).__name__
-        raise RankwellError(f"{name} has no texts to read: say {name}(…, texts=texts), or index with the texts kept")
+        qids = [query.qid for query in state.queries if query.qid in self.candidates]
+        return Run({qid: self.candidates[qid] for qid in qids}, name=self.candidates.name)
 
 
 @dataclass(frozen=True)
-class _Reader(Stage, Generic[R]):
-    """A stage that reads documents: from ``texts``, or else from the index of the first stage."""
-
-    ranker: R
-    texts: Texts | None = field(default=None, repr=False)
+class ReadingStage(Stage):
+    """A stage that reads documents: from its own ``texts``, or else from the index of the first stage."""
 
     def check(self, before: tuple[Stage, ...]) -> None:
         """Also that there are texts to read."""
         super().check(before)
-        check_texts(self, self.texts, before[0])
+        if self._texts is None and not (isinstance(before[0], First) and before[0].index.has_texts):
+            name = type(self).__name__
+            raise RankwellError(f"{name} has no texts to read: pass texts=, or build the index with its texts")
 
-    def _texts(self, state: State) -> Texts:
-        texts = self.texts or state.texts
+    @property
+    def _texts(self) -> Texts | None:
+        texts: Texts | None = getattr(self, "texts", None)
+        return texts
+
+    def texts_of(self, state: State) -> Texts:
+        """The texts to read."""
+        texts = self._texts or state.texts
         assert texts is not None  # checked
         return texts
 
 
 @dataclass(frozen=True)
-class Rerank(_Reader[Reranker]):
+class Rerank(ReadingStage):
     """The first ``depth`` candidates in a model's order; those below are left out."""
 
+    ranker: Reranker
+    texts: Texts | None = field(default=None, repr=False)
     depth: int = 1000
-
-    def __post_init__(self) -> None:
-        _at_least_one(self.depth)
 
     def apply(self, state: State) -> Run:
         """Score and sort."""
-        return self.ranker.rerank(state.run, state.queries, self._texts(state), depth=self.depth)
+        return self.ranker.rerank(state.run, state.queries, self.texts_of(state), depth=self.depth)
 
 
 @dataclass(frozen=True)
-class Duo(_Reader[Ranker]):
-    """The first ``depth`` candidates compared two by two; those below keep their order beneath."""
+class Duo(ReadingStage):
+    """The first ``depth`` candidates compared two by two; those below keep their order."""
 
+    ranker: Ranker
+    texts: Texts | None = field(default=None, repr=False)
     depth: int = 30
     aggregate: str = "sum"
     samples: int = 10
@@ -210,37 +202,38 @@ class Duo(_Reader[Ranker]):
 
     def apply(self, state: State) -> Run:
         """Compare and sort."""
-        return rerank_duo(self.ranker, state.run, state.queries, self._texts(state), self.options)
+        return rerank_duo(self.ranker, state.run, state.queries, self.texts_of(state), self.options)
 
 
 @dataclass(frozen=True)
 class Fuse(Stage):
-    """α · the first stage's run + (1−α) · the latest one, or any other fusion of the two."""
+    """Fuse the first stage's run with that of the stage before; ``share`` is the first stage's.
 
-    how: float | Fusion = 0.5
+    Instead of a share it takes :class:`~rankwell.rank.fusion.Shares` of ``model`` and ``first``, or a
+    :class:`~rankwell.rank.fusion.RankFusion`.
+    """
+
+    share: float | Fusion = 0.5
     depth: int | None = None
 
     def __post_init__(self) -> None:
-        _at_least_one(self.depth)
-        if len(self.fusion.weights) != 2:
-            raise RankwellError(
-                f"{len(self.fusion.weights)} weights; a pipeline fuses two runs, the first and the last"
-            )
+        super().__post_init__()
+        self.fusion.check_runs(("first", "model"))
 
     @property
     def fusion(self) -> Fusion:
-        """The fusion itself, min-max where only α was given."""
-        return self.how if isinstance(self.how, Fusion) else interpolation(self.how)
+        """The shares themselves."""
+        return Shares.beside_model(first=self.share) if isinstance(self.share, int | float) else self.share
 
     def check(self, before: tuple[Stage, ...]) -> None:
         """Also that there are two runs."""
         super().check(before)
         if len(before) < 2:
-            raise RankwellError("Fuse has one run only: it joins the first stage's with that of a later stage")
+            raise RankwellError("Fuse has only one run: it fuses the first stage's with that of a later stage")
 
     def apply(self, state: State) -> Run:
         """Fuse."""
-        return fuse([state.first, state.run], self.fusion, depth=self.depth)
+        return fuse({"first": state.first, "model": state.run}, self.fusion, depth=self.depth)
 
 
 @dataclass(frozen=True)
@@ -248,9 +241,6 @@ class Cut(Stage):
     """The best ``depth`` of each query."""
 
     depth: int
-
-    def __post_init__(self) -> None:
-        _at_least_one(self.depth)
 
     def apply(self, state: State) -> Run:
         """Cut."""

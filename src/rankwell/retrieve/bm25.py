@@ -1,15 +1,15 @@
-"""BM25 as Lucene computes it, with every parameter chosen when a query is asked.
+"""BM25 as Lucene computes it, with every parameter chosen at search time.
 
     score(q, d) = Σ_t  qtf' · ln(1 + (N − df + ½) / (df + ½)) · tf / (tf + k1 · (1 − b + b · |d| / mean length))
 
 where qtf' is the number of times the query has the term or, with k2, (k2 + 1) · qtf / (k2 + qtf). Statistics are of
-all segments together, so cutting a collection into segments changes no score.
+all segments together, so scores do not depend on how a collection is cut into segments.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,12 +25,14 @@ MAX_K = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class BM25:
-    """The parameters. ``prune`` skips what cannot reach the top k; it changes the time, never the result."""
+    """The parameters: ``k1`` is how slowly a repeated term saturates, ``b`` how much long documents are discounted.
+
+    ``k2`` is how slowly a term repeated in the query saturates; without it every repetition counts in full.
+    """
 
     k1: float = 0.9
     b: float = 0.4
     k2: float | None = None
-    prune: bool = True
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.k1) and self.k1 >= 0):
@@ -41,24 +43,27 @@ class BM25:
             raise RankwellError(f"k2 must be a number of at least 0, not {self.k2}")
 
     def idf(self, documents: int, frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The weight of terms that occur in so many of the documents."""
+        """The weight of terms, given in how many of the documents each occurs."""
         return np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5))
 
     def query_weight(self, qtf: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The factor for terms that the query holds so many times."""
+        """The factor of terms, given how often the query holds each."""
         return qtf.astype(np.float64) if self.k2 is None else (self.k2 + 1) * qtf / (self.k2 + qtf)
+
+
+DEFAULT_BM25 = BM25()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hits:
-    """What a batch of queries found: rows in THE order, padded with document -1 and score 0."""
+    """The documents found for a batch of queries: rows in THE order, padded with document -1 and score 0."""
 
     numbers: NDArray[np.int64]
     scores: NDArray[np.float32]
 
     @property
     def counts(self) -> NDArray[np.int64]:
-        """How many documents each query found."""
+        """The number of documents found for each query."""
         counts: NDArray[np.int64] = np.count_nonzero(self.numbers >= 0, axis=1)
         return counts
 
@@ -72,17 +77,38 @@ class _Plan:
     numbers: list[NDArray[np.int32]]
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What BM25 knows of a whole collection: its documents, their total length, and in how many each term occurs."""
+
+    documents: int
+    total_length: float
+    frequencies: Mapping[str, int]
+
+
 def search_segments(
-    segments: Sequence[Segment], queries: Sequence[Sequence[str]], bm25: BM25, *, k: int, threads: int = 1
+    segments: Sequence[Segment],
+    queries: Sequence[Sequence[str]],
+    bm25: BM25,
+    *,
+    k: int,
+    threads: int = 1,
+    statistics: Statistics | None = None,
+    prune: bool = True,
 ) -> list[Hits]:
-    """The best ``k`` documents of each segment for each query, given as its terms."""
+    """The best ``k`` documents of each segment for each query, given as its terms.
+
+    ``statistics`` are those of the collection that the segments are part of; without them, of the segments. ``prune``
+    skips documents that cannot reach the top k, which changes the time but not the result.
+    """
     if not 1 <= k <= MAX_K:
         raise RankwellError(f"k must lie between 1 and {MAX_K:,}, not {k}")
     if threads < 1:
         raise RankwellError(f"threads must be at least 1, not {threads}")
-    documents = sum(map(len, segments))
-    mean_length = sum(segment.total_length for segment in segments) / documents
-    plan = _plan(segments, queries, bm25, documents)
+    documents = statistics.documents if statistics else sum(map(len, segments))
+    total_length = statistics.total_length if statistics else sum(segment.total_length for segment in segments)
+    mean_length = total_length / documents
+    plan = _plan(segments, queries, bm25, documents, statistics)
 
     def score(segment: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         begin = int(plan.query_ends[first - 1]) if first else 0
@@ -98,7 +124,7 @@ def search_segments(
             k1=bm25.k1,
             b=bm25.b,
             mean_length=mean_length,
-            prune=bm25.prune,
+            prune=prune,
         )
 
     # Several pieces a thread, so that one slow query does not hold up the rest.
@@ -120,15 +146,24 @@ def search_segments(
     return hits
 
 
-def _plan(segments: Sequence[Segment], queries: Sequence[Sequence[str]], bm25: BM25, documents: int) -> _Plan:
+def _plan(
+    segments: Sequence[Segment],
+    queries: Sequence[Sequence[str]],
+    bm25: BM25,
+    documents: int,
+    statistics: Statistics | None,
+) -> _Plan:
     distinct: dict[str, int] = {}
     pairs = [(q, distinct.setdefault(term, len(distinct))) for q, terms in enumerate(queries) for term in terms]
     terms = list(distinct)
     numbers = [segment.terms.find(terms) for segment in segments]
-    frequencies = sum(
-        (segment.document_frequencies(own) for segment, own in zip(segments, numbers, strict=True)),
-        np.zeros(len(terms), np.int64),
-    )
+    if statistics is None:
+        frequencies = sum(
+            (segment.document_frequencies(own) for segment, own in zip(segments, numbers, strict=True)),
+            np.zeros(len(terms), np.int64),
+        )
+    else:
+        frequencies = np.array([statistics.frequencies[term] for term in terms], np.int64)
     keys = np.array([q * len(terms) + t for q, t in pairs], np.int64)
     unique, qtf = np.unique(keys, return_counts=True)
     query_of, term_of = (unique // len(terms), unique % len(terms)) if terms else (unique, unique)

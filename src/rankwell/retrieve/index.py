@@ -30,12 +30,13 @@ from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.store import RepeatedIdError, document_batches
-from rankwell.retrieve.bm25 import BM25, Hits, search_segments
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder
 from rankwell.retrieve.numbering import NumberedRun, Numbering
 from rankwell.retrieve.segment import Segment
 
 INDEX_VERSION = 1
+QUERIES_AT_A_TIME = 256
 _FORMAT = "rankwell-index"
 _SEGMENT_NAME = re.compile(r"segment-\d{4,}")
 
@@ -164,48 +165,35 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {len(self):,} documents, {len(self.segments)} segments)"
 
-    def search_batch(
+    def search(
         self,
-        texts: Sequence[str],
+        queries: Iterable[Query],
+        bm25: BM25 = DEFAULT_BM25,
         *,
         k: int = 1000,
-        k1: float = 0.9,
-        b: float = 0.4,
-        k2: float | None = None,
         threads: int = 1,
-        prune: bool = True,
-    ) -> Hits:
-        """The best ``k`` documents of each query as arrays; :meth:`docids` names them."""
-        return self.search_terms(self.analyzer.terms_batch(texts), BM25(k1, b, k2, prune), k=k, threads=threads)
+        name: str = "BM25",
+    ) -> Run:
+        """The best ``k`` documents of each query; a query that matches nothing is left out.
+
+        Documents stay numbers until a ranking is read, so that ids are made only for the rankings that are used.
+        """
+        asked = list(queries)
+        batches = []
+        for start in track(range(0, len(asked), QUERIES_AT_A_TIME), "searching", unit="batches"):
+            batch = asked[start : start + QUERIES_AT_A_TIME]
+            terms = self.analyzer.terms_batch([query.text for query in batch])
+            batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
+        return NumberedRun(batches, self.documents, name=name)
 
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
-        """:meth:`search_batch` for queries that are analysed already."""
+        """The best ``k`` documents of each query, given as its terms, as arrays; :meth:`docids` names them."""
         parts = search_segments(self.segments, queries, bm25, k=k, threads=threads)
         return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
 
-    def search(self, queries: Iterable[Query], *, k: int = 1000, name: str = "BM25", **options: Any) -> Run:
-        """A run over ``queries``; ``options`` as for :meth:`search_batch`. A query that matches nothing has no row."""
-        rankings: dict[str, Ranking] = {}
-        for batch in self._search_all(list(queries), k, options):
-            rankings.update(NumberedRun([batch], self.documents, name=name))
-        return Run(rankings, name=name)
-
-    def search_numbered(
-        self, queries: Sequence[Query], *, k: int = 1000, name: str = "BM25", **options: Any
-    ) -> NumberedRun:
-        """The same run for those who do not want the ids of all that is found."""
-        return NumberedRun(self._search_all(queries, k, options), self.documents, name=name)
-
-    def _search_all(
-        self, queries: Sequence[Query], k: int, options: Mapping[str, Any]
-    ) -> Iterator[tuple[Sequence[Query], Hits]]:
-        for start in track(range(0, len(queries), 256), "searching", unit="batches"):
-            batch = queries[start : start + 256]
-            yield batch, self.search_batch([query.text for query in batch], k=k, **options)
-
-    def rank(self, text: str, *, k: int = 10, **options: Any) -> Ranking:
+    def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10) -> Ranking:
         """The best ``k`` documents for one query."""
-        return self.search([Query("q", text)], k=k, **options).get("q", Ranking.of([], []))
+        return self.search([Query("q", text)], bm25, k=k).get("q", Ranking.of([], []))
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:
         """The ids of documents given by number."""

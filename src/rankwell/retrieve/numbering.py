@@ -1,11 +1,12 @@
-"""Documents by their numbers: what a search finds stays numbers until somebody asks for ids.
+"""Documents by their numbers: hits stay numbers until their ids are read.
 
-Strings are what a search over many queries spends most of its time on, and most of what is found is not kept.
+A search over many queries would spend most of its time making id strings, and most hits are dropped later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,33 +113,39 @@ class Numbering:
 
 
 class NumberedRun(Run):
-    """A run that has its documents by number; a ranking gets its ids when it is asked for, anew each time.
+    """A run that has its documents by number; a ranking gets its ids when it is first read.
 
-    ``found`` are batches of queries with what they found; one that found nothing is not in the run.
+    ``batches`` are queries with their hits; a query without hits is not in the run.
     """
 
-    def __init__(self, found: Iterable[tuple[Sequence[Query], Hits]], documents: Numbering, *, name: str):
+    def __init__(self, batches: Iterable[tuple[Sequence[Query], Hits]], documents: Numbering, *, name: str):
         super().__init__(name=name)
         self.documents = documents
-        self._found: dict[str, tuple[Numbers, Scores]] = {}
-        for queries, hits in found:
+        self._hits: dict[str, tuple[Numbers, Scores]] = {}
+        for queries, hits in batches:
             for row, (query, count) in enumerate(zip(queries, hits.counts.tolist(), strict=True)):
                 if count:
-                    self._found[query.qid] = hits.numbers[row, :count], hits.scores[row, :count]
+                    self._hits[query.qid] = hits.numbers[row, :count], hits.scores[row, :count]
 
     def numbered(self, qid: str) -> tuple[Numbers, Scores]:
         """A query's documents in THE order, and their scores."""
-        return self._found[qid]
+        return self._hits[qid]
 
     def __getitem__(self, qid: str) -> Ranking:
-        numbers, scores = self._found[qid]
-        return Ranking(tuple(self.documents.docids(numbers)), scores.copy())
+        if qid not in self._rankings:
+            numbers, scores = self._hits[qid]
+            self._rankings[qid] = Ranking(tuple(self.documents.docids(numbers)), scores)
+        return self._rankings[qid]
 
     def __contains__(self, qid: object) -> bool:
-        return qid in self._found
+        return qid in self._hits
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._hits)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._hits)
+
+    def __reduce__(self) -> tuple[partial[Run], tuple[dict[str, Ranking]]]:
+        # Pickled as a plain run: other processes need the rankings, not the stores of all documents.
+        return partial(Run, name=self.name), (dict(self),)

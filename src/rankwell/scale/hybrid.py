@@ -23,6 +23,7 @@ from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
 from rankwell.rank.engines.engine import Precision, engine_options
 from rankwell.rank.hybrid import search_hybrid
 from rankwell.rank.texts import stores_of
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import Shard, ShardedIndex
 from rankwell.scale.workers import RETRIES, Cluster
@@ -83,7 +84,10 @@ def search_hybrid_on(
     queries: Sequence[Query],
     share: float,
     source: EncoderSource,
-    **options: Any,
+    bm25: BM25 = DEFAULT_BM25,
+    *,
+    k: int = 1000,
+    threads: int = 1,
 ) -> Run:
     """:func:`~rankwell.rank.hybrid.search_hybrid` by the workers of a cluster, who make the vectors that are missing.
 
@@ -96,7 +100,8 @@ def search_hybrid_on(
             cluster, index.folder, shards=cluster.workers, patience=None, shard=HybridShard, given=(source,)
         )
         with held as sharded:
-            return search_hybrid(sharded, ShardedDense(encoder, sharded), queries, share, **options)
+            dense = ShardedDense(encoder, sharded)
+            return search_hybrid(sharded, dense, queries, share, bm25, k=k, threads=threads)
 
 
 def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, source: EncoderSource) -> None:

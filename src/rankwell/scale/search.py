@@ -1,9 +1,9 @@
 """Searching an index whose segments are held by actors, on one machine or many.
 
-A batch of queries takes two rounds. First each shard says in how many of its documents the terms occur; the sums go
-back with the queries, and each shard ranks its own documents by the statistics of all. Both rounds run the code of an
-unsharded search, so the lists are the same, to the bit. Each shard has replicas: one that is lost, or silent for too
-long, is passed over for the next, and Ray starts it again.
+A batch of queries takes two rounds. First each shard counts in how many of its documents the terms occur; the sums go
+back with the queries, and each shard ranks its own documents by the statistics of the whole index. Both rounds run the
+code of an unsharded search, so the lists are the same, to the bit. Each shard has replicas: if one is lost or does not
+answer in time, the next is asked, and Ray restarts it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.shards import Shards, map_shards
+from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
-from rankwell.retrieve.bm25 import BM25, Hits, search_segments
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.segment import Segment
 from rankwell.scale.runs import read_parts, write_part
@@ -32,71 +32,23 @@ PATIENCE_SECONDS = 60.0
 QUERIES_A_SHARD = 4096
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """What BM25 needs to know of some documents, for some terms."""
-
-    documents: int
-    total_length: float
-    frequencies: NDArray[np.int64]
-    """In how many of the documents each term occurs."""
-
-
-class Elsewhere:
-    """The documents of the other shards as a segment that is counted and finds nothing."""
-
-    def __init__(self, terms: Sequence[str], statistics: Statistics):
-        self.terms = self
-        self.total_length = statistics.total_length
-        self._documents = statistics.documents
-        self._numbers = {term: number for number, term in enumerate(terms)}
-        self._frequencies = statistics.frequencies
-
-    def __len__(self) -> int:
-        return self._documents
-
-    def find(self, terms: list[str]) -> NDArray[np.int32]:
-        """The number of each term; all are known."""
-        return np.array([self._numbers[term] for term in terms], np.int32)
-
-    def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
-        """In how many documents each term occurs."""
-        return self._frequencies[terms]
-
-    def search(
-        self, query_ends: NDArray[np.int64], *_: Any, k: int, **__: Any
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Nothing for every query."""
-        return np.full((len(query_ends), k), -1, np.int64), np.zeros((len(query_ends), k), np.float32)
-
-
 class Shard:
-    """Some segments of an index: what an actor holds."""
+    """Some segments of an index, held by one actor."""
 
     def __init__(self, folders: Sequence[Path]):
         self.segments = [Segment(folder) for folder in folders]
 
-    def statistics(self, terms: list[str]) -> Statistics:
-        """Of these terms in this shard."""
+    def frequencies(self, terms: list[str]) -> Rows:
+        """In how many documents of this shard each term occurs."""
         counts = [segment.document_frequencies(segment.terms.find(terms)) for segment in self.segments]
-        return Statistics(
-            sum(map(len, self.segments)),
-            sum(segment.total_length for segment in self.segments),
-            np.sum(counts, axis=0, dtype=np.int64),
-        )
+        total: Rows = np.sum(counts, axis=0, dtype=np.int64)
+        return total
 
     def search(
-        self,
-        queries: Sequence[Sequence[str]],
-        bm25: BM25,
-        k: int,
-        threads: int,
-        terms: Sequence[str],
-        elsewhere: Statistics,
+        self, queries: Sequence[Sequence[str]], bm25: BM25, k: int, threads: int, statistics: Statistics
     ) -> list[Hits]:
-        """The best of each segment, by the statistics of this shard and of what is elsewhere."""
-        everything = [*self.segments, *([cast("Segment", Elsewhere(terms, elsewhere))] if elsewhere.documents else [])]
-        return search_segments(everything, queries, bm25, k=k, threads=threads)[: len(self.segments)]
+        """The best of each segment, by the statistics of the whole index."""
+        return search_segments(self.segments, queries, bm25, k=k, threads=threads, statistics=statistics)
 
     def pid(self) -> int:
         """The process that holds it."""
@@ -157,16 +109,12 @@ class ShardedIndex(Index):
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """See :meth:`Index.search_terms`; ``threads`` are those of each actor."""
         terms = sorted({term for query in queries for term in query})
-        own: list[Statistics] = self.ask("statistics", [(terms,)] * len(self.replicas))
-        documents = sum(each.documents for each in own)
-        length = sum(each.total_length for each in own)
-        frequencies = np.sum([each.frequencies for each in own], axis=0, dtype=np.int64)
-        others = [
-            Statistics(documents - each.documents, length - each.total_length, frequencies - each.frequencies)
-            for each in own
-        ]
-        found = self.ask("search", [(queries, bm25, k, threads, terms, other) for other in others])
-        parts = [hits for shard in found for hits in shard]
+        counts: list[Rows] = self.ask("frequencies", [(terms,)] * len(self.replicas))
+        total: Rows = np.sum(counts, axis=0, dtype=np.int64)
+        total_length = sum(segment.total_length for segment in self.segments)
+        statistics = Statistics(len(self), total_length, dict(zip(terms, total.tolist(), strict=True)))
+        shards = self.ask("search", [(queries, bm25, k, threads, statistics)] * len(self.replicas))
+        parts = [hits for shard in shards for hits in shard]
         return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
 
     def ask_one(self, method: str, *arguments: Any) -> Any:
@@ -197,16 +145,23 @@ class ShardedIndex(Index):
 
 
 def search_in_shards(
-    index: Index, queries: Sequence[Query], folder: Path, *, k: int, name: str = "BM25", threads: int = 1, **bm25: Any
+    index: Index,
+    queries: Sequence[Query],
+    folder: Path,
+    bm25: BM25 = DEFAULT_BM25,
+    *,
+    k: int,
+    threads: int = 1,
+    name: str = "BM25",
 ) -> Run:
-    """:meth:`Index.search`, the run kept in shards of queries in ``folder``: what was found is not searched again."""
+    """:meth:`Index.search`, with the run stored in shards of queries in ``folder``, so that a search can be resumed."""
     asked = digest([(query.qid, query.text) for query in queries])  # in their order, which decides on the shards
     made = {"index": index.manifest["data_hash"], "index config": index.manifest["config_hash"]}
-    config = {**made, "queries": asked, "k": k, **bm25}
+    config = {**made, "queries": asked, "k": k, **asdict(bm25)}
     shards = Shards(folder, len(queries), QUERIES_A_SHARD, config, ".run")
 
     def write(items: range, file: IO[bytes]) -> None:
-        write_part(index.search(queries[items.start : items.stop], k=k, threads=threads, **bm25), file)
+        write_part(index.search(queries[items.start : items.stop], bm25, k=k, threads=threads), file)
 
     map_shards(shards, write, description="searching")
     return Run(read_parts(shards), name=name)

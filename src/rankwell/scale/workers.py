@@ -93,6 +93,11 @@ class Cluster:
         return min(rooms)
 
 
+def local_device(cluster: Cluster | None, device: str | None) -> str | None:
+    """The device of models in this process: with a cluster its workers have the GPUs, so this process uses the CPU."""
+    return device if cluster is None else "cpu"
+
+
 def import_ray() -> Any:
     """The module ray."""
     # Ray asks its makers' server for statistics of use unless told not to.

@@ -83,13 +83,13 @@ def search_answer(body: Search, found: Ranking, reranked: Reranked | None, *, fi
 def documents_answer(state: State, model: Model | None, body: Search, docids: Sequence[str]) -> Answer:
     """The documents' texts and the query's words, with the spans to highlight in each of them."""
     assert state.index is not None
-    assert state.finding is not None
+    assert state.first_stage is not None
     texts = state.index.texts(docids) if state.has_texts else [None] * len(docids)
     if not body.highlight:
         none: Answer = {"matches": [], "split_words": []}
         shown = {docid: {"text": text, **none} for docid, text in zip(docids, texts, strict=True)}
         return {"query_matches": [], "query_split_words": [], "documents": shown}
-    with state.finding.lock:
+    with state.first_stage.lock:
         words = [state.index.analyzer.words(text or "") for text in (body.query, *texts)]
     numbers: dict[str, int] = {}
     for word in words[0]:

@@ -28,9 +28,9 @@ from rankwell.serve.answers import (
     rerank_answer,
     search_answer,
 )
-from rankwell.serve.beside import Wanted, find_all
 from rankwell.serve.bodies import Body, CohereRerank, Explain, Limits, Search, TeiRerank
 from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngine
+from rankwell.serve.first_stage import SearchJob, search_together
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.search_queue import SearchQueue
@@ -70,7 +70,7 @@ class Service:
         # Explanations are slow and need large arrays: one runs at a time, and few may wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         self._reloads: set[threading.Thread] = set()
-        self._searches = SearchQueue(find_all, self._preparing, SEARCH_BATCH if sources.beside.hybrid else 1)
+        self._searches = SearchQueue(search_together, self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1)
         self._waiting = self._explanations = 0
         self.metrics.generation.set(1)
 
@@ -122,8 +122,8 @@ class Service:
         """Search the index with the first stage, the re-ranker, or both."""
         begin = time.perf_counter()
         state = self.state
-        finding = state.finding
-        if finding is None:
+        first_stage = state.first_stage
+        if first_stage is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
         self._check_query(body)
         for name, value, most in (
@@ -132,20 +132,20 @@ class Service:
         ):
             if value > most:
                 raise _invalid(f"{name}{' + offset' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
-        stages = body.stages or ("both" if state.models else finding.names[0])
-        if stages == "hybrid" and stages not in finding.names:
+        stages = body.stages or ("both" if state.models else first_stage.names[0])
+        if stages == "hybrid" and stages not in first_stage.names:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
-        reranks = stages not in finding.names
+        reranks = stages not in first_stage.names
         model = self._model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
         if self.engine.full and reranks:
             raise self.overloaded(self.engine.refusal())
 
-        first = finding.names[0] if reranks else stages
-        finder = finding if first == finding.names[0] else finding.words
-        wanted = Wanted(finder, body.query, max(body.depth, body.offset + body.k))
-        found, found_ms = await self._admitted(self._searches.submit(wanted))
-        nothing = dict.fromkeys(finding.names)
+        first = first_stage.names[0] if reranks else stages
+        searched = first_stage if first == first_stage.names[0] else first_stage.bm25
+        job = SearchJob(searched, body.query, max(body.depth, body.offset + body.k))
+        found, found_ms = await self._admitted(self._searches.submit(job))
+        nothing = dict.fromkeys(first_stage.names)
         ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
         reranked = None
         if reranks and model is not None:
@@ -222,7 +222,8 @@ class Service:
         """What is served, and whether the service accepts requests."""
         state = self.state
         index = state.index
-        first = state.finding.names if state.finding else ("bm25",)
+        first_stage = state.first_stage
+        first = first_stage.names if first_stage else ("bm25",)
         stages = [*first, "rerank", "both"] if state.models else list(first)
         about_index = index and {
             "name": index.folder.resolve().name,
@@ -238,8 +239,8 @@ class Service:
             "note": state.note,
             "index": about_index,
             "models": list(state.models),
-            "hybrid": state.finding.share if state.finding else None,
-            "blend": state.blending.described(first[0]) if state.blending else None,
+            "hybrid": first_stage.share if first_stage else None,
+            "blend": first_stage.describe_shares() if first_stage else None,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
             "limits": self.limits.public(),
@@ -270,7 +271,7 @@ class Service:
         about: Answer,
         ms: dict[str, float | None],
     ) -> Reranked:
-        docids, blending = candidates.docids, state.blending
+        docids, first_stage = candidates.docids, state.first_stage
 
         def prepare() -> Laid:
             documents = state.documents(model, docids) if docids else _NO_PIECES
@@ -280,8 +281,8 @@ class Service:
         scored = await self._score(model, prepare, guess, deadline, about)
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
         scores = scored.scores
-        if blending is not None:
-            scores = await self._in(self._preparing, lambda: blending.join(query, candidates, scored.scores))
+        if first_stage is not None and first_stage.shares is not None:
+            scores = await self._in(self._preparing, lambda: first_stage.fuse(query, candidates, scored.scores))
         return Reranked.of(docids, scores, scored.probabilities)
 
     async def _score(

@@ -26,7 +26,7 @@ from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
-from rankwell.serve.beside import Beside, Blending, Finding, open_beside
+from rankwell.serve.first_stage import FirstStage, FusionOptions, open_first_stage
 
 NO_MODEL = "there is no re-ranker here: results are {whose}; serve one with --model"
 WARM_UP = "how do bees keep warm in winter"
@@ -41,7 +41,7 @@ class Sources:
     backend: str = "torch"
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
-    beside: Beside = field(default_factory=Beside)
+    fusion: FusionOptions = field(default_factory=FusionOptions)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,7 @@ class State:
     index: Index | None
     models: Mapping[str, Model]
     generation: int = 1
-    finding: Finding | None = None
-    blending: Blending | None = None
+    first_stage: FirstStage | None = None
 
     @property
     def default(self) -> Model | None:
@@ -116,7 +115,7 @@ class State:
         return f"{line} ({lacks})" if lacks else f"{line}, say {DEFAULT}"
 
     def _finders(self) -> str:
-        share = self.finding.share if self.finding is not None else None
+        share = self.first_stage.share if self.first_stage is not None else None
         if share is None:
             return "BM25's alone"
         return "BM25's and a bi-encoder's" if share < 1 else "a bi-encoder's alone"
@@ -166,11 +165,11 @@ def open_state(sources: Sources, generation: int = 1) -> State:
             f"{index.folder} was built without texts, which a re-ranker needs; build it again with them"
         )
     # Vectors may take long to make, and another process may build the index anew meanwhile.
-    with index.unchanged() if index is not None and sources.beside.encoder is not None else nullcontext():
-        finding, blending = open_beside(sources.beside, index, bool(models))
-    state = replace(state, finding=finding, blending=blending)
-    if finding is not None:
-        finding.find([WARM_UP], 1)
+    with index.unchanged() if index is not None and sources.fusion.encoder is not None else nullcontext():
+        first_stage = open_first_stage(sources.fusion, index, bool(models))
+    state = replace(state, first_stage=first_stage)
+    if first_stage is not None:
+        first_stage.search([WARM_UP], 1)
     state.tokens  # noqa: B018  (found now, not at the first request)
     return state
 

@@ -16,12 +16,15 @@ import numpy as np
 from pydantic import Field
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.notation import parse_measure
+from rankwell.evaluation.tuning import Tuned
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import DEFAULT, Tuning, parse_values, tune_bm25
+from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
 from rankwell.training.data.prepare import Prepared, Split
 from rankwell.training.options import Options
 from rankwell.training.processes import write_once
@@ -85,7 +88,7 @@ def check_tuning(work: Work, stage: Stage[TuningOptions]) -> None:
         raise RankwellError(f"{problem} (a fifth at most), expected {FOLDS} or more")
 
 
-def _tune(work: Work, index: Index, queries: Sequence[Query], measure: str, grid: TuningOptions) -> Tuning:
+def _tune(work: Work, index: Index, queries: Sequence[Query], measure: str, grid: TuningOptions) -> Tuned[BM25]:
     qrels = work.data.train.qrels
     return tune_bm25(
         index,
@@ -106,15 +109,14 @@ def tune_first_stage(
     """Tune BM25 for a stage's index and write ``bm25.json``; returns its figures and those of the plain collection."""
     tuning = _tune(work, index, queries, options.measure, options)
     plain = _tune(work, work.data.index, queries, options.measure, TuningOptions())
-    tuning.write(folder / TUNING)
-    means = dict(zip(tuning.settings, tuning.values.mean(axis=1).tolist(), strict=True))
+    write_json(folder / TUNING, tuning.as_dict(as_point))
+    means, default = dict(zip(tuning.settings, tuning.means, strict=True)), BM25()
     aside = f"{tuning.measure} of {len(queries)} queries set aside"
     return {
-        "k1": tuning.best[0],
-        "b": tuning.best[1],
+        **as_point(tuning.best),
         f"{aside}, tuned": means[tuning.best],
-        f"{aside}, k1={DEFAULT[0]} b={DEFAULT[1]}": means[DEFAULT],
-        f"{aside}, BM25 of counted terms, tuned": float(plain.values.mean(axis=1).max()),
+        f"{aside}, k1={default.k1} b={default.b}": means[default],
+        f"{aside}, BM25 of counted terms, tuned": max(plain.means),
     }
 
 
@@ -122,11 +124,11 @@ def search_tuned(folder: Path, split: Split, depth: int) -> Run:
     """Search the index that a stage left in ``folder`` with the k1 and b tuned for it."""
     try:
         best = json.loads((folder / TUNING).read_text(encoding="utf-8"))["best"]
-        k1, b = float(best["k1"]), float(best["b"])
+        bm25 = BM25(float(best["k1"]), float(best["b"]))
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(folder / TUNING, None, "not the k1 and b of an index") from None
     index = Index.open(folder / INDEX)
-    run = index.search(split.queries, k=depth, k1=k1, b=b, threads=os.cpu_count() or 1, name="first-stage")
+    run = index.search(split.queries, bm25, k=depth, threads=os.cpu_count() or 1, name="first-stage")
     if not run:
         raise RankwellError(f"{index.folder} has no document for any query of the split {split.name!r}")
     return run

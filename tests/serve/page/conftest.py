@@ -277,14 +277,14 @@ def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
     """Starts a service of the index and some models."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
-    from rankwell.serve.beside import Beside
+    from rankwell.serve.first_stage import FusionOptions
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
     started: list[Site] = []
 
-    def start(*models: Path, beside: Beside | None = None, **options: Any) -> Site:
-        sources = Sources(page_index, tuple(map(str, models)), beside=beside or Beside())
+    def start(*models: Path, fusion: FusionOptions | None = None, **options: Any) -> Site:
+        sources = Sources(page_index, tuple(map(str, models)), fusion=fusion or FusionOptions())
         started.append(Site(Service(sources), **options))
         return started[-1]
 

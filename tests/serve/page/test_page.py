@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-from rankwell.rank.fusion import interpolation
-from rankwell.serve.beside import Beside
+from rankwell.rank.fusion import Shares
+from rankwell.serve.first_stage import FusionOptions
 
 QUERY = "how do bees keep warm in winter"
 Opened = Callable[..., Any]
@@ -282,14 +282,14 @@ def test_a_blend_is_called_one_and_says_its_shares(
 ) -> None:
     units = "[...document.querySelectorAll('.unit')].map((one) => [one.innerText.toLowerCase(), one.title])"
     assert searched(site).run(units) == [["score", ""], ["logit", ""]]
-    blended = start_site(tiny_checkpoint, beside=Beside(interpolation(0.3)))
+    blended = start_site(tiny_checkpoint, fusion=FusionOptions(Shares(model=0.7, first=0.3)))
     assert searched(blended).run(units) == [["score", ""], ["blend", "30 % BM25, 70 % model"]]
 
 
 def test_hybrid_search_is_called_so_and_says_its_shares(
     searched: Opened, start_site: Callable[..., Any], tiny_checkpoint: Path, tiny_bi_encoder: Path
 ) -> None:
-    hybrid = start_site(tiny_checkpoint, beside=Beside(encoder=str(tiny_bi_encoder), hybrid=0.6))
+    hybrid = start_site(tiny_checkpoint, fusion=FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.6))
     page = searched(hybrid)
     assert page.run("document.querySelector('.unit').title") == "40 % BM25, 60 % similarity"
     assert page.run("document.querySelector('select.which').selectedOptions[0].text") == "Hybrid"
@@ -303,7 +303,7 @@ def test_hybrid_search_is_called_so_and_says_its_shares(
 def test_hybrid_search_without_a_model_is_not_called_bm25(
     searched: Opened, start_site: Callable[..., Any], tiny_bi_encoder: Path
 ) -> None:
-    page = searched(start_site(beside=Beside(encoder=str(tiny_bi_encoder), hybrid=0.6)))
+    page = searched(start_site(fusion=FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.6)))
     assert page.texts(".column h2") == ["Hybrid"]
     said = page.text(".notice")
     assert said.startswith("Hybrid search only.")

@@ -15,6 +15,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Query
 from rankwell.evaluation import evaluate
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import find_types, folder_digest, prepare
 from rankwell.training.recipe import Recipe
@@ -48,7 +49,7 @@ def test_the_first_stage_is_bm25_of_the_recipe(tmp_path: Path) -> None:
     recipe = recipe_for(sample.FOLDER, first_stage__k1=1.2, first_stage__b=0.7, first_stage__depth=20)
     prepared = prepare(recipe, tmp_path / "pool")
     index = Index.build(open_dataset(sample.FOLDER).documents(), tmp_path / "index")
-    expected = index.search(open_dataset(sample.FOLDER).queries("dev"), k=20, k1=1.2, b=0.7)
+    expected = index.search(open_dataset(sample.FOLDER).queries("dev"), BM25(k1=1.2, b=0.7), k=20)
     assert dict(prepared.dev.run) == dict(expected)
     assert evaluate(prepared.dev.qrels, prepared.dev.run, "RR@10").mean["RR@10"] > 0.5
     assert (

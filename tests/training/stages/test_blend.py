@@ -16,7 +16,7 @@ from rankwell.corpus.records import Query
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.fusion import Fusion, fuse
+from rankwell.rank.fusion import Shares, fuse
 from rankwell.training.data.prepare import Prepared
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
@@ -74,8 +74,8 @@ def test_each_query_has_the_shares_that_were_chosen_without_it(
     (listwise,) = (out / "stages").glob("*-listwise-*")
     ranked = rerank_dev(result.work, listwise / "model")
     similar = DenseRanker(BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")).rerank(first, dev.queries, index)
-    runs = [ranked, similar, first]
-    expected = [fuse(runs, Fusion("linear", tuple(weights), "z-score")) for weights in record["folds"]]
+    runs = {"model": ranked, "similarity": similar, "first": first}
+    expected = [fuse(runs, Shares(*shares, normalise="z-score")) for shares in record["folds"]]
     for qid, ranking in result.last.run.items():
         assert any(dict(ranking) == pytest.approx(dict(one[qid]), abs=1e-3) for one in expected)
     assert len(result.last.run) < len(dev.qrels)  # one has no candidates, and counts 0
@@ -95,7 +95,7 @@ def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, 
     for name in ("model.safetensors", "tokenizer.json"):
         assert (out / "model" / name).read_bytes() == (listwise / "model" / name).read_bytes()
     record = json.loads((out / "model" / "rankwell.json").read_text())
-    assert record["figures"]["blend"].endswith("z-score of listwise, similarity, first stage (start)")
+    assert record["figures"]["blend"].endswith("(z-score), similarity of start")
 
 
 def test_the_blend_is_told_as_options_of_rerank(
@@ -121,9 +121,9 @@ def test_the_blend_is_told_as_options_of_rerank(
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
     first = dev.run.head(6)
     similar = DenseRanker(encoder).rerank(first, dev.queries, result.work.data.index)
-    best = Fusion("linear", tuple(shares["shares"].values()), "z-score")
+    best = Shares(*shares["shares"].values(), normalise="z-score")
     found = read_run(tmp_path / "out.run")
-    for qid, ranking in fuse([ranked, similar, first], best).items():
+    for qid, ranking in fuse({"model": ranked, "similarity": similar, "first": first}, best).items():
         assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
 
 
@@ -138,7 +138,7 @@ def test_the_blend_is_told_as_options_of_rerank(
     ],
 )
 def test_what_has_no_share_is_not_told(shares: tuple[float, ...], told: str) -> None:
-    assert rerank_options(6, Fusion("linear", shares, "z-score"), "mine") == told
+    assert rerank_options(6, Shares(*shares, normalise="z-score"), "mine") == told
 
 
 def test_other_queries_have_the_best_shares_of_dev(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:
@@ -153,7 +153,8 @@ def test_other_queries_have_the_best_shares_of_dev(trained: tuple[Path, Trained]
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
     similar = DenseRanker(encoder).rerank(first, data.train.queries, data.index)
     shares = json.loads(next((out / "stages").glob("*-blend-*/blend.json")).read_text())["shares"]
-    expected = fuse([ranked, similar, first], Fusion("linear", tuple(shares.values()), "z-score"))
+    runs = {"model": ranked, "similarity": similar, "first": first}
+    expected = fuse(runs, Shares(*shares.values(), normalise="z-score"))
     for qid, ranking in expected.items():
         assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
 

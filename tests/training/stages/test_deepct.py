@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.records import Query
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import hold_out, with_first_stage
 from rankwell.training.recipe import Recipe
@@ -55,7 +56,7 @@ def test_it_leaves_model_weights_index_tuning_and_candidates(trained: tuple[Trai
         document.docid for path in sorted((folder / "weights").glob("shard-*")) for document in read_weights(path)
     ]
     assert weighed == [f"d{i}" for i in range(12)]
-    expected = index.search(data.train.queries, k=12, k1=best["k1"], b=best["b"])
+    expected = index.search(data.train.queries, BM25(k1=best["k1"], b=best["b"]), k=12)
     assert {q: r.docids for q, r in data.train.run.items()} == {q: r.docids for q, r in expected.items()}
 
 
@@ -63,7 +64,7 @@ def test_the_dev_queries_are_measured_on_the_weighted_index(trained: tuple[Train
     done, folder = trained
     assert done.last is not None
     best = json.loads((folder / "bm25.json").read_text())["best"]
-    expected = Index.open(folder / "index").search(done.work.data.dev.queries, k=12, k1=best["k1"], b=best["b"])
+    expected = Index.open(folder / "index").search(done.work.data.dev.queries, BM25(k1=best["k1"], b=best["b"]), k=12)
     assert {q: r.docids for q, r in done.last.run.items()} == {q: r.docids for q, r in expected.items()}
 
 

@@ -19,6 +19,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.formats.expansions import Expansion, read_expansions, write_expansions
 from rankwell.models.writing.checkpoints import load_writer
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import run_recipe
@@ -77,7 +78,7 @@ def test_the_runs_are_those_of_the_expanded_index(done: Path) -> None:
     index = Index.open(done / "index")
     best = json.loads((done / "bm25.json").read_text())["best"]
     (dev,) = (path for path in done.glob("dev-*.run.gz"))
-    expected = index.rank(f"{toys.WORDS[3]} market", k=12, k1=best["k1"], b=best["b"])
+    expected = index.rank(f"{toys.WORDS[3]} market", BM25(k1=best["k1"], b=best["b"]), k=12)
     assert read_run(dev)["dev3"].docids == expected.docids
     # A word that only an expansion has finds its passage.
     for one in read_expansions(done / "expansions.jsonl.gz"):

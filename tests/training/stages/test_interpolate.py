@@ -23,7 +23,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.rank.documents.window_scores import WindowScores
-from rankwell.rank.fusion import fuse, interpolation
+from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.prepare import prepare
 from rankwell.training.experiments.experiment import read_suite, run_experiment
@@ -111,7 +111,7 @@ def test_a_fixed_share_is_the_usual_fusion_and_shares_the_windows(
     assert len(list((place / "out" / "stages").glob("*-windows-*"))) == 1, "windows are scored once"
     dev = done.work.data.dev
     (kept,) = stage_folder(place / "out", "windows").glob("windows-*.tsv.gz")
-    expected = fuse([dev.run, WindowScores.read(kept).run("top2")], interpolation(0.3))
+    expected = fuse({"first": dev.run, "model": WindowScores.read(kept).run("top2")}, Shares(model=0.7, first=0.3))
     assert {qid: again.last.run[qid].docids for qid in dev.run} == {qid: expected[qid].docids for qid in dev.run}
     (again_folder,) = (path for path in (place / "out" / "stages").glob("*-interpolate-*") if path == again.last.folder)
     assert json.loads((again_folder / "tuning.json").read_text())["best"]["beta"] == 0.3

@@ -20,7 +20,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.sdnet.network import load_sdnet
-from rankwell.rank.fusion import fuse, interpolation
+from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.rankers import kind_of
 from rankwell.rank.sdnet import SdnetRanker
 from rankwell.training.recipe import Recipe
@@ -65,12 +65,12 @@ def test_it_leaves_a_ranker_its_run_and_an_interpolation(trained: tuple[Trained,
     assert len(grid["settings"]) == 33
     assert len(grid["of each fold"]) == 5
     row = next(row for row in grid["settings"] if (row["alpha"], row["normalise"]) == (0.8, "min-max"))
-    joined = fuse([dev.run, run], interpolation(0.8, "min-max"))
+    joined = fuse({"first": dev.run, "model": run}, Shares(model=0.2, first=0.8))
     assert row["RR@10"] == pytest.approx(evaluate(dev.qrels, joined, ["RR@10"]).mean["RR@10"])
     per_query = evaluate(dev.qrels, joined, ["RR@10"]).values[0]
     low, high = row["interval"]
     assert per_query.min() <= low < row["RR@10"] < high <= per_query.max()
-    as_published = fuse([dev.run, run], interpolation(0.8, "none"))
+    as_published = fuse({"first": dev.run, "model": run}, Shares(model=0.2, first=0.8, normalise="none"))
     assert figures["interpolated RR@10, α as in the paper"] == round(
         evaluate(dev.qrels, as_published, ["RR@10"]).mean["RR@10"], 4
     )

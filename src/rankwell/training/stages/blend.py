@@ -21,12 +21,15 @@ from rankwell.core.jsonfile import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
+from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder, has_vectors
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.linking import link_model
 from rankwell.models.checkpoints.names import BACKBONE, find_model
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.fusion import Fusion, FusionTuning, fuse, share_settings, tune_fusion
+from rankwell.rank.fusion import PARTS as FUSED
+from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.options import START, Meaning, Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import Stage
@@ -61,7 +64,7 @@ def check(work: Work, stage: Stage[BlendOptions]) -> None:
     """Check grid, measure and bi-encoder, and that a stage before it ranks documents."""
     options = stage.options
     parse_measure(options.measure)
-    share_settings(3 if options.first_stage else 2, options.step, options.normalise)
+    share_grid(FUSED if options.first_stage else FUSED[:2], options.step, options.normalise)
     if not has_vectors(folder := _encoder_folder(work, options)):
         raise RankwellError(f"{stage.path}.encoder: {folder} is a cross-encoder, which has no similarities")
     if all(earlier.kind in RANK_NOTHING for earlier in work.recipe.before(stage)):
@@ -76,19 +79,19 @@ def run(work: Work, stage: Stage[BlendOptions], folder: Path) -> StageResult:
         return StageResult(folder / "model")
     measure = measure_of(work.recipe, options.measure)
     runs = _runs(work, options)
-    settings = share_settings(len(runs), options.step, options.normalise)
     tuning = tune_fusion(
-        list(runs.values()),
+        runs,
         work.data.dev.qrels,
+        share_grid(list(runs), options.step, options.normalise),
         measure=str(measure),
-        settings=settings,
         folds=options.folds,
         seed=work.seed,
     )
-    write_run(tuning.held_out, folder / HELD_OUT)
-    shares = dict(zip(runs, tuning.best.weights, strict=True))
-    if not tuning.best.weights[0]:
-        ranker, *others = runs
+    write_run(fuse(runs, tuning.setting_for, name="held-out"), folder / HELD_OUT)
+    names = {"model": work.done[-1].stage.name, "similarity": "similarity", "first": "first stage"}
+    shares = {names[part]: share for part, share in tuning.best.as_dict().items() if part in runs}
+    if not tuning.best.model:
+        ranker, *others = shares
         warnings.warn(
             f"the blend: {' and '.join(others)} rank dev best without {ranker}, which has no share; "
             "it has learned too little to help: take more judged queries or more epochs",
@@ -98,12 +101,12 @@ def run(work: Work, stage: Stage[BlendOptions], folder: Path) -> StageResult:
     if not (folder / "model").is_dir():
         config = read_ranker_config(work.model)
         if config is not None:
-            blended = {"blend": f"{tuning.best} of {', '.join(runs)} ({options.encoder})"}
+            blended = {"blend": f"{tuning.best}, similarity of {options.encoder}"}
             config = config.model_copy(update={"history": work.history, "figures": blended})
         link_model(work.model, folder / "model", config)
     encoder = work.recipe.model.start if options.encoder == START else options.encoder
     command = rerank_options(work.recipe.evaluate.depth, tuning.best, encoder)
-    figures: dict[str, Any] = {**shares, f"{measure}, cross-validated": tuning.found.mean, RERANK: command}
+    figures: dict[str, Any] = {**shares, f"{measure}, cross-validated": tuning.cross_validated, RERANK: command}
     return StageResult(folder / "model", figures=figures)
 
 
@@ -111,56 +114,58 @@ def measure(work: Work, stage: Stage[BlendOptions], folder: Path) -> Run:
     """The dev queries each under the shares chosen without it; other queries under the best shares of dev."""
     try:
         record = json.loads((folder / BLEND).read_text(encoding="utf-8"))
-        fusion = Fusion("linear", tuple(record["shares"].values()), record["normalise"])
-        tuned_on = record["tuned_on"]
+        by_part = dict(zip(FUSED, record["shares"].values(), strict=False))
+        shares, tuned_on = Shares(**by_part, normalise=record["normalise"]), record["tuned_on"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(folder / BLEND, None, "not the record of a blend") from None
     if tuned_on == work.data.dev.digest:
         return read_run(folder / HELD_OUT)
-    return fuse(list(_runs(work, stage.options).values()), fusion, name="blend")
+    return fuse(_runs(work, stage.options), shares, name="blend")
 
 
 def _runs(work: Work, options: BlendOptions) -> dict[str, Run]:
-    """What is blended: the dev candidates by the ranker, by the bi-encoder and, where it has a share, as they came."""
+    """The dev candidates by the ranker, by the bi-encoder and, if the options say so, by the first stage."""
     dev, depth = work.data.dev, work.recipe.evaluate.depth
     path = work.dev_run_path(work.model.parent)
     encoder = BiEncoder.from_pretrained(_encoder_folder(work, options), device=work.device)
     first = dev.run.head(depth)
     runs = {
-        work.done[-1].stage.name: read_run(path) if path.exists() else rerank_dev(work, work.model),
+        "model": read_run(path) if path.exists() else rerank_dev(work, work.model),
         "similarity": DenseRanker(encoder).rerank(first, dev.queries, work.data.index, depth=depth),
     }
-    return {**runs, "first stage": first} if options.first_stage else runs
+    return {**runs, "first": first} if options.first_stage else runs
 
 
 def _encoder_folder(work: Work, options: BlendOptions) -> Path:
     return find_model(work.recipe.model.start if options.encoder == START else options.encoder)
 
 
-def rerank_options(depth: int, best: Fusion, encoder: str) -> str:
+def rerank_options(depth: int, best: Shares, encoder: str) -> str:
     """What ``rankwell rerank`` is told to blend alike; a bi-encoder without a share is not even opened.
 
-    >>> rerank_options(100, Fusion("linear", (0.7, 0.0, 0.3), "z-score"), BACKBONE)
+    >>> rerank_options(100, Shares(model=0.7, first=0.3, normalise="z-score"), BACKBONE)
     '--depth 100 --fuse 0.3 --normalise z-score'
     """
-    _, similarity, *first = best.weights
-    told = [f"--blend {similarity:g}"] if similarity else []
-    told += [f"--fuse {first[0]:g}"] if any(first) else []
-    told += [f"--encoder {encoder}"] if similarity and encoder != BACKBONE else []
+    told = [f"--blend {best.similarity:g}"] if best.similarity else []
+    told += [f"--fuse {best.first:g}"] if best.first else []
+    told += [f"--encoder {encoder}"] if best.similarity and encoder != BACKBONE else []
     return " ".join([f"--depth {depth}", *told, *([f"--normalise {best.normalise}"] if told else [])])
 
 
-def _record(tuning: FusionTuning, shares: dict[str, float], options: BlendOptions, tuned_on: str) -> dict[str, object]:
-    means = tuning.values.mean(axis=1).tolist()
+def _record(tuning: Tuned[Shares], shares: dict[str, float], options: BlendOptions, tuned_on: str) -> dict[str, object]:
+    def listed(setting: Shares) -> dict[str, Any]:
+        return {"shares": list(setting.as_dict().values())[: len(shares)]}
+
+    record = tuning.as_dict(listed)
     return {
         "measure": tuning.measure,
         "shares": shares,
         "normalise": options.normalise,
         "encoder": options.encoder,
-        "cross_validated": tuning.found.mean,
-        "folds": [list(tuning.settings[number].weights) for number in tuning.found.chosen],
+        "cross_validated": tuning.cross_validated,
+        "folds": [setting["shares"] for setting in record["folds"]],
         "tuned_on": tuned_on,
-        "grid": [{"shares": list(s.weights), "mean": mean} for s, mean in zip(tuning.settings, means, strict=True)],
+        "grid": record["grid"],
     }
 
 

@@ -26,6 +26,7 @@ from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.retrieve.bm25 import BM25
 from rankwell.training.data.candidates import UNJUDGED, Candidates, Names
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import Plan, draw
@@ -169,7 +170,8 @@ def find_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: 
         if options.search == "all" and len(asked.qids) > asked.given:
             rest = [Query(q, t) for q, t in zip(asked.qids[asked.given :], asked.texts[asked.given :], strict=True)]
             threads = os.cpu_count() or 1
-            found = work.data.index.search(rest, k=options.depth, k1=first.k1, b=first.b, k2=first.k2, threads=threads)
+            bm25 = BM25(first.k1, first.b, first.k2)
+            found = work.data.index.search(rest, bm25, k=options.depth, threads=threads)
             rows, documents, ranks = _ranked(work, asked.qids[asked.given :], found, options.depth)
             parts.append((rows + asked.given, documents, ranks))
     if options.dense:

@@ -11,8 +11,9 @@ Leaves the same checkpoint with the aggregate that was best, and
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from pydantic import Field
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_text
 from rankwell.core.jsonfile import write_json
+from rankwell.core.types import Values
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import compare_evaluations
@@ -29,19 +31,13 @@ from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.significance import mean_intervals
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
+from rankwell.evaluation.tuning import Tuned
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
 from rankwell.models.checkpoints.linking import link_model
 from rankwell.plots.curves import draw_sweep
-from rankwell.rank.documents.fusion import (
-    DocumentFusion,
-    DocumentTable,
-    DocumentTuning,
-    settings_of,
-    tune_documents,
-    weight_grid,
-)
 from rankwell.rank.documents.window_scores import WindowScores
+from rankwell.rank.tuning import WindowSetting, fuse_windows, tune_windows, weight_grid, window_grid
 from rankwell.retrieve.tune import parse_values
 from rankwell.training.options import Options
 from rankwell.training.processes import process_number
@@ -93,26 +89,27 @@ def run(work: Work, stage: Stage[InterpolateOptions], folder: Path) -> StageResu
         return StageResult(folder / "model")
     dev, scores = work.data.dev, _scores_before(work, stage)
     tuning, alone = _tune(work, options, scores, _settings(options)), _tune(work, options, scores, _alone(options))
-    write_run(tuning.held_out, folder / HELD_OUT)
-    best = {"beta": tuning.best.beta, "aggregate": tuning.best.aggregate, "normalise": tuning.best.normalise}
-    _write_tuning(tuning, best, dev.digest, folder / TUNING)
+    held_out = fuse_windows(dev.run, scores, tuning.setting_for, name="held-out")
+    write_run(held_out, folder / HELD_OUT)
+    write_json(folder / TUNING, {**tuning.as_dict(_described), "tuned_on": dev.digest})
     if not (folder / "model").is_dir():
         link_model(work.model, folder / "model", _tuned_record(work, tuning.best))
-    figures = _write_table(work, tuning, alone, folder / "table.md")
+    runs = {TOGETHER: held_out, ALONE: fuse_windows(dev.run, scores, alone.setting_for)}
+    figures = _write_table(work, tuning, scores, runs, folder / "table.md")
     with suppress(MissingExtraError):  # the figures are what counts
         _draw(work, options, tuning, scores, folder)
-    return StageResult(folder / "model", figures={**best, **figures})
+    return StageResult(folder / "model", figures={**_described(tuning.best), **figures})
 
 
-def _tuned_record(work: Work, best: DocumentFusion) -> RankerConfig | None:
+def _tuned_record(work: Work, best: WindowSetting) -> RankerConfig | None:
     """The checkpoint's record with the best aggregate; β, which a model alone cannot have, is among its figures."""
     config = read_ranker_config(work.model)
     if config is None:
         return None
     windows = config.windows
     if isinstance(windows, Windows):
-        windows = replace(windows, aggregate=best.aggregate)
-    figures = {"interpolation": str(best)}
+        windows = replace(windows, aggregate=best[1])
+    figures = {"interpolation": _named(best)}
     return config.model_copy(update={"windows": windows, "history": work.history, "figures": figures})
 
 
@@ -120,12 +117,13 @@ def measure(work: Work, stage: Stage[InterpolateOptions], folder: Path) -> Run:
     """The dev queries each under the setting chosen without it; other queries under the best setting of dev."""
     try:
         record = json.loads((folder / TUNING).read_text(encoding="utf-8"))
-        best, tuned_on = DocumentFusion(**record["best"]), record["tuned_on"]
+        best, tuned_on = record["best"], record["tuned_on"]
+        [setting] = window_grid([best["beta"]], [best["aggregate"]], best["normalise"])
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(folder / TUNING, None, "not the tuning of an interpolation") from None
     if tuned_on == work.data.dev.digest:
         return read_run(folder / HELD_OUT)
-    return DocumentTable(work.data.dev.run, _scores_before(work, stage)).run([best])
+    return fuse_windows(work.data.dev.run, _scores_before(work, stage), setting)
 
 
 def _scores_before(work: Work, stage: Stage[InterpolateOptions]) -> WindowScores:
@@ -144,53 +142,60 @@ def _aggregates(options: InterpolateOptions) -> list[str]:
     return [*options.aggregate, *weights]
 
 
-def _settings(options: InterpolateOptions) -> tuple[DocumentFusion, ...]:
-    return settings_of(parse_values(str(options.beta)), _aggregates(options), options.normalise)
+def _settings(options: InterpolateOptions) -> tuple[WindowSetting, ...]:
+    return window_grid(parse_values(str(options.beta)), _aggregates(options), options.normalise)
 
 
-def _alone(options: InterpolateOptions) -> tuple[DocumentFusion, ...]:
-    return settings_of([0.0], _aggregates(options), options.normalise)
+def _alone(options: InterpolateOptions) -> tuple[WindowSetting, ...]:
+    return window_grid([0.0], _aggregates(options), options.normalise)
 
 
 def _tune(
-    work: Work, options: InterpolateOptions, scores: WindowScores, settings: tuple[DocumentFusion, ...]
-) -> DocumentTuning:
+    work: Work, options: InterpolateOptions, scores: WindowScores, settings: tuple[WindowSetting, ...]
+) -> Tuned[WindowSetting]:
     dev = work.data.dev
     # A run of whole documents has one window a document: there is nothing to aggregate, so one aggregate is enough.
     if not bool((scores.counts > 1).any()):
-        settings = tuple(one for one in settings if one.aggregate == settings[0].aggregate)
-    measure = measure_of(work.recipe, options.measure)
-    return tune_documents(dev.run, scores, dev.qrels, measure, settings, folds=options.folds, seed=work.seed)
+        settings = tuple(setting for setting in settings if setting[1] == settings[0][1])
+    measure = str(measure_of(work.recipe, options.measure))
+    return tune_windows(dev.run, scores, dev.qrels, settings, measure=measure, folds=options.folds, seed=work.seed)
 
 
 # Figures
 
 
-def _write_tuning(tuning: DocumentTuning, best: dict[str, Any], tuned_on: str, path: Path) -> None:
-    means = tuning.values.mean(axis=1).tolist()
-    grid = [{**asdict(one), "mean": mean} for one, mean in zip(tuning.settings, means, strict=True)]
-    record = {
-        "measure": tuning.measure,
-        "best": best,
-        "cross_validated": tuning.found.mean,
-        "folds": [asdict(tuning.settings[i]) for i in tuning.found.chosen],
-        "tuned_on": tuned_on,
-        "grid": grid,
-    }
-    write_json(path, record)
+def _described(setting: WindowSetting) -> dict[str, Any]:
+    """A setting as ``tuning.json`` has it."""
+    shares, aggregate = setting
+    return {"beta": shares.first, "aggregate": aggregate, "normalise": shares.normalise}
 
 
-def _write_table(work: Work, tuning: DocumentTuning, alone: DocumentTuning, path: Path) -> dict[str, Any]:
-    """First stage and windows beside both together; returns what is worth a record."""
+def _named(setting: WindowSetting) -> str:
+    shares, aggregate = setting
+    return f"β={shares.first:g} {aggregate} {shares.normalise}"
+
+
+def _rows(tuning: Tuned[WindowSetting], aggregate: str) -> tuple[Values, Values]:
+    """The first stage's shares tried with one aggregate, ascending, and their figures (shares, queries)."""
+    rows = sorted((shares.first, row) for row, (shares, own) in enumerate(tuning.settings) if own == aggregate)
+    return np.array([share for share, _ in rows]), tuning.values[[row for _, row in rows]]
+
+
+def _write_table(
+    work: Work, tuning: Tuned[WindowSetting], scores: WindowScores, ranked: Mapping[str, Run], path: Path
+) -> dict[str, Any]:
+    """First stage and windows beside both together; returns the figures to record."""
     dev, measures = work.data.dev, measures_of(work.recipe)
     depth = work.recipe.evaluate.depth
     # Over the candidates that have scores, for all three alike.
-    first = Run({qid: dev.run[qid].head(len(own)) for qid, own in tuning.table.windows.docids.items()})
-    runs = {TOGETHER: tuning.held_out, FIRST_STAGE: first, ALONE: alone.held_out}
+    first = Run({qid: dev.run[qid].head(len(own)) for qid, own in scores.docids.items()})
+    runs = {TOGETHER: ranked[TOGETHER], FIRST_STAGE: first, ALONE: ranked[ALONE]}
     found: dict[str, Evaluation] = {name: evaluate_split(dev, run, measures, depth) for name, run in runs.items()}
     compared = compare_evaluations(found, TOGETHER)
     title = f"# {work.recipe.name}: {tuning.measure} tuned over {len(tuning.settings)} settings\n"
-    said = f"Each query is ranked under the setting chosen without its fold. Best on all queries: {tuning.best}."
+    said = (
+        f"Each query is ranked under the setting chosen without its fold. Best on all queries: {_named(tuning.best)}."
+    )
     with atomic_text(path) as file:
         tables = (comparison_table(compared), contrast_table(compared))
         file.write("\n\n".join([f"{title}\n{said}", *map(as_markdown, tables)]) + "\n")
@@ -202,19 +207,21 @@ def _write_table(work: Work, tuning: DocumentTuning, alone: DocumentTuning, path
     return figures
 
 
-def _draw(work: Work, options: InterpolateOptions, tuning: DocumentTuning, scores: WindowScores, folder: Path) -> None:
+def _draw(
+    work: Work, options: InterpolateOptions, tuning: Tuned[WindowSetting], scores: WindowScores, folder: Path
+) -> None:
     """The sweeps: over β, and over the number of windows that count."""
-    tried = {one.aggregate for one in tuning.settings}
-    shown = dict.fromkeys(how for how in (*options.aggregate, tuning.best.aggregate) if how in tried)
-    lines = {how: (x, mean_intervals(values)) for how in shown for x, values in [tuning.rows(how)]}
+    tried = {aggregate for _, aggregate in tuning.settings}
+    shown = dict.fromkeys(how for how in (*options.aggregate, tuning.best[1]) if how in tried)
+    lines = {how: (x, mean_intervals(values)) for how in shown for x, values in [_rows(tuning, how)]}
     draw_sweep(lines, folder / "beta.png", option="β, the first stage's share", measure=tuning.measure)
     most = min(scores.best.shape[1], int(scores.counts.max()))
     if most == 1:
         return
-    counts, betas = np.arange(1, most + 1), dict.fromkeys([0.0, tuning.best.beta])
+    counts, betas = np.arange(1, most + 1), dict.fromkeys([0.0, tuning.best[0].first])
     lines = {}
     for beta in betas:
-        settings = settings_of([beta], [f"top{n}" for n in counts], options.normalise)
+        settings = window_grid([beta], [f"top{n}" for n in counts], options.normalise)
         values = _tune(work, options, scores, settings).values
         lines[f"β={beta:g}"] = counts.astype(np.float64), mean_intervals(values)
     draw_sweep(lines, folder / "top-k.png", option="best windows that count", measure=tuning.measure)

@@ -32,6 +32,7 @@ from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS, mean_interval, mean_intervals
+from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet, new_sdnet, save_sdnet
@@ -39,8 +40,9 @@ from rankwell.models.sdnet.stored_features import PassageFeatures, StoredFeature
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import open_vectors
 from rankwell.plots.curves import draw_sweep
-from rankwell.rank.fusion import FusionTuning, fuse, interpolation, tune_fusion
+from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.sdnet import PassageSource, SdnetRanker
+from rankwell.rank.tuning import tune_fusion
 from rankwell.training.data.lists import Lists
 from rankwell.training.data.sampling import draw
 from rankwell.training.loop.guard import CollapseGuard
@@ -57,7 +59,7 @@ from rankwell.training.stages.shared import ListOptions, check_lists, training_c
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
 NORMALISATIONS = ("none", "min-max", "z-score")
-PAPER = interpolation(0.8, "none")
+PAPER = Shares(model=0.2, first=0.8, normalise="none")
 
 
 class SdnetOptions(ListOptions):
@@ -302,11 +304,10 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     """α·BM25 + (1−α)·S with α by cross-validation on dev; leaves the whole grid and the run under the best of it."""
     dev, measure = work.data.dev, _measure(work, options)
     first = dev.run.head(work.recipe.evaluate.depth)
-    settings = [interpolation(alpha, normalise) for normalise in NORMALISATIONS for alpha in ALPHAS]
-    tuning = tune_fusion(
-        [first, run], dev.qrels, measure=str(measure), settings=settings, folds=options.folds, seed=work.seed
-    )
-    write_run(fuse([first, run], tuning.best, name="interpolated"), folder / "interpolated.run.gz")
+    settings = [Shares.beside_model(first=share, normalise=how) for how in NORMALISATIONS for share in ALPHAS]
+    runs = {"first": first, "model": run}
+    tuning = tune_fusion(runs, dev.qrels, settings, measure=str(measure), folds=options.folds, seed=work.seed)
+    write_run(fuse(runs, tuning.best, name="interpolated"), folder / "interpolated.run.gz")
     write_json(folder / "interpolation.json", _grid(tuning))
     with suppress(MissingExtraError):  # the figures are what counts
         lines = {
@@ -317,27 +318,32 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
         name: evaluate(dev.qrels, found, [measure]).values[0] for name, found in (("first stage", first), ("S", run))
     }
     figures: dict[str, Any] = {f"{name} {measure}": round(float(values.mean()), 4) for name, values in alone.items()}
-    figures[f"interpolated {measure}, cross-validated"] = round(tuning.found.mean, 4)
+    figures[f"interpolated {measure}, cross-validated"] = round(tuning.cross_validated, 4)
     figures[f"interpolated {measure}, α as in the paper"] = round(float(tuning.values[settings.index(PAPER)].mean()), 4)
-    figures |= {"interpolation": str(tuning.best), "alpha": tuning.best.weights[0]}
+    figures |= {"interpolation": str(tuning.best), "alpha": tuning.best.first}
     for name, values in alone.items():
-        p = TESTS["t"](tuning.found.values, values)
+        p = TESTS["t"](tuning.held_out, values)
         figures[f"p, interpolated against {name}"] = float(f"{p:.3g}")
     return figures
 
 
-def _rows(tuning: FusionTuning, normalise: str) -> list[int]:
+def _rows(tuning: Tuned[Shares], normalise: str) -> list[int]:
     """Where the settings of a normalisation are, α ascending."""
     return [row for row, fusion in enumerate(tuning.settings) if fusion.normalise == normalise]
 
 
-def _grid(tuning: FusionTuning) -> dict[str, Any]:
+def _grid(tuning: Tuned[Shares]) -> dict[str, Any]:
     rows = []
     for fusion, values in zip(tuning.settings, tuning.values, strict=True):
-        row = {"alpha": fusion.weights[0], "normalise": fusion.normalise, tuning.measure: float(values.mean())}
+        row = {"alpha": fusion.first, "normalise": fusion.normalise, tuning.measure: float(values.mean())}
         rows.append(row | {"interval": list(mean_interval(values))})
-    folds = [str(tuning.settings[number]) for number in tuning.found.chosen]
-    return {"settings": rows, "best": str(tuning.best), "of each fold": folds, "cross-validated": tuning.found.mean}
+    folds = [str(shares) for shares in tuning.fold_settings]
+    return {
+        "settings": rows,
+        "best": str(tuning.best),
+        "of each fold": folds,
+        "cross-validated": tuning.cross_validated,
+    }
 
 
 def _dev_run(work: Work) -> str:

@@ -19,30 +19,30 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import Blend, PassageVectors
-from rankwell.rank.fusion import Fusion, interpolation
-from rankwell.rank.hybrid import Hybrid
+from rankwell.rank.dense import PassageVectors
+from rankwell.rank.fusion import Shares
+from rankwell.rank.hybrid import Blend, Hybrid
 from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.serve.api import create_app
-from rankwell.serve.beside import Beside, Wanted, find_all, open_beside
+from rankwell.serve.first_stage import FusionOptions, SearchJob, open_first_stage, search_together
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
 QUERY = "bogue in the river"
-THREE = Fusion("linear", (0.3, 0.5, 0.2), "z-score")
+THREE = Shares(model=0.3, similarity=0.5, first=0.2, normalise="z-score")
 
 
 def started(
     index: Path | None,
     models: tuple[Path, ...],
-    shares: Fusion | None = None,
+    shares: Shares | None = None,
     encoder: Path | None = None,
     hybrid: float | None = None,
 ) -> Any:
-    beside = Beside(shares, str(encoder) if encoder else None, hybrid=hybrid)
-    return TestClient(create_app(Service(Sources(index, tuple(map(str, models)), beside=beside))))
+    fusion = FusionOptions(shares, str(encoder) if encoder else None, hybrid=hybrid)
+    return TestClient(create_app(Service(Sources(index, tuple(map(str, models)), fusion=fusion))))
 
 
 def search(client: Any, **body: Any) -> dict[str, float]:
@@ -72,7 +72,7 @@ def test_three_shares_are_those_of_a_pipelines_blend(
 
 
 def test_two_shares_need_no_bi_encoder(served_index: Path, tiny_checkpoint: Path) -> None:
-    shares = interpolation(0.7)
+    shares = Shares(model=0.3, first=0.7)
     with started(served_index, (tiny_checkpoint,), shares) as client:
         found = search(client)
         told = client.get("/ready").json()["blend"]["shares"]
@@ -129,7 +129,7 @@ def test_candidates_are_those_of_hybrid_search(
 
 
 def test_what_finds_is_called_what_it_is(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
-    with started(served_index, (tiny_checkpoint,), interpolation(0.4), tiny_bi_encoder, hybrid=0.5) as client:
+    with started(served_index, (tiny_checkpoint,), Shares(model=0.6, first=0.4), tiny_bi_encoder, hybrid=0.5) as client:
         ready = client.get("/ready").json()
         found = client.post("/search", json={"query": QUERY, "stages": "hybrid"}).json()
         plain = client.post("/search", json={"query": QUERY, "stages": "bm25"}).json()
@@ -158,12 +158,12 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
 
 
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
-    beside = Beside(encoder=str(tiny_bi_encoder), hybrid=0.5)
-    finding, _ = open_beside(beside, Index.open(served_index), has_model=False)
-    assert finding is not None
-    wanted = [Wanted(finding, query, k) for query, k in (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))]
-    alone = [finding.find([one.query], one.k)[0] for one in wanted]
-    for (found, _), expected in zip(find_all(wanted), alone, strict=True):
+    fusion = FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.5)
+    first = open_first_stage(fusion, Index.open(served_index), has_model=False)
+    assert first is not None
+    jobs = [SearchJob(first, query, k) for query, k in (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))]
+    alone = [first.search([job.query], job.k)[0] for job in jobs]
+    for (found, _), expected in zip(search_together(jobs), alone, strict=True):
         assert list(found.docids) == list(expected.docids)
     assert [len(found) for found in alone[:3]] == [3, 5, 3]
 
@@ -228,7 +228,7 @@ def test_an_index_that_is_replaced_while_it_is_reloaded(
     replaced_when: Any, tiny_bi_encoder: Path, tmp_path: Path
 ) -> None:
     index = build(tmp_path / "index", 30)
-    service = Service(Sources(index, (), beside=Beside(encoder=str(tiny_bi_encoder), hybrid=0.5)))
+    service = Service(Sources(index, (), fusion=FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.5)))
     with TestClient(create_app(service, key="k"), headers={"Authorization": "Bearer k"}) as client:
         before = client.post("/search", json={"query": QUERY}).json()
         build(index, 40)
@@ -263,7 +263,7 @@ def test_hybrid_search_needs_an_index(tiny_checkpoint: Path, tiny_bi_encoder: Pa
 
 
 def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint: Path) -> None:
-    shares = interpolation(0.5)
+    shares = Shares(model=0.5, first=0.5)
     for index, models in ((None, (tiny_checkpoint,)), (served_index, ())):
         with pytest.raises(RankwellError, match="needs an index and a model"):
             started(index, models, shares)
@@ -273,8 +273,8 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
     ("options", "problem"),
     [
         (["--encoder", "x"], "--encoder needs --blend or --hybrid"),
-        (["--blend", "0.8", "--fuse", "0.4"], "two shares of 1"),
-        (["--fuse", "1.5"], "expected a number from 0 to 1"),
+        (["--blend", "0.8", "--fuse", "0.4"], "that sum to at most 1"),
+        (["--fuse", "1.5"], "a share of 1.5 for the first stage"),
         (["--hybrid", "0"], "a share of 0 for the bi-encoder"),
         (["--hybrid", "0.5", "--blend", "0.3"], "choose it with --encoder"),
     ],
