@@ -375,6 +375,13 @@ def test_a_broken_record_is_named(tmp_path: Path) -> None:
     assert StageStore(tmp_path).folder == tmp_path / "stages"
 
 
+def test_a_start_checkpoint_of_another_type_is_refused_with_what_is_supported(bench: Bench) -> None:
+    config = json.loads((bench.start / "config.json").read_text())
+    (bench.start / "config.json").write_text(json.dumps({**config, "model_type": "electra"}))
+    with pytest.raises(InputError, match="is of type electra, but recipes can train only models of type bert"):
+        bench.run(bench.recipe(**THREE))
+
+
 def test_a_recipe_without_ranking_needs_no_collection(bench: Bench, tmp_path: Path) -> None:
     labelled = tmp_path / "labelled"
     labelled.mkdir()

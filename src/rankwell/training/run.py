@@ -16,7 +16,13 @@ from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
 from rankwell.inputs.templates import Template
-from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_encoder_config, read_ranker_config
+from rankwell.models.checkpoints.config import (
+    HeadKind,
+    RankerConfig,
+    read_encoder_config,
+    read_model_type,
+    read_ranker_config,
+)
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
@@ -180,6 +186,9 @@ def check_start(recipe: Recipe) -> Path:
     if template.name not in _TRAINED:
         known = ", ".join(_TRAINED)
         raise RankwellError(f"model.template is {template.name}, which is not for one query and document ({known} are)")
+    if (kind := read_model_type(folder)) != "bert":
+        problem = f"model.start is of type {kind}, but recipes can train only models of type bert"
+        raise InputError(folder / "config.json", None, f"{problem}; other encoders can re-rank, not be trained")
     encoder = read_encoder_config(folder)
     if template.max_length > encoder.max_position_embeddings:
         limit = encoder.max_position_embeddings

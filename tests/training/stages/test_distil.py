@@ -31,6 +31,7 @@ from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stages import distil
 from rankwell.training.stages.distil import Asked, DistilOptions, Lessons, merge
 from rankwell.training.stages.filter import keep_below_relevant, standard_scores
 
@@ -154,6 +155,40 @@ def test_a_killed_distillation_goes_on_to_the_same_weights(
     )
     assert one.keys() == two.keys()
     assert all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_of_several_processes_one_searches_and_encodes(
+    data: Path, tmp_path: Path, teacher: Path, student: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = {**DISTIL, "teachers": [str(teacher)], "epochs": 1, "max_steps": 1}
+    done = run(recipe_of(data, student, distil=stage), tmp_path / "out")
+    work, options = done.work, done.work.done[0].stage.options
+    queries = distil.gather(work, options)
+    store = work.data.collection.store
+    before = distil.stored_candidates(
+        work, options, queries, load_teachers(store, [str(teacher)], queries.texts, None, "cpu")
+    )
+
+    monkeypatch.setenv("RANK", "1")  # the first process has written candidates and vectors; this one must read them
+    monkeypatch.setattr(distil, "find_candidates", lambda *given: pytest.fail("searched by a second process"))
+    monkeypatch.setattr(BiEncoder, "encode_queries", lambda *given: pytest.fail("encoded by a second process"))
+    teachers = load_teachers(store, [str(teacher)], queries.texts, None, "cpu")
+    after = distil.stored_candidates(work, options, queries, teachers)
+    for name in ("documents", "scores", "ends"):
+        np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+
+    waited: list[float] = []
+
+    def publish(seconds: float) -> None:  # the first process finishes its search while this one waits
+        waited.append(seconds)
+        for folder in hidden:
+            folder.rename(folder.with_name(folder.name.removeprefix("hidden-")))
+
+    hidden = [path.rename(path.with_name(f"hidden-{path.name}")) for path in store.folder.glob("candidates-*")]
+    monkeypatch.setattr("rankwell.training.processes.time.sleep", publish)
+    again = distil.stored_candidates(work, options, queries, teachers)
+    assert len(waited) == 1
+    np.testing.assert_array_equal(again.documents, before.documents)
 
 
 def test_a_teacher_is_asked_with_its_prompt_and_what_is_kept_knows_it(tmp_path: Path, teacher: Path) -> None:

@@ -14,6 +14,8 @@ import torch
 
 import rankwell.sample
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats import read_run
+from rankwell.rank import duo
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Candidates
 from rankwell.training.recipe import Recipe
@@ -231,6 +233,46 @@ def test_duo_compares_what_mono_ranked_best(data: Path, start: Path, tmp_path: P
     trained = run_recipe(build_recipe(tree, "duo.yaml"), tmp_path / "duo", device="cpu")
     assert set(figures(trained)) == {"first stage", "mono", "duo"}
     assert Ranker.from_pretrained(tmp_path / "duo" / "model").template.name == "duo"
+
+
+def test_each_duo_stage_is_measured_with_its_own_options(
+    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = {"kind": "duo", "max_length": 96, "max_steps": 1, "batch": 4, "best": "last"}
+    tree = {
+        **RECIPE,
+        "data": str(data),
+        "model": {"start": str(start), "max_length": 64, "max_query": 24},
+        "stages": {
+            "mono": {"kind": "pointwise", "max_steps": 1, "batch": 4, "best": "last"},
+            "duo-a": {**usual, "compare": 4},
+            "duo-b": {**usual, "compare": 3, "aggregate": "binary"},
+        },
+    }
+    measured: list[tuple[int, str]] = []
+    rerank_duo = duo.rerank_duo
+
+    def record(ranker: Any, run: Any, queries: Any, texts: Any, options: duo.DuoOptions) -> Any:
+        measured.append((options.depth, options.aggregate))
+        return rerank_duo(ranker, run, queries, texts, options)
+
+    monkeypatch.setattr(duo, "rerank_duo", record)
+    trained = run_recipe(build_recipe(tree, "duo.yaml"), tmp_path / "duo", device="cpu")
+    assert measured == [(4, "sum"), (3, "binary")]
+    # Both compare the documents that mono ranks best.
+    runs = [next((tmp_path / "duo" / "stages").glob(f"*-{name}-*/mono-*.run.gz")) for name in ("duo-a", "duo-b")]
+    assert read_run(runs[0]) == read_run(runs[1])
+    assert [done.stage.number for done in trained.work.done] == [1, 2, 3]
+
+
+def test_errors_name_the_stage_as_the_recipe_does(data: Path, start: Path, tmp_path: Path) -> None:
+    for settings, problem in (
+        ({"stages.late": "{kind: duo, depth: 20}"}, "stages.late compares the first documents"),
+        ({"stages.late": "{kind: interpolate, folds: 999}"}, "stages.late.folds is 999, but dev has 14 queries"),
+        ({"stages": "{early: {kind: denoise}, pointwise: {}}"}, "stages.early needs a pointwise stage before it"),
+    ):
+        with pytest.raises(RankwellError, match=problem):
+            run(data, start, tmp_path / "never", **settings)
 
 
 def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start: Path, tmp_path: Path) -> None:

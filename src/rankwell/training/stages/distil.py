@@ -209,7 +209,7 @@ def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Row
     return Candidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), names)
 
 
-def _kept_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
+def stored_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
     """The candidates, searched once by the first process: a search on a GPU may differ from run to run.
 
     They are stored beside the collection, so that a resumed run, other processes and other variants use the same.
@@ -269,7 +269,7 @@ def run(work: Work, stage: Stage[DistilOptions], folder: Path) -> StageResult:
     asked = gather(work, options)
     store = work.data.collection.store
     teachers = load_teachers(store, options.teachers, asked.texts, options.teacher_length, work.device)
-    candidates = _kept_candidates(work, options, asked, teachers)
+    candidates = stored_candidates(work, options, asked, teachers)
     documents = ranker_tokens(work, ranker)
     lessons = Lessons(candidates, asked, teachers, options, len(store), work.seed)
     stems = ranker.config.template.markers

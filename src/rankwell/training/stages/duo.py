@@ -70,7 +70,7 @@ def run(work: Work, stage: Stage[DuoOptions], folder: Path) -> StageResult:
         raise RankwellError(f"{stage.path} starts from a ranker of two logits; put it after a pointwise stage")
 
     def write_train() -> None:
-        ranker = Ranker.from_pretrained(work.model, engine=work.engine)
+        ranker = Ranker.from_pretrained(_mono_model(work), engine=work.engine)
         ranked = ranker.rerank(split.run, split.queries, work.data.index).head(options.compare)
         write_run(ranked, folder / "mono.train.run.gz")
 
@@ -88,10 +88,18 @@ def run(work: Work, stage: Stage[DuoOptions], folder: Path) -> StageResult:
     return StageResult(folder / "model", figures=outcome.figures())
 
 
+def _mono_model(work: Work) -> Path:
+    """The ranker whose best documents are compared: the last one before this stage that reads single documents."""
+    for done in reversed(work.done):
+        if done.stage.kind == "duo" and done.result.model == work.model:
+            return _mono_model(done.work)
+    return work.model
+
+
 def _mono_run(work: Work, folder: Path) -> Run:
-    """The dev candidates by the ranker before it."""
+    """The dev candidates by that ranker."""
     path = folder / f"mono-{work.data.dev.digest}.run.gz"
-    return read_run(write_once(path, lambda: write_run(rerank_dev(work, work.model), path)))
+    return read_run(write_once(path, lambda: write_run(rerank_dev(work, _mono_model(work)), path)))
 
 
 def measure(work: Work, stage: Stage[DuoOptions], folder: Path) -> Run:
