@@ -31,10 +31,11 @@ def make_weigher(folder: Path, tokenizer_of: str) -> None:
     import torch
 
     from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.models.checkpoints.heads import save_token_weights
     from rankwell.models.checkpoints.names import find_model
     from rankwell.models.encoder import Encoder
-    from rankwell.models.heads import TokenWeightModel, save_token_weights
-    from rankwell.models.shape import EncoderConfig
+    from rankwell.models.heads import TokenWeightModel
+    from rankwell.models.spec import EncoderConfig
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)
@@ -52,10 +53,10 @@ def make_writer(folder: Path, tokenizer_of: str) -> None:
 
     from rankwell.inputs.tokenizer import Tokenizer
     from rankwell.models.checkpoints.names import find_model
+    from rankwell.models.doc2query.checkpoints import WriterConfig, save_writer
+    from rankwell.models.doc2query.writer import Decoder, QueryWriter
     from rankwell.models.encoder import Encoder
-    from rankwell.models.shape import EncoderConfig
-    from rankwell.models.writing.checkpoints import WriterConfig, save_writer
-    from rankwell.models.writing.writer import Decoder, QueryWriter
+    from rankwell.models.spec import EncoderConfig
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)
@@ -94,8 +95,8 @@ def expand(folder: Path, name: str) -> None:
     """Write queries, noting every shard that is begun to be written."""
     from rankwell.corpus.datasets import resolve_documents
     from rankwell.enrich import expansion
-    from rankwell.models.writing.checkpoints import load_writer
-    from rankwell.models.writing.decoding import Writer, Writing
+    from rankwell.models.doc2query.checkpoints import load_writer
+    from rankwell.models.doc2query.decoding import Writer, Writing
 
     model, tokenizer, config = load_writer(folder / "model")
     writer = Writer(model, tokenizer, config.max_length, Writing(n=2, max_query=6), device="cpu")

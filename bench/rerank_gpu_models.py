@@ -18,7 +18,7 @@ from torch import nn
 
 from rankwell.inputs.batching import Sequences
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer
-from rankwell.models.shape import EncoderConfig
+from rankwell.models.spec import EncoderConfig
 
 VOCABULARY = 30522
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -11,7 +11,7 @@ import torch
 
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.shape import EncoderConfig
+from rankwell.models.spec import EncoderConfig
 from rerank_gpu_models import save_checkpoint, texts, transformers_model
 from rerank_gpu_steps import Bench, engine_for, rates
 

@@ -16,7 +16,7 @@ import torch
 from harness import machine
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rerank_gpu_models import flops, make_pairs, random_model
 

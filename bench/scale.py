@@ -111,7 +111,7 @@ def make_model(folder: Path, tokenizer_of: str) -> None:
     from rankwell.models.checkpoints.folders import save_checkpoint
     from rankwell.models.checkpoints.names import find_model
     from rankwell.models.encoder import CrossEncoder, Encoder
-    from rankwell.models.shape import EncoderConfig
+    from rankwell.models.spec import EncoderConfig
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)

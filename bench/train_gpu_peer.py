@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from rankwell.inputs.batching import slice_sequences
-from rankwell.models.shape import EncoderConfig
+from rankwell.models.spec import EncoderConfig
 from rankwell.training.data.lists import Lists
 from rerank_gpu_models import LONGEST, random_model, save_checkpoint, transformers_model
 from rerank_gpu_peer import _padded

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens, Template
+from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.graphs import GraphedEncoder
-from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
-from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.models.kernels.cuda_graphs import GraphedEncoder
+from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.loop.list_task import RankingTask
 from rankwell.training.loop.losses import make_loss

@@ -16,7 +16,7 @@ from rankwell.cli.expand import expand
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats.expansions import read_expansions
-from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer
+from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
 
 TEXTS = {f"d{number}": f"{word} and honey" for number, word in enumerate("bees bank river stone tea iron".split())}
 

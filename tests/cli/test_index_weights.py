@@ -14,7 +14,7 @@ import torch
 
 from rankwell import sample
 from rankwell.corpus.formats import read_weights
-from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 

@@ -44,7 +44,7 @@ class Echo:
     """Writes queries as a real writer does, from pieces and keys, without a model; dies after ``limit`` passages."""
 
     def __init__(self, folder: Path, limit: int | None = None):
-        from rankwell.models.writing.decoding import Writing
+        from rankwell.models.doc2query.decoding import Writing
 
         self.tokenizer = Tokenizer.open(folder)
         self.max_length, self.options = 32, Writing(n=3)

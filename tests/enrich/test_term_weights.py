@@ -32,7 +32,7 @@ from rankwell.enrich.weighing import StemWords, read_shards, tf_counts, weigh_co
 from rankwell.enrich.weighted_index import build_weighted_index
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.heads import load_token_weights, save_token_weights
+from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 

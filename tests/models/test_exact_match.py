@@ -19,7 +19,7 @@ from rankwell.inputs.templates import Template, lay_out_pairs  # noqa: E402
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.models.attention import dense_mask, make_layout  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
-from rankwell.models.shape import under_rule  # noqa: E402
+from rankwell.models.spec import under_rule  # noqa: E402
 
 
 def sequences_of(groups: list[list[list[int]]]) -> Sequences:
@@ -155,7 +155,7 @@ def test_three_layers_tell_the_rules_apart(three_layers: Path, tiny_checkpoint: 
 
 
 def test_the_engines_agree_with_the_definition(three_layers: Path, lay_out: Any) -> None:
-    from rankwell.models.placing import Placer
+    from rankwell.models.batch import Placer
 
     sequences = lay_out([("bogue", "a bogue"), ("insouciantly", "in the bank insouciantly insouciantly")])
     model = load_checkpoint(three_layers)[0]

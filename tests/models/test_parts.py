@@ -14,7 +14,7 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.models.shape import AttentionRule
+from rankwell.models.spec import AttentionRule
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -125,7 +125,7 @@ def test_scores_are_those_of_transformers_layers_under_written_out_masks(
 
 def test_all_layers_apart_is_the_bi_encoder_of_the_two_texts(bare: Path, sequences: Sequences) -> None:
     """What the query's states are does not depend on the document, and the other way round."""
-    from rankwell.models.placing import Placer
+    from rankwell.models.batch import Placer
 
     model, tokenizer, _ = similar(bare, apart=2)
     place = Placer(torch.device("cpu"), "full", parts=True)
@@ -170,8 +170,8 @@ def test_equally_long_sequences_score_as_alone(bare: Path, sequences: Sequences)
 
 
 def test_training_moves_it_and_a_saved_model_scores_the_same(bare: Path, sequences: Sequences, tmp_path: Path) -> None:
+    from rankwell.models.batch import Placer
     from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-    from rankwell.models.placing import Placer
 
     model, tokenizer, config = similar(bare, apart=1, pooler=False)
     batch = Placer(torch.device("cpu"), "full", parts=True)(sequences)

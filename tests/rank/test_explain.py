@@ -20,7 +20,7 @@ from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers
-from rankwell.models.shape import AttentionRule
+from rankwell.models.spec import AttentionRule
 from rankwell.plots.attention import draw_attention, draw_rule, rule_text
 from rankwell.rank.attention_maps import attention_maps, rule_map
 from rankwell.rank.engines.engine import load

@@ -18,8 +18,8 @@ pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import write_documents, write_queries, write_run
-from rankwell.models.heads import load_token_weights, save_token_weights
-from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer
+from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
+from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.scale.rerank import RerankJob

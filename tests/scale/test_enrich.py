@@ -20,10 +20,10 @@ from rankwell.enrich.shared import SharedFolder  # noqa: E402
 from rankwell.enrich.term_weights import TermWeigher, WeightOptions  # noqa: E402
 from rankwell.enrich.weighing import weigh_collection  # noqa: E402
 from rankwell.enrich.weighted_index import weighing_work  # noqa: E402
+from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights  # noqa: E402
 from rankwell.models.checkpoints.identity import model_digest  # noqa: E402
-from rankwell.models.heads import load_token_weights, save_token_weights  # noqa: E402
-from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
-from rankwell.models.writing.decoding import Writer, Writing  # noqa: E402
+from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
+from rankwell.models.doc2query.decoding import Writer, Writing  # noqa: E402
 from rankwell.scale.enrich import WeighJob, expand_on, weigh_and_index_on  # noqa: E402
 from rankwell.scale.runs import shards_folder  # noqa: E402
 from rankwell.scale.workers import Cluster, do  # noqa: E402

@@ -86,7 +86,7 @@ def test_a_process_reads_the_documents_of_its_own_lists_alone() -> None:
     import torch
 
     from rankwell.inputs.templates import Template
-    from rankwell.models.placing import Placer
+    from rankwell.models.batch import Placer
     from rankwell.training.loop.task import Step
 
     from ..training.loop.test_loop import make_model, make_task

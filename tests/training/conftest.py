@@ -9,7 +9,7 @@ import torch
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens, Template
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.shape import EncoderConfig
+from rankwell.models.spec import EncoderConfig
 
 WORDS = 60
 SPECIAL = SpecialTokens(cls=1, sep=2)

@@ -76,8 +76,8 @@ def expand(
     from rankwell.models.checkpoints.config import read_model_type
     from rankwell.models.checkpoints.identity import model_digest
     from rankwell.models.checkpoints.names import find_model
-    from rankwell.models.writing.checkpoints import load_writer
-    from rankwell.models.writing.decoding import Writer, Writing
+    from rankwell.models.doc2query.checkpoints import load_writer
+    from rankwell.models.doc2query.decoding import Writer, Writing
     from rankwell.scale.enrich import expand_on
 
     if out.is_dir():

@@ -26,7 +26,7 @@ from rankwell.enrich.shared import SharedFolder
 from rankwell.inputs.stored import StoredTokens
 
 if TYPE_CHECKING:
-    from rankwell.models.writing.decoding import Writer, Writing
+    from rankwell.models.doc2query.decoding import Writer, Writing
 
 SHARD_SIZE = 1024
 

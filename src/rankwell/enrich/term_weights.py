@@ -26,10 +26,11 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import fit_windows
+from rankwell.models.batch import Batch
+from rankwell.models.checkpoints.heads import load_token_weights
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import Compute
-from rankwell.models.heads import TokenWeightModel, load_token_weights
-from rankwell.models.placing import Batch
+from rankwell.models.heads import TokenWeightModel
 
 MAX_LENGTH = 256
 STEM_BITS = 31

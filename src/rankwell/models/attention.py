@@ -9,7 +9,7 @@
 
 A rule is the same in every head, and in every layer that follows it. :func:`dense_mask` is its definition; each kernel
 must agree with it. For ``exact_match`` the word ids already say which words are one
-(:func:`rankwell.models.shape.under_rule`).
+(:func:`rankwell.models.spec.under_rule`).
 
 A layer may also read the *parts* of a sequence, query and document, apart: to it each part is a sequence of its own.
 
@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rankwell.models.layouts import Bounds, Layout, Packed
-from rankwell.models.shape import AttentionRule
+from rankwell.models.layout import Bounds, Layout, Packed
+from rankwell.models.spec import AttentionRule
 
 
 def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) -> Layout:

@@ -27,12 +27,12 @@ from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import load_encoder
-from rankwell.models.checkpoints.foreign import ForeignEncoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import Compute
 from rankwell.models.devices import Precision
 from rankwell.models.encoder import Encoder
+from rankwell.models.foreign import ForeignEncoder
 
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22

@@ -1,6 +1,6 @@
 """Runs a model over many sequences on one device. Rankers, bi-encoders, DeepCT, doc2query and SDNet all use it.
 
-Batches hold a budget of tokens. There are two ways to lay one out (:mod:`rankwell.models.placing`). On the *grid*,
+Batches hold a budget of tokens. There are two ways to lay one out (:mod:`rankwell.models.batch`). On the *grid*,
 sequences of similar length are batched, the longest first. *Packed*, on a GPU in 16 bits, they stay in their order and
 nothing is padded; results stay on the GPU until all are there, so host and device never wait for each other in between.
 
@@ -26,10 +26,10 @@ from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
+from rankwell.models.batch import Placer, packed_blocks
 from rankwell.models.devices import Precision, chosen_device
 from rankwell.models.encoder import Encoder
-from rankwell.models.placing import Placer, packed_blocks
-from rankwell.models.shape import AttentionRule
+from rankwell.models.spec import AttentionRule
 
 CPU_BUDGET = 2048
 GPU_BUDGET = 1 << 18

@@ -16,11 +16,11 @@ from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.attention import attend, attend_first, without_rule
-from rankwell.models.layouts import Layout, Packed
-from rankwell.models.shape import EncoderConfig
+from rankwell.models.layout import Layout, Packed
+from rankwell.models.spec import EncoderConfig
 
 if TYPE_CHECKING:
-    from rankwell.models.checkpoints.foreign import ForeignEncoder
+    from rankwell.models.foreign import ForeignEncoder
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -125,6 +125,10 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList([Layer(config, number) for number in range(config.num_hidden_layers)])
+
+    def restrict(self, apart: int, ruled: Sequence[int] | None) -> None:
+        """Change how many layers read the parts apart, and which ones follow the attention rule."""
+        self.apart, self.ruled = apart, ruled
 
     def join_gelu(self, joined: bool) -> None:
         """Whether inference on a packed batch takes the gelu of the matrix product's own kernel, the tanh form."""

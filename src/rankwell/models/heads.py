@@ -1,51 +1,25 @@
-"""Heads other than a ranker's: MLM and NSP for pre-training, a weight for each token, a class for a text.
-
-Each is saved as the Hugging Face folder of the same kind, and the encoder of each loads as a ranker's again
-(``checkpoints.folders.load_checkpoint``). New heads are drawn with a seed: loading twice gives the same.
-"""
+"""Heads other than a ranker's: MLM and NSP for pre-training, a weight for each token; and the listwise head's start."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jsonfile import read_object
-from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.folders import (
-    describe,
-    describe_labels,
-    encoder_tensors,
-    fill,
-    fill_head,
-    head_names,
-    load_encoder,
-    new_cross_encoder,
-    seeded,
-    transformers_state,
-    without_other_heads,
-    write_folder,
-)
-from rankwell.models.checkpoints.foreign import ForeignEncoder
-from rankwell.models.checkpoints.names import find_model
+from rankwell.core.errors import RankwellError
 from rankwell.models.encoder import ACTIVATIONS, CrossEncoder, Encoder
-from rankwell.models.layouts import Layout, Packed
+from rankwell.models.layout import Layout, Packed
 
-# Ours under transformers' names, of BertForPreTraining.
-_PRETRAINING_PARTS = {
-    "transform": "cls.predictions.transform.dense",
-    "transform_norm": "cls.predictions.transform.LayerNorm",
-    "pooler": "pooler.dense",
-    "next": "cls.seq_relationship",
-}
-_OUTPUT_BIAS = "cls.predictions.bias"
-_OUTPUT_WEIGHT = "cls.predictions.decoder.weight"
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw new weights with ``seed``, and leave the global generator as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 class PretrainingModel(nn.Module):
@@ -100,107 +74,6 @@ class TokenWeightModel(nn.Module):
         return weights
 
 
-@dataclass(frozen=True, eq=False)
-class Classifier:
-    """A cross-encoder whose outputs are classes: output ``i`` is the logit of ``labels[i]``."""
-
-    model: CrossEncoder
-    tokenizer: Tokenizer
-    labels: tuple[str, ...]
-
-
-def load_pretraining(folder: str | Path, *, seed: int = 0) -> tuple[PretrainingModel, Tokenizer]:
-    """A BERT with both heads for pre-training: its own where it has them, else new ones."""
-    folder = find_model(folder)
-    encoder, tensors, tokenizer = _load_bert(folder, "pre-training")
-    with seeded(seed):
-        model = PretrainingModel(encoder)
-    for ours, theirs in _PRETRAINING_PARTS.items():
-        _fill_if_there(getattr(model, ours), theirs, tensors, folder)
-    output = tensors.get(_OUTPUT_WEIGHT)
-    if output is not None and not torch.equal(output, encoder.tokens.weight):
-        raise InputError(
-            folder, None, "an MLM head with a matrix of its own; only the token embeddings are used for it"
-        )
-    if (bias := tensors.get(_OUTPUT_BIAS)) is not None:
-        if bias.shape != model.output_bias.shape:
-            raise InputError(folder, None, f"{_OUTPUT_BIAS} has {len(bias)} values for {len(model.output_bias)} tokens")
-        model.output_bias.data.copy_(bias)
-    return model.eval(), tokenizer
-
-
-def save_pretraining(
-    folder: str | Path, model: PretrainingModel, tokenizer: Tokenizer, max_length: int | None = None
-) -> None:
-    """Write a folder that transformers loads as BertForPreTraining; it must not exist yet."""
-    tensors = encoder_tensors(model.encoder)
-    for ours, theirs in _PRETRAINING_PARTS.items():
-        prefix = "bert." if theirs == "pooler.dense" else ""
-        tensors |= {f"{prefix}{theirs}.{kind}": value for kind, value in getattr(model, ours).state_dict().items()}
-    tensors[_OUTPUT_BIAS] = model.output_bias
-    write_folder(folder, tensors, describe(model.encoder, "BertForPreTraining"), tokenizer, max_length)
-
-
-def load_token_weights(folder: str | Path, *, seed: int = 0) -> tuple[TokenWeightModel, Tokenizer]:
-    """A BERT with a weight for each token: its own head where it has one of one output, else a new one."""
-    folder = find_model(folder)
-    encoder, tensors, tokenizer = _load_bert(folder, "token weights")
-    with seeded(seed):
-        model = TokenWeightModel(encoder)
-    if "BertForTokenClassification" in (read_object(folder / "config.json").get("architectures") or []):
-        outputs = len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0
-        if outputs != 1:
-            raise InputError(folder, None, f"{outputs} outputs for each token; a weight is one")
-        _fill_if_there(model.head, "classifier", tensors, folder)
-    return model.eval(), tokenizer
-
-
-def save_token_weights(
-    folder: str | Path, model: TokenWeightModel, tokenizer: Tokenizer, max_length: int | None = None
-) -> None:
-    """Write a folder that transformers loads as BertForTokenClassification; it must not exist yet."""
-    tensors = encoder_tensors(model.encoder)
-    tensors |= {f"classifier.{kind}": value for kind, value in model.head.state_dict().items()}
-    description = {**describe(model.encoder, "BertForTokenClassification"), **describe_labels(["weight"])}
-    write_folder(folder, tensors, description, tokenizer, max_length)
-
-
-def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0) -> Classifier:
-    """A classifier of texts or pairs of texts: three classes for NLI, five for query types.
-
-    Without ``labels`` it is the folder's own. With them, the folder's head is kept where its labels are these in this
-    order; otherwise a new one takes its place, with a warning where there was one.
-    """
-    folder = find_model(folder)
-    encoder, tensors, tokenizer = load_encoder(folder)
-    tensors = without_other_heads(tensors, folder, encoder.config)
-    names = head_names(encoder.config)
-    own = _own_labels(folder, tensors, names.output)
-    if labels is None and not own:
-        raise InputError(folder, None, "no classifier, and no labels are given for a new one")
-    wanted = tuple(own if labels is None else labels)
-    if len(set(wanted)) != len(wanted) or not wanted:
-        raise RankwellError(f"the labels of a classifier must differ: {', '.join(wanted)}")
-    dense = f"{names.dense}.weight" in tensors or (encoder.config.model_type != "bert" and bool(names.dense))
-    model = new_cross_encoder(encoder, len(wanted), pooler=dense, seed=seed)
-    if wanted != own:
-        if own:
-            warnings.warn(f"{folder} tells {', '.join(own)} apart: its head is replaced, untrained", stacklevel=2)
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{names.output}.")}
-    fill_head(model, tensors, folder)
-    return Classifier(model.eval(), tokenizer, wanted)
-
-
-def save_classifier(folder: str | Path, classifier: Classifier, max_length: int | None = None) -> None:
-    """Write a folder that transformers loads as a classifier with these labels; it must not exist yet."""
-    model, labels = classifier.model, classifier.labels
-    if len(labels) != model.head.out_features:
-        raise RankwellError(f"{len(labels)} labels for {model.head.out_features} outputs")
-    description = describe(model.encoder, head_names(model.encoder.config).architecture)
-    tensors = transformers_state(model)
-    write_folder(folder, tensors, {**description, **describe_labels(labels)}, classifier.tokenizer, max_length)
-
-
 def start_listwise_head(
     model: CrossEncoder, start: Literal["difference", "normal", "zero"] = "difference", *, seed: int = 0
 ) -> None:
@@ -223,27 +96,3 @@ def start_listwise_head(
             drawn = torch.zeros(new.weight.shape) if start == "zero" else torch.randn(new.weight.shape) * 0.02
             new.weight.copy_(drawn)
     model.head = new
-
-
-def _load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
-    encoder, tensors, tokenizer = load_encoder(folder)
-    if isinstance(encoder, ForeignEncoder):
-        raise InputError(
-            folder, None, f"a model of the type {encoder.config.model_type}; heads for {purpose} are BERT's only"
-        )
-    return encoder, tensors, tokenizer
-
-
-def _fill_if_there(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    found = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}
-    if len(found) == 1:
-        raise InputError(folder, None, f"the weights have half of {name}")
-    if found:
-        fill(part, found, folder)
-
-
-def _own_labels(folder: Path, tensors: Mapping[str, Tensor], output: str) -> tuple[str, ...]:
-    """The labels of the folder's classifier, empty where it has none."""
-    outputs = len(tensors.get(f"{output}.weight", ()))
-    named: dict[str, Any] = read_object(folder / "config.json").get("id2label") or {}
-    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(outputs))

@@ -65,7 +65,7 @@ class Classifier:
         """
         if find_spec("torch") is None:
             raise MissingExtraError("torch", "models", "classifying with a model")
-        from rankwell.models.heads import load_classifier
+        from rankwell.models.checkpoints.heads import load_classifier
         from rankwell.rank.engines.torch_engine import TorchEngine
 
         loaded = load_classifier(folder)

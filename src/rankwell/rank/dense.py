@@ -24,7 +24,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.models.largest import largest
+from rankwell.models.kernels.top_k import top_k
 from rankwell.rank.texts import Texts, is_writable, stores_of
 from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index
@@ -122,11 +122,11 @@ def search_vectors(
     for block in blocks if device.type == "cpu" else _joined(blocks):
         products = _on_cpu(block) if device.type == "cpu" else _on_device(block, device)
         step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, len(block)))
-        parts = [largest(products(asked[b : b + step]), k) for b in range(0, len(asked), step)]
+        parts = [top_k(products(asked[b : b + step]), k) for b in range(0, len(asked), step)]
         if parts:
             scores = torch.cat([scores, torch.cat([values for values, _ in parts])], dim=1)
             numbers = torch.cat([numbers, torch.cat([places for _, places in parts]) + first], dim=1)
-            scores, order = largest(scores, k)
+            scores, order = top_k(scores, k)
             numbers = numbers.gather(1, order)
         first += len(block)
     return numbers.cpu().numpy(), scores.cpu().numpy()

@@ -20,7 +20,7 @@ from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, TruncationReport, lay_out_pairs
-from rankwell.models.shape import AttentionRule, under_rule
+from rankwell.models.spec import AttentionRule, under_rule
 from rankwell.rank.engines.engine import Loaded, Logits, probability, relevance
 from rankwell.rank.ranker import Ranker
 

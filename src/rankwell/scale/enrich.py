@@ -20,8 +20,8 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.writing.checkpoints import load_writer
-from rankwell.models.writing.decoding import Writer, Writing
+from rankwell.models.doc2query.checkpoints import load_writer
+from rankwell.models.doc2query.decoding import Writer, Writing
 from rankwell.retrieve.index import Index
 from rankwell.scale.runs import shards_folder
 from rankwell.scale.workers import Cluster, do

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.shape import AttentionRule
+from rankwell.models.spec import AttentionRule
 
 Query = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, StringConstraints(max_length=256)]

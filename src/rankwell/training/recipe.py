@@ -12,7 +12,7 @@ import yaml
 from pydantic import Field
 
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
-from rankwell.models.shape import AttentionRule
+from rankwell.models.spec import AttentionRule
 from rankwell.training.options import Options
 
 O_co = TypeVar("O_co", bound=Options, covariant=True)

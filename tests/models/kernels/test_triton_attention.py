@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from rankwell.models.attention import attend, attend_first, dense_mask
-from rankwell.models.layouts import Blocks, Packed
-from rankwell.models.shape import AttentionRule
+from rankwell.models.layout import Blocks, Packed
+from rankwell.models.spec import AttentionRule
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

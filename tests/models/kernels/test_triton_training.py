@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from rankwell.models.attention import attend, attend_first, make_layout
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.layouts import Blocks, Layout, Packed
-from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.models.layout import Blocks, Layout, Packed
+from rankwell.models.spec import AttentionRule, EncoderConfig
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

@@ -23,8 +23,8 @@ from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.models.checkpoints.exported import PRECISIONS, Backend, ExportRecord, Precision
-from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.models.checkpoints.export_record import PRECISIONS, Backend, ExportRecord, Precision
+from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.exported import pad_sequences
 from rankwell.rank.ranker import Ranker

@@ -16,7 +16,7 @@ import torch
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.torch_engine import TorchEngine
 
 RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rankwell.models.placing import Placer
+from rankwell.models.batch import Placer
 from rankwell.training.loop.gradient_cache import backward_scores
 from rankwell.training.loop.task import Step
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.inputs.templates import Template
-from rankwell.models.graphs import GraphedEncoder
-from rankwell.models.layouts import Blocks, Layout, Packed
-from rankwell.models.placing import BlockPlacer
+from rankwell.models.batch import BlockPlacer
+from rankwell.models.kernels.cuda_graphs import GraphedEncoder
+from rankwell.models.layout import Blocks, Layout, Packed
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.loop import _Run
 from rankwell.training.loop.options import TrainingOptions

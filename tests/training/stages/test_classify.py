@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.corpus.formats.labelled import LabelledTexts  # noqa: E402
-from rankwell.models.heads import load_classifier, save_classifier  # noqa: E402
-from rankwell.models.placing import Placer  # noqa: E402
+from rankwell.models.batch import Placer  # noqa: E402
+from rankwell.models.checkpoints.heads import load_classifier, save_classifier  # noqa: E402
 from rankwell.rank.classify import Classifier  # noqa: E402
 from rankwell.training.loop.task import Step  # noqa: E402
 from rankwell.training.recipe_reader import build_recipe  # noqa: E402

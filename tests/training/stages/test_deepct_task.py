@@ -17,8 +17,8 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.heads import load_token_weights
-from rankwell.models.placing import Placer
+from rankwell.models.batch import Placer
+from rankwell.models.checkpoints.heads import load_token_weights
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step
 from rankwell.training.stages.deepct import DeepctOptions, TermRecall, TermWeightTask

@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.formats.expansions import Expansion, read_expansions, write_expansions
-from rankwell.models.writing.checkpoints import load_writer
+from rankwell.models.doc2query.checkpoints import load_writer
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe_reader import build_recipe

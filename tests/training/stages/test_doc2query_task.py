@@ -16,9 +16,9 @@ transformers = pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.corpus.records import Qrels, Query  # noqa: E402
 from rankwell.inputs.stored import InMemoryTokens  # noqa: E402
-from rankwell.models.placing import Placer  # noqa: E402
-from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
-from rankwell.models.writing.decoding import Writer, Writing  # noqa: E402
+from rankwell.models.batch import Placer  # noqa: E402
+from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
+from rankwell.models.doc2query.decoding import Writer, Writing  # noqa: E402
 from rankwell.training.loop.loop import train  # noqa: E402
 from rankwell.training.loop.task import Step  # noqa: E402
 from rankwell.training.stages.doc2query import (  # noqa: E402

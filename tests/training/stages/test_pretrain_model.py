@@ -13,10 +13,10 @@ import torch
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.batch import Placer
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import PretrainingModel
-from rankwell.models.placing import Placer
-from rankwell.models.shape import EncoderConfig
+from rankwell.models.spec import EncoderConfig
 from rankwell.sample import FOLDER
 from rankwell.training.loop.task import Step
 from rankwell.training.stages.pretrain import MaskingVocabulary, PretrainingTask, PretrainOptions

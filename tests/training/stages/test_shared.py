@@ -89,7 +89,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: Path) -> Pat
     from rankwell.models.checkpoints.config import RankerConfig
     from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
     from rankwell.models.encoder import Encoder
-    from rankwell.models.shape import EncoderConfig
+    from rankwell.models.spec import EncoderConfig
 
     tokenizer = Tokenizer.open(tiny_tokenizer)
     shape = EncoderConfig(len(tokenizer), 48, 2, 4, 96, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

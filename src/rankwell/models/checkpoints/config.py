@@ -13,8 +13,8 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
-from rankwell.models.shape import AttentionRule as AttentionRule
-from rankwell.models.shape import EncoderConfig as EncoderConfig
+from rankwell.models.spec import AttentionRule as AttentionRule
+from rankwell.models.spec import EncoderConfig as EncoderConfig
 
 HeadKind = Literal["two_logits", "score"]
 

@@ -23,7 +23,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.models.attention import dense_mask
 from rankwell.models.checkpoints.config import AttentionRule
-from rankwell.models.checkpoints.exported import (
+from rankwell.models.checkpoints.export_record import (
     FIXED,
     GRAPHS,
     RECORD,
@@ -37,9 +37,7 @@ from rankwell.models.checkpoints.exported import (
 from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.quantised import GROUP, quantise_tensors
-from rankwell.models.checkpoints.quantised import WEIGHTS as QUANTISED
-from rankwell.models.checkpoints.tensors import read_tensors, write_tensors
+from rankwell.models.checkpoints.tensors import GROUP, QUANTISED, quantise_tensors, read_tensors, write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 
 OPSET = 17  # the first with LayerNormalization
@@ -73,7 +71,7 @@ class GridEncoder(nn.Module):
     def forward(
         self, tokens: Tensor, segments: Tensor, real: Tensor, words: Tensor | None = None, last: Tensor | None = None
     ) -> Tensor:
-        """The logits; see :mod:`rankwell.models.checkpoints.exported` for the inputs."""
+        """The logits; see :mod:`rankwell.models.checkpoints.export_record` for the inputs."""
         batch, longest = tokens.shape
         free = mask = real[:, None, None, :]
         if words is not None and last is not None:
@@ -208,7 +206,7 @@ def export_model(
 def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> None:
     """Write the checkpoint ``source``, of any kind, with its weights in 8 bits as the folder ``out``.
 
-    ``out`` must not exist yet; whatever loads ``source`` in rankwell loads it, too (``quantised.py``).
+    ``out`` must not exist yet; whatever loads ``source`` in rankwell loads it, too (``tensors.py``).
     """
     source, out = find_model(source), Path(out)
     if out.exists():

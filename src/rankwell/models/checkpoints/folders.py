@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,10 @@ from rankwell.models.checkpoints.config import (
     read_model_type,
     read_ranker_config,
 )
-from rankwell.models.checkpoints.foreign import (
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.tensors import read_tensors, restore_tensors, write_tensors
+from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.foreign import (
     HEADS,
     ForeignEncoder,
     HeadNames,
@@ -39,10 +41,7 @@ from rankwell.models.checkpoints.foreign import (
     foreign_state,
     load_foreign,
 )
-from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.quantised import restore_tensors
-from rankwell.models.checkpoints.tensors import read_tensors, write_tensors
-from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.heads import seeded
 
 _LAYER_NAMES = {
     "attention.output.dense": "mix",
@@ -158,7 +157,7 @@ def load_checkpoint(
         raise RankwellError(
             f"{folder}: a length of {ranker.template.max_length}, but the encoder has {limit} positions"
         )
-    _tell_what_to_see(encoder, ranker, folder)
+    _restrict(encoder, ranker, folder)
     model = new_cross_encoder(
         encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
     )
@@ -172,21 +171,20 @@ def load_checkpoint(
     return model.eval(), tokenizer, ranker
 
 
-def _tell_what_to_see(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, folder: Path) -> None:
-    """Tell the encoder's layers which tokens see which, or say that it cannot be told."""
+def _restrict(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, folder: Path) -> None:
+    """Tell the encoder's layers which tokens see which. Raises if it cannot follow the configuration."""
     config = encoder.config
     ranker.check_layers(config.num_hidden_layers)
-    told = ranker.apart > 0 or ranker.similarity > 0 or ranker.attention_layers is not None
-    counted = any(field.alone for field in ranker.template.fields)
+    alone = any(field.alone for field in ranker.template.fields)
+    apart = ranker.apart > 0 or ranker.similarity > 0 or alone
     if isinstance(encoder, ForeignEncoder):
-        encoder.check_rule(ranker.attention, folder)
-        if told or counted:
-            problem = "only BERT can read texts apart or follow a rule in some layers"
+        if apart or ranker.attention != "full" or ranker.attention_layers is not None:
+            problem = "only BERT can follow an attention rule or read texts apart"
             raise InputError(folder, None, f"a model of the type {config.model_type}; {problem}")
         return
-    if (ranker.apart or ranker.similarity or counted) and config.type_vocab_size < 2:
+    if apart and config.type_vocab_size < 2:
         raise InputError(folder, None, "it knows one segment only: query and document cannot be told apart")
-    encoder.apart, encoder.ruled = ranker.apart, ranker.attention_layers
+    encoder.restrict(ranker.apart, ranker.attention_layers)
 
 
 def new_cross_encoder(
@@ -208,14 +206,6 @@ def start_as_bi_encoder(model: CrossEncoder) -> None:
         model.head.bias.zero_()
         if isinstance(model.encoder, Encoder):
             model.encoder.segments.weight[1:] = model.encoder.segments.weight[:1]
-
-
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Draw new weights with ``seed``, and leave the global generator as it is."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
 
 
 def fill_head(model: CrossEncoder, tensors: Mapping[str, Tensor], folder: Path) -> list[str]:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankwell.models.kernels.triton_dropout import kept, readable, seed_at
-from rankwell.models.layouts import Blocks, Packed
-from rankwell.models.shape import AttentionRule
+from rankwell.models.layout import Blocks, Packed
+from rankwell.models.spec import AttentionRule
 
 RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2, "exact_match": 1}
 WORDS = 1 << 15  # words of one sequence that have a code

@@ -28,7 +28,7 @@ from rankwell.models.kernels.triton_attention import (
     score_scale,
 )
 from rankwell.models.kernels.triton_dropout import kept, parts, readable, seed_at
-from rankwell.models.layouts import Packed
+from rankwell.models.layout import Packed
 
 # Depth of the loads' pipeline by head size: the way back holds more at a time than the way forward.
 STAGES = {16: 2, 32: 3, 64: 3, 128: 1}

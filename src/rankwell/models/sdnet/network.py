@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.models.checkpoints.folders import seeded
 from rankwell.models.checkpoints.tensors import write_tensors
+from rankwell.models.heads import seeded
 from rankwell.models.sdnet.layers import (
     Attention,
     BiLSTM,

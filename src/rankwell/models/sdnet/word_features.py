@@ -20,12 +20,12 @@ from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import take_sequences
+from rankwell.models.batch import Batch
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import GPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
-from rankwell.models.placing import Batch
 from rankwell.models.sdnet.network import WordBatch
 from rankwell.models.sdnet.word_vectors import WordVectors
 from rankwell.models.sdnet.words import WordRows, WordVocabulary, lay_out_words, match_features

@@ -21,8 +21,8 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
+from rankwell.models.checkpoints.heads import load_classifier
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.heads import load_classifier
 from rankwell.rank.engines.engine import Engine, Logits
 
 ENTAILMENT = "entailment"

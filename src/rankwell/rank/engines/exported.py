@@ -14,8 +14,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_encoder_config
-from rankwell.models.checkpoints.exported import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
-from rankwell.models.shape import under_rule
+from rankwell.models.checkpoints.export_record import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
+from rankwell.models.spec import under_rule
 from rankwell.rank.engines.engine import Engine, Loaded, Logits
 
 Grids = dict[str, NDArray[Any]]

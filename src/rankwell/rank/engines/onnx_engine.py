@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, MissingExtraError
-from rankwell.models.checkpoints.exported import ExportRecord
+from rankwell.models.checkpoints.export_record import ExportRecord
 from rankwell.rank.engines.engine import BACKENDS, Loaded
 from rankwell.rank.engines.exported import ExportedEngine, Grids, load_exported
 

@@ -13,7 +13,7 @@ from rankwell.inputs.batching import Sequences
 from rankwell.models.compute import DTYPES, SHORT, Compute
 from rankwell.models.devices import Precision
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.shape import AttentionRule
+from rankwell.models.spec import AttentionRule
 from rankwell.rank.engines.engine import BACKENDS, Engine, Loaded, Logits
 
 _PRECISIONS = {dtype: name for name, dtype in DTYPES.items()} | {torch.float16: "fp16"}

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.progress import track
+from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.devices import chosen_device, is_fast_in_bf16
-from rankwell.models.graphs import GraphedEncoder
-from rankwell.models.placing import BlockPlacer, Placer, packed_blocks
-from rankwell.models.shape import AttentionRule
+from rankwell.models.kernels.cuda_graphs import GraphedEncoder
+from rankwell.models.spec import AttentionRule
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.log import TrainingLog
 from rankwell.training.loop.optimiser import learning_rate_at, make_optimiser

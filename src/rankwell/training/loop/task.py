@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankwell.inputs.batching import Sequences
-from rankwell.models.placing import Batch, Placer
+from rankwell.models.batch import Batch, Placer
 
 
 def mix_seed(*numbers: int) -> int:

@@ -20,7 +20,7 @@ from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.heads import load_classifier, save_classifier
+from rankwell.models.checkpoints.heads import load_classifier, save_classifier
 from rankwell.rank.classify import lay_out_texts
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.training.loop.loop import train

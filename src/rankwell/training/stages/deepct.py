@@ -35,8 +35,9 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import SpecialTokens
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.heads import TokenWeightModel, load_token_weights, save_token_weights
+from rankwell.models.heads import TokenWeightModel
 from rankwell.plots.terms import WeighedText, draw_frequencies, draw_terms, write_terms_page
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (

@@ -36,13 +36,13 @@ from rankwell.enrich.expansion import (
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.batch import Batch, Placer
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.placing import Batch, Placer
-from rankwell.models.writing.checkpoints import load_writer, save_writer
-from rankwell.models.writing.decoding import Writer, Writing
-from rankwell.models.writing.inputs import lay_out_passages, passage_grid, query_grid
+from rankwell.models.doc2query.checkpoints import load_writer, save_writer
+from rankwell.models.doc2query.decoding import Writer, Writing
+from rankwell.models.doc2query.inputs import lay_out_passages, passage_grid, query_grid
 from rankwell.plots.expansions import ExpandedText, write_expansions_page
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index

@@ -29,7 +29,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.heads import load_pretraining, save_pretraining
+from rankwell.models.checkpoints.heads import load_pretraining, save_pretraining
 from rankwell.training.data.domain_gap import count_words, measure_domain_gap
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.options import TrainingOptions

@@ -8,7 +8,7 @@ from torch import Tensor
 BLOCK = 128
 
 
-def largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` largest scores of each row (R, N), in 32 bits, and their places, the largest first; all N if fewer.
 
     They lie in the ``k`` blocks with the largest maxima, so that one pass over the scores finds those blocks and only

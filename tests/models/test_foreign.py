@@ -16,10 +16,8 @@ transformers = pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.inputs.templates import Template  # noqa: E402
 from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.checkpoints.config import RankerConfig  # noqa: E402
 from rankwell.models.checkpoints.export import export_model  # noqa: E402
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
-from rankwell.models.shape import under_rule  # noqa: E402
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
 # Far wider than usual, so that scores of different texts really differ.
@@ -33,7 +31,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, **WIDE},
 }
 CLASSIFIERS = ["electra", "distilbert", "mpnet", "roberta"]
-MASKED = ["strm", "strict", "exact_match"]
 Make = Callable[..., Path]
 
 
@@ -59,42 +56,28 @@ def make(tmp_path: Path, tiny_tokenizer: Path) -> Make:
     return save
 
 
-def our_logits(loaded: Any, sequences: Any, rule: str = "full") -> Any:
+def our_logits(loaded: Any, sequences: Any) -> Any:
     """All sequences as one padded batch."""
-    sequences = under_rule(sequences, rule)  # type: ignore[arg-type]
     values = (sequences.tokens, sequences.segments, sequences.positions, sequences.words)
     tokens, segments, positions, words = (torch.from_numpy(v).long() for v in values)
     segments = segments.clamp(max=loaded[0].encoder.config.type_vocab_size - 1)
-    layout = make_layout(words, torch.from_numpy(sequences.last), torch.from_numpy(sequences.ends), rule)  # type: ignore[arg-type]
+    layout = make_layout(words, torch.from_numpy(sequences.last), torch.from_numpy(sequences.ends), "full")
     with torch.inference_mode():
         return loaded[0](tokens, segments, positions, layout)
 
 
-def their_logits(folder: Path, sequences: Any, rule: str = "full") -> Any:
-    """Plain transformers with eager attention, one sequence at a time, the rule as a mask made token by token."""
+def their_logits(folder: Path, sequences: Any) -> Any:
+    """Plain transformers with eager attention, one sequence at a time."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
     takes_segments = model.config.model_type in ("electra", "roberta")
     out, begin = [], 0
     for end in sequences.ends.tolist():
-        tokens = sequences.tokens[begin:end].tolist()
-        words, last = sequences.words[begin:end].tolist(), sequences.last[begin:end].tolist()
-        pieces = {word: tuple(t for t, w in zip(tokens, words, strict=True) if w == word) for word in words}
-
-        def is_open(a: int, b: int, words: Any = words, last: Any = last, pieces: Any = pieces) -> bool:
-            if rule == "full" or words[a] == words[b]:
-                return True
-            if rule == "exact_match" and len(pieces[words[a]]) > 1 and pieces[words[a]] == pieces[words[b]]:
-                return True
-            return bool(last[b] and (rule != "strict" or last[a]))
-
-        size = range(len(tokens))
-        closed = torch.tensor([[not is_open(a, b) for b in size] for a in size])
-        mask = torch.zeros(1, 1, len(tokens), len(tokens)).masked_fill(closed, torch.finfo(torch.float32).min)
+        tokens = torch.from_numpy(sequences.tokens[begin:end]).long()[None]
         segments = torch.from_numpy(sequences.segments[begin:end]).long()[None]
         segments = segments.clamp(max=getattr(model.config, "type_vocab_size", 1) - 1)
         kinds = {"token_type_ids": segments} if takes_segments else {}
         with torch.inference_mode():
-            out.append(model(torch.tensor([tokens]), attention_mask=mask, **kinds).logits)
+            out.append(model(tokens, **kinds).logits)
         begin = end
     return torch.cat(out)
 
@@ -127,22 +110,13 @@ class TestClassifiers:
         assert (found - expected).abs().max() < 1e-5
         assert expected.std() > 1e-2
 
-    @pytest.mark.parametrize("rule", MASKED)
-    def test_follow_a_rule_as_transformers_does_with_a_dense_mask(
-        self, make: Make, lay_out: Any, kind: str, rule: str
-    ) -> None:
-        folder, sequences = make(kind), lay_out(PAIRS)
-        found = our_logits(load_checkpoint(folder, attention=rule), sequences, rule)
-        assert (found - their_logits(folder, sequences, rule)).abs().max() < 1e-5
-        assert (found - their_logits(folder, sequences)).abs().max() > 1e-3
-
     def test_are_saved_as_transformers_and_we_load_them(
         self, make: Make, lay_out: Any, tmp_path: Path, kind: str
     ) -> None:
         model, tokenizer, config = load_checkpoint(make(kind))
-        save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"attention": "strm"}))
+        save_checkpoint(tmp_path / "saved", model, tokenizer, config.changed({"template": {"max_length": 80}}))
         again = load_checkpoint(tmp_path / "saved")
-        assert again[2].attention == "strm"
+        assert again[2].template.max_length == 80
         assert again[1].digest == tokenizer.digest
         assert all(torch.equal(a, b) for a, b in zip(again[0].parameters(), model.parameters(), strict=True))
         with warnings.catch_warnings():
@@ -173,11 +147,11 @@ class TestClassifiers:
         assert not torch.equal(one.head.weight, other.head.weight)
 
     def test_learn(self, make: Make, lay_out: Any, kind: str) -> None:
-        loaded = load_checkpoint(make(kind), attention="strm")
+        loaded = load_checkpoint(make(kind))
         sequences = lay_out(PAIRS)
         tokens, words = (torch.from_numpy(v).long() for v in (sequences.tokens, sequences.words))
         ends = torch.from_numpy(sequences.ends)
-        layout = make_layout(words, torch.from_numpy(sequences.last), ends, "strm")
+        layout = make_layout(words, torch.from_numpy(sequences.last), ends, "full")
         loaded[0].train()(tokens, torch.zeros_like(tokens), tokens, layout).square().sum().backward()
         gradients = [parameter.grad for parameter in loaded[0].parameters()]
         assert sum(gradient is not None and bool(gradient.abs().sum() > 0) for gradient in gradients) > 40
@@ -212,12 +186,10 @@ def test_all_rows_are_given_back_packed(make: Make, lay_out: Any) -> None:
 
 
 class TestWhatCannotBe:
-    def test_a_model_that_leaks_through_a_mask_follows_full_attention_only(self, make: Make) -> None:
-        folder = make("convbert", None)
-        with pytest.warns(UserWarning, match="untrained"):
-            assert load_checkpoint(folder)[2] == RankerConfig(pooler=False)
-        with pytest.raises(RankwellError, match="type convbert cannot follow the rule strm; only full works"):
-            load_checkpoint(folder, attention="strm")
+    @pytest.mark.parametrize("change", [{"attention": "strm"}, {"attention_layers": (1,)}, {"apart": 1}])
+    def test_an_attention_rule(self, make: Make, change: dict[str, Any]) -> None:
+        with pytest.raises(RankwellError, match="type electra; only BERT can follow an attention rule or read texts"):
+            load_checkpoint(make("electra"), **change)
 
     def test_a_trained_head_of_an_unknown_form_is_not_thrown_away(self, make: Make) -> None:
         with pytest.raises(

@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.models.checkpoints.export import export_weights  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint, read_weights, save_checkpoint  # noqa: E402
-from rankwell.models.checkpoints.quantised import WEIGHTS, quantise, quantise_tensors, restore_tensors  # noqa: E402
+from rankwell.models.checkpoints.tensors import QUANTISED, quantise, quantise_tensors, restore_tensors  # noqa: E402
 from rankwell.models.encoder import CrossEncoder, Encoder  # noqa: E402
-from rankwell.models.shape import EncoderConfig  # noqa: E402
+from rankwell.models.spec import EncoderConfig  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 HERE = Path("here")
@@ -77,7 +77,7 @@ def test_what_is_not_a_number_is_refused() -> None:
 
 
 def test_a_folder_is_a_third_of_the_size_and_scores_nearly_the_same(wide: Path, small: Path) -> None:
-    assert (small / WEIGHTS).stat().st_size < 0.34 * (wide / "model.safetensors").stat().st_size
+    assert (small / QUANTISED).stat().st_size < 0.34 * (wide / "model.safetensors").stat().st_size
     before, after = (read_weights(folder) for folder in (wide, small))
     assert before.keys() == after.keys()
     assert all(tensor.dtype == torch.float32 for tensor in after.values())
@@ -94,7 +94,7 @@ def test_a_folder_is_a_third_of_the_size_and_scores_nearly_the_same(wide: Path, 
 def test_training_goes_on_from_one_and_saves_an_ordinary_checkpoint(small: Path, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "next", *load_checkpoint(small))
     assert (tmp_path / "next" / "model.safetensors").is_file()
-    assert not (tmp_path / "next" / WEIGHTS).exists()
+    assert not (tmp_path / "next" / QUANTISED).exists()
     ours, theirs = read_weights(small), read_weights(tmp_path / "next")
     assert all(torch.equal(ours[name], tensor) for name, tensor in theirs.items())
 
@@ -103,7 +103,7 @@ def test_plain_transformers_says_that_it_finds_no_weights(small: Path) -> None:
     transformers = pytest.importorskip("transformers")
     with pytest.raises(OSError, match="no file named"):
         transformers.AutoModelForSequenceClassification.from_pretrained(small, local_files_only=True)
-    assert WEIGHTS in (small / "README.md").read_text()
+    assert QUANTISED in (small / "README.md").read_text()
 
 
 def test_what_cannot_be_exported(wide: Path, small: Path, tmp_path: Path) -> None:

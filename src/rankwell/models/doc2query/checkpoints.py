@@ -25,13 +25,13 @@ from rankwell.models.checkpoints.folders import (
     fill,
     load_encoder,
     read_weights,
-    seeded,
     write_folder,
 )
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.doc2query.writer import Decoder, QueryWriter
 from rankwell.models.encoder import Encoder
-from rankwell.models.shape import EncoderConfig
-from rankwell.models.writing.writer import Decoder, QueryWriter
+from rankwell.models.heads import seeded
+from rankwell.models.spec import EncoderConfig
 
 _OUTPUT_PARTS = {
     "transform": "cls.predictions.transform.dense",

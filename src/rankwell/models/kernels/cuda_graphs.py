@@ -3,7 +3,7 @@
 A small encoder's step is some 400 kernels, most of them done sooner than the host has asked for the next. Played from a
 graph they cost the host two calls, one each way. A graph computes on the memory it was recorded on, so
 
-* batches come in few forms (:class:`~rankwell.models.placing.BlockPlacer`), each copied to its graph's own block, with
+* batches come in few forms (:class:`~rankwell.models.batch.BlockPlacer`), each copied to its graph's own block, with
   the seeds of dropout in it;
 * the way back adds to gradients that always lie at the same place (:class:`Gradients`), in the graph itself, so that
   the chunks of a step add up whether played or not;
@@ -26,10 +26,10 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from rankwell.core.errors import RankwellError
+from rankwell.models.batch import SPARE, Form, open_block
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.layouts import Blocks
-from rankwell.models.placing import SPARE, Form, open_block
-from rankwell.models.shape import AttentionRule
+from rankwell.models.layout import Blocks
+from rankwell.models.spec import AttentionRule
 
 GRAPHS = 16  # kept at a time
 RECORDED_AT = 3  # how often a form has come when it is recorded
@@ -66,7 +66,7 @@ class Gradients:
 
 
 class GraphedEncoder(nn.Module):
-    """A cross-encoder in training that takes each batch as a :class:`~rankwell.models.placing.Block`, from graphs.
+    """A cross-encoder in training that takes each batch as a :class:`~rankwell.models.batch.Block`, from graphs.
 
     Call :meth:`clear_gradients` before each step. A backward pass must come before the next call with gradients.
     Batches of more than ``most`` tokens are computed as usual: there the GPU is the limit, and a graph holds on to the

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.models.encoder import ACTIVATIONS, Encoder, Layer
-from rankwell.models.layouts import Layout, Packed
-from rankwell.models.shape import EncoderConfig
+from rankwell.models.layout import Layout, Packed
+from rankwell.models.spec import EncoderConfig
 
 
 @dataclass(frozen=True, eq=False)

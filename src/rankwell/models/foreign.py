@@ -1,8 +1,7 @@
-"""Encoders other than BERT, computed by transformers: ELECTRA, DistilBERT, MPNet, and what else takes a mask.
+"""Encoders other than BERT, computed by transformers: ELECTRA, DistilBERT, MPNet, and others that take a mask.
 
-:class:`ForeignEncoder` is called like :class:`~rankwell.models.encoder.Encoder`. It pads the batch and gives
-transformers the attention rule as a dense mask. How a model wants that mask, and whether it heeds it, is not written
-down anywhere, so each is asked: see :meth:`ForeignEncoder.mask_form`.
+:class:`ForeignEncoder` is called like :class:`~rankwell.models.encoder.Encoder`. It pads the batch, and every token
+attends to every other: attention rules are for BERT only.
 """
 
 from __future__ import annotations
@@ -11,18 +10,15 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.models.layouts import Layout, Packed
-from rankwell.models.shape import AttentionRule, EncoderConfig
-
-MaskForm = Literal["added", "boolean"]
+from rankwell.models.layout import Layout, Packed
+from rankwell.models.spec import EncoderConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,60 +85,27 @@ class ForeignEncoder(nn.Module):
         rows = hidden.reshape(-1, hidden.shape[2])
         return rows if layout.places is None else rows[layout.places]
 
-    def check_rule(self, rule: AttentionRule, where: Path) -> None:
-        """An error where this model cannot follow the rule."""
-        if rule != "full" and self.mask_form is None:
-            raise InputError(
-                where,
-                None,
-                f"models of the type {self.config.model_type} cannot follow the rule {rule}; only full works",
-            )
-
-    @cached_property
-    def mask_form(self) -> MaskForm | None:
-        """How the model takes a mask (B, 1, L, L): as numbers to add, as booleans, or not at all (``None``).
-
-        Tried out: tokens 0 and 2 may not see 1 and 3, nor these them. When 3 changes, 0 and 2 must stay as they are
-        and 1 must not.
-        """
-        own = torch.tensor([[True, False], [False, True]]).repeat(2, 2)[None, None]
-        forms: tuple[MaskForm, ...] = ("added", "boolean")
-        for form in forms:
-            difference = self._difference(own, form)
-            if difference is not None and float(difference[[0, 2]].max()) < 1e-6 and float(difference[1]) > 1e-6:
-                return form
-        return None
-
-    def reads_both_ways(self) -> bool:
-        """Whether the first token sees those after it; a decoder's does not, and its state says nothing of them."""
-        difference = self._difference(None, "added")
-        return difference is not None and float(difference[0]) > 0
-
     @torch.no_grad()
-    def _difference(self, mask: Tensor | None, form: MaskForm) -> Tensor | None:
-        """How far each of four tokens moves when the last is another; ``None`` where the model refuses the mask."""
+    def reads_both_ways(self) -> bool:
+        """Whether the first token sees those after it; a decoder's does not, and its state says nothing about them."""
         weight = self.tokens.weight
         tokens = torch.tensor([[2, 3, 4, 5], [2, 3, 4, 6]], device=weight.device) % len(weight)
-        given = None if mask is None else _in_form(mask.to(weight.device).expand(2, 1, 4, 4), form, weight.dtype)
         training = self.training
         self.eval()
         try:
-            one, two = self._run(tokens, torch.zeros_like(tokens), given).float()
-        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):  # whatever a model says to a mask
-            return None
+            first, second = self._run(tokens, torch.zeros_like(tokens), None).float()
+        except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):  # whatever transformers raises
+            return False
         finally:
             self.train(training)
-        difference: Tensor = (one - two).abs().amax(dim=1)
-        return difference
+        return bool((first[0] - second[0]).abs().max() > 0)
 
     def _mask(self, layout: Layout) -> Tensor | None:
         if layout.mask is None:
             return None
-        if layout.mask.shape[2] == 1:  # padding alone, which every model takes
-            return layout.mask[:, 0, 0].long()
-        if self.mask_form is None:
-            raise RankwellError(f"models of the type {self.config.model_type} heed no mask; only full attention works")
-        return _in_form(layout.mask, self.mask_form, self.tokens.weight.dtype)
+        if layout.mask.shape[2] != 1:
+            raise RankwellError(f"models of the type {self.config.model_type} follow no attention rule, only full")
+        return layout.mask[:, 0, 0].long()  # where there is no padding
 
     def _run(self, tokens: Tensor, segments: Tensor, mask: Tensor | None) -> Tensor:
         """(B, L) → (B, L, H)."""
@@ -232,9 +195,3 @@ def _numbers(backbone: Any, *, segments: bool) -> EncoderConfig:
         hidden_dropout_prob=dropout,
         model_type=config.model_type,
     )
-
-
-def _in_form(mask: Tensor, form: MaskForm, dtype: torch.dtype) -> Tensor:
-    if form == "boolean":
-        return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rankwell.models.shape import AttentionRule
+from rankwell.models.spec import AttentionRule
 
 Bounds = tuple[tuple[int, int], ...]
 """The first row and the end of each sequence."""

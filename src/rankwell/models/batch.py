@@ -1,11 +1,11 @@
-"""From sequences in the host's memory to a batch on a device: what scoring and training begin with.
+"""Puts sequences on a device as a batch: the first step of scoring and of training.
 
 There are two ways to lay a batch out. On the *grid*, attention pads sequences to the longest: the CPU, and fp32.
 *Packed*, nothing is padded, so no token is moved on the host: a batch is a slice, copied as one block on a stream of
-its own while the batch before it is computed.
+its own while the previous batch is computed.
 
-A recorded computation (:mod:`rankwell.models.graphs`) is one for certain sizes. For it a packed batch is filled up to
-a :class:`Form` of which there are few, with sequences that no one asked for, and stays one :class:`Block`.
+A CUDA graph (``kernels/cuda_graphs.py``) is recorded for one set of sizes. For it a packed batch is filled up with
+spare sequences to one of a few :class:`Form` sizes, and stays one :class:`Block`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences
 from rankwell.models.attention import make_layout
 from rankwell.models.encoder import Encoder
-from rankwell.models.layouts import Blocks, Layout, Packed
-from rankwell.models.shape import AttentionRule, under_rule
+from rankwell.models.layout import Blocks, Layout, Packed
+from rankwell.models.spec import AttentionRule, under_rule
 
 
 class Batch(NamedTuple):
@@ -84,7 +84,7 @@ class Form:
 
 
 class Block(NamedTuple):
-    """A filled-up batch as one piece of memory; only a :class:`~rankwell.models.graphs.GraphedEncoder` takes it."""
+    """A filled-up batch as one piece of memory, for ``kernels.cuda_graphs.GraphedEncoder`` only."""
 
     data: Tensor
     form: Form
@@ -187,7 +187,7 @@ class Placer:
 
 
 class BlockPlacer(Placer):
-    """Puts sequences on a device for a :class:`~rankwell.models.graphs.GraphedEncoder`: packed, filled up, seeded."""
+    """Puts sequences on a device for a ``kernels.cuda_graphs.GraphedEncoder``: packed, filled up, seeded."""
 
     def __init__(self, device: torch.device, rule: AttentionRule, blocks: Blocks, *, parts: bool = False):
         super().__init__(device, rule, blocks, seeded=True, parts=parts)
@@ -218,8 +218,8 @@ def part_ends(sequences: Sequences) -> NDArray[np.int64]:
     """Where the two parts of each sequence end (2B,): the tokens of segment 0, and the others."""
     lengths = sequences.lengths()
     begins = sequences.ends - lengths
-    own = np.add.reduceat(sequences.segments == 0, begins, dtype=np.int64) if len(begins) else begins
-    return np.stack([begins + own, sequences.ends], axis=1).reshape(-1)
+    queries = np.add.reduceat(sequences.segments == 0, begins, dtype=np.int64) if len(begins) else begins
+    return np.stack([begins + queries, sequences.ends], axis=1).reshape(-1)
 
 
 def _places(form: Form) -> tuple[list[int], int]:

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rankwell.models.largest import largest  # noqa: E402
+from rankwell.models.kernels.top_k import top_k  # noqa: E402
 
 
 @pytest.mark.parametrize("size", [7, 127, 2560, 2561, 30522])
@@ -14,7 +14,7 @@ def test_they_are_those_of_a_whole_sort(size: int) -> None:
     scores = torch.randn(50, size, generator=torch.Generator().manual_seed(size))
     scores[0] = torch.arange(size)  # all of the largest in the last block, or in what is left after it
     scores[1, 3:] = -torch.inf
-    best, places = largest(scores, 10)
+    best, places = top_k(scores, 10)
     wanted = torch.sort(scores, dim=1, descending=True, stable=True)
     count = min(10, size)
     assert torch.equal(best, wanted.values[:, :count])

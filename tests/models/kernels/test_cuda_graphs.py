@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.models import graphs, placing
+from rankwell.models.batch import SPARE, BlockPlacer, Form, Placer, open_block
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.graphs import Gradients, GraphedEncoder
 from rankwell.models.heads import TokenWeightModel
-from rankwell.models.layouts import Blocks, Packed
-from rankwell.models.placing import SPARE, BlockPlacer, Form, Placer, open_block
-from rankwell.models.shape import AttentionRule, EncoderConfig
+from rankwell.models.kernels.cuda_graphs import Gradients, GraphedEncoder
+from rankwell.models.layout import Blocks, Packed
+from rankwell.models.spec import AttentionRule, EncoderConfig
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

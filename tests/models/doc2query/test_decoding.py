@@ -13,12 +13,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.models.placing import Placer  # noqa: E402
-from rankwell.models.shape import EncoderConfig  # noqa: E402
-from rankwell.models.writing.checkpoints import load_writer  # noqa: E402
-from rankwell.models.writing.decoding import Signs, Writer, Writing, beam_search, join_pieces, sample  # noqa: E402
-from rankwell.models.writing.inputs import lay_out_passages, passage_grid  # noqa: E402
-from rankwell.models.writing.writer import Decoder, Passages  # noqa: E402
+from rankwell.models.batch import Placer  # noqa: E402
+from rankwell.models.doc2query.checkpoints import load_writer  # noqa: E402
+from rankwell.models.doc2query.decoding import Signs, Writer, Writing, beam_search, join_pieces, sample  # noqa: E402
+from rankwell.models.doc2query.inputs import lay_out_passages, passage_grid  # noqa: E402
+from rankwell.models.doc2query.writer import Decoder, Passages  # noqa: E402
+from rankwell.models.spec import EncoderConfig  # noqa: E402
 
 PAD, CLS, SEP = 0, 1, 2
 SIGNS = Signs(CLS, SEP, (PAD, CLS))
@@ -201,7 +201,7 @@ def test_windows_share_the_queries_of_a_long_passage(written: Any) -> None:
 
 
 def test_beams_are_what_transformers_finds(written: Any, tmp_path: Path) -> None:
-    from rankwell.models.writing.checkpoints import WriterConfig, save_writer
+    from rankwell.models.doc2query.checkpoints import WriterConfig, save_writer
 
     transformers = pytest.importorskip("transformers")
     model, tokenizer = written

@@ -14,10 +14,10 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import InputError  # noqa: E402
 from rankwell.inputs.templates import SpecialTokens  # noqa: E402
-from rankwell.models.placing import Placer  # noqa: E402
-from rankwell.models.writing.checkpoints import WriterConfig, load_writer, save_writer, writer_tensors  # noqa: E402
-from rankwell.models.writing.inputs import cut_passages, lay_out_passages, passage_grid, query_grid  # noqa: E402
-from rankwell.models.writing.writer import Decoder, Memory, Passages, QueryWriter  # noqa: E402
+from rankwell.models.batch import Placer  # noqa: E402
+from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer, writer_tensors  # noqa: E402
+from rankwell.models.doc2query.inputs import cut_passages, lay_out_passages, passage_grid, query_grid  # noqa: E402
+from rankwell.models.doc2query.writer import Decoder, Memory, Passages, QueryWriter  # noqa: E402
 
 TEXTS = ["the bees keep warm in winter", "insouciantly numeric", "", "a bank lends money to people " * 3]
 QUERIES = ["how do bees keep warm", "what is it", "", "bank loan"]
@@ -165,7 +165,7 @@ def test_new_weights_are_drawn_by_the_seed(loaded: Any, tiny_checkpoint: Path) -
 
 
 def test_a_checkpoint_with_an_mlm_head_lends_it_to_the_output(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    from rankwell.models.heads import load_pretraining, save_pretraining
+    from rankwell.models.checkpoints.heads import load_pretraining, save_pretraining
 
     pretrained, tokenizer = load_pretraining(tiny_checkpoint, seed=9)
     with torch.no_grad():

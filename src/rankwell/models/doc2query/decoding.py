@@ -24,9 +24,9 @@ from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.largest import largest
-from rankwell.models.writing.inputs import cut_passages, lay_out_passages, passage_grid
-from rankwell.models.writing.writer import Decoder, Memory, Passages, Past, QueryWriter
+from rankwell.models.doc2query.inputs import cut_passages, lay_out_passages, passage_grid
+from rankwell.models.doc2query.writer import Decoder, Memory, Passages, Past, QueryWriter
+from rankwell.models.kernels.top_k import top_k
 
 MOST_ROWS = 20_480
 """Queries written at once on a GPU: their logits over the vocabulary are what takes memory."""
@@ -90,7 +90,7 @@ def sample(decoder: Decoder, passages: Passages, signs: Signs, options: Writing,
     alive = torch.arange(batch * n, device=uniforms.device)  # the rows that are still computed
     done = torch.zeros(batch * n, dtype=torch.bool, device=uniforms.device)
     for step in range(steps):
-        best, ids = largest(running.logits(step), options.top_k)
+        best, ids = top_k(running.logits(step), options.top_k)
         shares = torch.softmax(best / options.temperature, dim=1).cumsum(dim=1)
         chosen = (shares <= numbers[alive, step, None] * shares[:, -1:]).sum(dim=1).clamp(max=ids.shape[1] - 1)
         drawn = ids.gather(1, chosen[:, None])[:, 0].masked_fill(done, signs.end)
