@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from harness import make_parser
-from rankwell.models import placing
+from rankwell.models import batch
 from rerank_gpu_models import SHAPES, random_model
 from rerank_gpu_steps import Bench, environment, matrix_rate
 from train_gpu_peer import peer
@@ -97,7 +97,7 @@ def main() -> None:
     names = ["smoke"] if options.smoke else options.models.split(",")
     chosen = [word for word in options.steps.split(",") if word]
     if options.smoke:
-        placing.LEAST = 32
+        batch.LEAST = 32
     data = make_data(bench)
 
     def step(name: str, work: Callable[[], Any]) -> None:

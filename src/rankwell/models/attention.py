@@ -13,7 +13,7 @@ must agree with it. For ``exact_match`` the word ids already say which words are
 
 A layer may also read the *parts* of a sequence, query and document, apart: to it each part is a sequence of its own.
 
-A batch lies on a padded grid or packed (``layouts.py``), and attention takes either.
+A batch lies on a padded grid or packed (``layout.py``), and attention takes either.
 """
 
 from __future__ import annotations
@@ -140,14 +140,16 @@ def _scaled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, drop
         return (clear(scores.softmax(-1), dropout) @ value) * scale(dropout)
 
 
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, own: Bounds, bounds: Bounds, mask: Tensor | None) -> Tensor:
+def _one_by_one(
+    query: Tensor, key: Tensor, value: Tensor, query_bounds: Bounds, bounds: Bounds, mask: Tensor | None
+) -> Tensor:
     """Attention within each sequence: ``query`` (1, heads, R, size), the others (1, heads, T, size) → (R, H).
 
-    The rows of sequence i are ``own[i]`` of the query's and ``bounds[i]`` of the others'.
+    The rows of sequence i are ``query_bounds[i]`` of the query's and ``bounds[i]`` of the others'.
     """
     out = query.new_empty(query.shape[2], query.shape[1] * query.shape[3])
     ruled = mask is not None and mask.shape[2] > 1  # else it says only what is padding
-    for number, ((start, stop), (begin, end)) in enumerate(zip(own, bounds, strict=True)):
+    for number, ((start, stop), (begin, end)) in enumerate(zip(query_bounds, bounds, strict=True)):
         part = mask[number : number + 1, :, : stop - start, : end - begin] if ruled and mask is not None else None
         mixed = functional.scaled_dot_product_attention(
             query[:, :, start:stop], key[:, :, begin:end], value[:, :, begin:end], part

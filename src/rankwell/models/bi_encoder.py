@@ -1,8 +1,8 @@
-"""Bi-encoders: texts as vectors, whose product says how alike two texts are.
+"""Bi-encoders: texts as vectors whose product says how similar two texts are.
 
-A folder of sentence-transformers is read as it is: an encoder, the mean of its tokens' states (or the state of the
-first), the length cut to 1. The texts of a collection pass the encoder once and are compared with any query. Some were
-trained with a prompt before each query ("query: "), each document or both, and rank worse without: it is the folder's.
+A sentence-transformers folder is read as it is: an encoder, the mean of its tokens' states (or the state of the first),
+normalised to length 1. The texts of a collection pass the encoder once and are compared with any query. Some models
+were trained with a prompt before each query ("query: "), each document or both, and rank worse without it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import Compute
-from rankwell.models.devices import Precision
+from rankwell.models.devices import DTypeName
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
 
@@ -39,7 +39,7 @@ PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
 MODULES = ("Transformer", "Pooling", "Normalize")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""What the prompt of documents may be called; the first that a folder records is theirs."""
+"""Names of the documents' prompt; the first that a folder records is used."""
 
 Pooling = Literal["mean", "first"]
 Vectors = NDArray[np.float32]
@@ -54,13 +54,13 @@ class BiEncoder:
 
     ===================  ===============================================================================================
     ``pooling``          ``mean`` over all tokens, ``[CLS]`` and ``[SEP]`` among them, or the ``first``
-    ``max_length``       most tokens of a text; what is longer is cut, and counted in ``truncation``
-    ``query_prompt``     what stands before each query
-    ``document_prompt``  what stands before each document
+    ``max_length``       maximum tokens of a text; longer ones are truncated and counted in ``truncation``
+    ``query_prompt``     put before each query
+    ``document_prompt``  put before each document
     ``device``           default: a GPU if there is one
     ``dtype``            default: fp16 on a GPU, which tells more vectors apart than bf16, else fp32; vectors are fp32
     ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
-    ``name``             a name for what makes a document's vector, by which vectors are kept
+    ``name``             identifies what makes a document's vector; stored vectors are named by it
     ===================  ===============================================================================================
     """
 
@@ -74,7 +74,7 @@ class BiEncoder:
         query_prompt: str = "",
         document_prompt: str = "",
         device: str | None = None,
-        dtype: torch.dtype | Precision | None = None,
+        dtype: torch.dtype | DTypeName | None = None,
         budget: int | None = None,
         name: str = "",
     ):
@@ -99,13 +99,13 @@ class BiEncoder:
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         device: str | None = None,
-        dtype: torch.dtype | Precision | None = None,
+        dtype: torch.dtype | DTypeName | None = None,
         budget: int | None = None,
     ) -> BiEncoder:
         """The bi-encoder of a folder, of a package or on the hub (``checkpoints/names.py``).
 
-        Pooling, length and prompts are the folder's own, where it says so; a bare encoder's vectors are means. Prompts
-        are given for a folder that records none, or as ``""`` to have none.
+        Pooling, length and prompts are those the folder records; a bare encoder's vectors are means. Pass prompts for
+        a folder that records none, or ``""`` to use none.
         """
         folder = find_model(folder)
         if not has_vectors(folder):
@@ -133,12 +133,12 @@ class BiEncoder:
 
     @property
     def width(self) -> int:
-        """H, the length of a vector's list of numbers."""
+        """H, the number of dimensions."""
         return self.encoder.config.hidden_size
 
     @property
     def identity(self) -> dict[str, str]:
-        """What a manifest says of it: all that makes a difference to similarities."""
+        """What a manifest records: everything that changes similarities."""
         return {"encoder": self.name} | ({"query prompt": self.query_prompt} if self.query_prompt else {})
 
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
@@ -153,25 +153,25 @@ class BiEncoder:
         """The vectors of documents that are tokenised already, by number."""
         front = self._front
         if front is None:
-            raise RankwellError(f"after the prompt {self.document_prompt!r} texts have other tokens than alone")
-        found = np.empty((len(numbers), self.width), np.float32)
+            raise RankwellError(f"texts have other tokens after the prompt {self.document_prompt!r} than alone")
+        vectors = np.empty((len(numbers), self.width), np.float32)
         for begin, end in row_blocks(source.lengths(numbers), PIECES_AT_A_TIME, TEXTS_AT_A_TIME):
             pieces = source.at(numbers[begin:end])
-            found[begin:end] = self._encode_pieces(pieces.after(front) if self.document_prompt else pieces)
-        return found
+            vectors[begin:end] = self._encode_pieces(pieces.after(front) if self.document_prompt else pieces)
+        return vectors
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether documents may be tokenised before their prompt is known. RoBERTa's may not: its first word differs
-        from those after a space.
+        """Whether documents can be tokenised before their prompt is known. RoBERTa's cannot: the tokens of a first
+        word differ from those of the same word after a space.
         """
         return self._front is not None
 
     @cached_property
     def _front(self) -> Pieces | None:
-        """The pieces of the documents' prompt, None where what follows has others than alone."""
-        prompt, texts = self.document_prompt, ["a", "."]  # some take marks in a row for one word
-        # A space at the end belongs to the word after it, where it belongs to any.
+        """The pieces of the documents' prompt; ``None`` if a text after it has other pieces than alone."""
+        prompt, texts = self.document_prompt, ["a", "."]  # some tokenizers join punctuation marks to one word
+        # A space at the end belongs to the next word, if to any.
         front = self.tokenizer.encode([prompt.rstrip()])
         whole = self.tokenizer.encode([prompt + text for text in texts])
         joined = self.tokenizer.encode(texts).after(front)
@@ -186,8 +186,8 @@ class BiEncoder:
     def _encode(self, prompt: str, texts: Sequence[str]) -> Vectors:
         parts = [np.zeros((0, self.width), np.float32)]
         for begin in range(0, len(texts), TEXTS_AT_A_TIME):
-            some = [prompt + text for text in texts[begin : begin + TEXTS_AT_A_TIME]]
-            parts.append(self._encode_pieces(self.tokenizer.encode(some)))
+            prompted = [prompt + text for text in texts[begin : begin + TEXTS_AT_A_TIME]]
+            parts.append(self._encode_pieces(self.tokenizer.encode(prompted)))
         return np.concatenate(parts)
 
     def _encode_pieces(self, pieces: Pieces) -> Vectors:
@@ -218,19 +218,19 @@ def is_cross_encoder(folder: Path) -> bool:
 
 
 def has_vectors(folder: Path) -> bool:
-    """Whether texts can be compared by their vectors: a bi-encoder's, or those of a ranker that begins as one."""
-    own = folder / "rankwell.json"
-    return not is_cross_encoder(folder) or (own.is_file() and bool(read_object(own).get("similarity")))
+    """Whether texts can be compared by their vectors: those of a bi-encoder, or of a ranker that starts as one."""
+    path = folder / "rankwell.json"
+    return not is_cross_encoder(folder) or (path.is_file() and bool(read_object(path).get("similarity")))
 
 
 def _read_prompts(folder: Path) -> tuple[str, str]:
-    """What stands before queries and before documents, as sentence-transformers records it.
+    """The prompts of queries and of documents, as sentence-transformers records them.
 
-    Its ``default_prompt_name`` is for texts that are said to be neither.
+    Its ``default_prompt_name`` is for texts that are neither.
     """
     path = folder / "config_sentence_transformers.json"
-    found = read_object(path).get("prompts") if path.is_file() else None
-    prompts = {} if found is None else found
+    recorded = read_object(path).get("prompts") if path.is_file() else None
+    prompts = {} if recorded is None else recorded
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise InputError(path, None, 'prompts: expected an object of texts, such as {"query": "query: "}')
     known = {name: text for name, text in prompts.items() if text is not None}
@@ -238,7 +238,7 @@ def _read_prompts(folder: Path) -> tuple[str, str]:
 
 
 def _read_pooling(folder: Path, *, prompted: bool) -> Pooling:
-    """How the folder's vectors are made of its tokens' states."""
+    """How a vector is made of the states of its tokens."""
     path = folder / "1_Pooling" / "config.json"
     modules = _read_modules(folder)
     if "Pooling" in modules:
@@ -246,11 +246,11 @@ def _read_pooling(folder: Path, *, prompted: bool) -> Pooling:
     elif not path.is_file():
         return "mean"
     if not path.is_file():
-        raise InputError(path, None, "missing, and it says how vectors are made")
+        raise InputError(path, None, "missing; it says how vectors are pooled")
     settings = read_object(path)
     if prompted and settings.get("include_prompt") is False:
         raise InputError(
-            path, None, "include_prompt is false: vectors leave the prompt out; expected all tokens in them"
+            path, None, "include_prompt is false: vectors leave the prompt out; expected vectors of all tokens"
         )
     ways = {name: value for name, value in settings.items() if name.startswith("pooling_mode")}
     if ways.get("pooling_mode") in ("mean", "cls"):  # as the newest versions write it
@@ -264,12 +264,12 @@ def _read_pooling(folder: Path, *, prompted: bool) -> Pooling:
 
 
 def _read_modules(folder: Path) -> dict[str, str]:
-    """The parts that sentence-transformers would chain, each with its folder; none where the folder is not its own."""
+    """The modules that sentence-transformers chains, each with its folder; empty if it did not write this one."""
     path = folder / "modules.json"
     if not path.is_file():
         return {}
     try:
-        modules = {str(one["type"]).rpartition(".")[2]: str(one["path"]) for one in read_json(path)}
+        modules = {str(entry["type"]).rpartition(".")[2]: str(entry["path"]) for entry in read_json(path)}
     except (KeyError, TypeError):
         raise InputError(path, None, "not a list of modules, each with a type and a path") from None
     other = next((name for name in modules if name not in MODULES), None)

@@ -27,7 +27,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
 from rankwell.models.batch import Placer, packed_blocks
-from rankwell.models.devices import Precision, chosen_device
+from rankwell.models.devices import DTypeName, chosen_device
 from rankwell.models.encoder import Encoder
 from rankwell.models.spec import AttentionRule
 
@@ -65,7 +65,7 @@ class Compute:
         *,
         parts: bool = False,
         device: str | None = None,
-        dtype: torch.dtype | Precision | None = None,
+        dtype: torch.dtype | DTypeName | None = None,
         budget: int | None = None,
         lanes: int | None = None,
         packed: bool | None = None,

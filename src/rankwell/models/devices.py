@@ -11,7 +11,7 @@ from rankwell.core.errors import RankwellError
 if TYPE_CHECKING:
     import torch
 
-Precision = Literal["fp32", "bf16"]
+DTypeName = Literal["fp32", "bf16"]
 VARIABLE = "RANKWELL_DEVICE"
 """Environment variable: the default device."""
 # With AMX tiles, scoring in bf16 was 2.7 times as fast as in fp32, and training 1.9 times; with AVX-512's bf16

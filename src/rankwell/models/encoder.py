@@ -215,8 +215,8 @@ class Encoder(nn.Module):
         if apart:
             query = segments == 0
             same = query[:, None, :, None] == query[:, None, None, :]
-            own = {True: ruled & same, False: free & same}
-            masks[:apart] = [own[follow] for follow in follows[:apart]]
+            within = {True: ruled & same, False: free & same}
+            masks[:apart] = [within[follow] for follow in follows[:apart]]
         return masks
 
 
@@ -298,6 +298,6 @@ def add_similarity(alike: Tensor, times: float) -> Tensor:
     return times * (alike[:, None] - 0.5)
 
 
-def cosine(one: Tensor, other: Tensor) -> Tensor:
+def cosine(left: Tensor, right: Tensor) -> Tensor:
     """(B, H) and (B, H) → (B,)."""
-    return (functional.normalize(one, dim=1) * functional.normalize(other, dim=1)).sum(dim=1)
+    return (functional.normalize(left, dim=1) * functional.normalize(right, dim=1)).sum(dim=1)

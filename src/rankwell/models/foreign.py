@@ -163,15 +163,15 @@ def foreign_description(encoder: ForeignEncoder) -> dict[str, Any]:
 
 def _fill_backbone(backbone: Any, tensors: Mapping[str, Tensor], where: Path) -> None:
     prefix = f"{backbone.base_model_prefix}."
-    own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     state = backbone.state_dict()
     for name, parameter in state.items():
-        if name not in own:
+        if name not in weights:
             raise InputError(where, None, f"the weights lack {name}")
-        if own[name].shape != parameter.shape:
-            found, expected = tuple(own[name].shape), tuple(parameter.shape)
-            raise InputError(where, None, f"{name} has the shape {found}, but config.json asks for {expected}")
-    backbone.load_state_dict({name: own[name] for name in state})
+        if weights[name].shape != parameter.shape:
+            actual, expected = tuple(weights[name].shape), tuple(parameter.shape)
+            raise InputError(where, None, f"{name} has the shape {actual}, but config.json asks for {expected}")
+    backbone.load_state_dict({name: weights[name] for name in state})
 
 
 def _numbers(backbone: Any, *, segments: bool) -> EncoderConfig:

@@ -1,4 +1,4 @@
-"""The numbers and names an encoder is built from. A module of its own, so that scoring needs torch and numpy alone."""
+"""The dimensions an encoder is built from, and its attention rules. Needs no torch, so that exported models do not."""
 
 from __future__ import annotations
 

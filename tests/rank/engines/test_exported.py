@@ -23,7 +23,7 @@ from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.models.checkpoints.export_record import PRECISIONS, Backend, ExportRecord, Precision
+from rankwell.models.checkpoints.export_record import PRECISIONS, Backend, ExportPrecision, ExportRecord
 from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.exported import pad_sequences
@@ -73,7 +73,7 @@ def export(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Export
 
     folder = tmp_path_factory.mktemp("exports")
 
-    def made(backend: Backend, precision: Precision = "fp32", rule: AttentionRule = "full") -> Path:
+    def made(backend: Backend, precision: ExportPrecision = "fp32", rule: AttentionRule = "full") -> Path:
         out = folder / f"{backend}-{precision}-{rule}"
         if not out.exists():
             export_model(checkpoint, out, backend, precision, attention=rule)
@@ -112,7 +112,7 @@ def score(folder: Path, backend: str, sequences: Sequences, **changes: Any) -> N
 @pytest.mark.parametrize(("backend", "precision"), KINDS)
 def test_every_backend_agrees_with_torch_under_every_rule(
     backend: Backend,
-    precision: Precision,
+    precision: ExportPrecision,
     rule: AttentionRule,
     export: Export,
     checkpoint: Path,

@@ -28,8 +28,8 @@ from rankwell.models.checkpoints.export_record import (
     GRAPHS,
     RECORD,
     Backend,
+    ExportPrecision,
     ExportRecord,
-    Precision,
     check_precision,
     graph_inputs,
     reads_alone,
@@ -152,7 +152,7 @@ def export_model(
     source: str | Path,
     out: str | Path,
     backend: Backend,
-    precision: Precision = "fp32",
+    precision: ExportPrecision = "fp32",
     *,
     reduced_range: bool | None = None,
     **changes: Any,
@@ -276,7 +276,7 @@ def _transpose_weights(graph: Any) -> None:
     weights = {tensor.name: tensor for tensor in graph.graph.initializer}
     turned: set[str] = set()
     for node in graph.graph.node:
-        way = next((own for own in node.attribute if own.name == "transB"), None)
+        way = next((attribute for attribute in node.attribute if attribute.name == "transB"), None)
         if node.op_type != "Gemm" or way is None or not way.i:
             continue
         way.i = 0
@@ -296,7 +296,7 @@ def _cls_weights(model: GridEncoder) -> set[str]:
     return {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
 
 
-def _to_openvino(traced: Path, path: Path, precision: Precision) -> None:
+def _to_openvino(traced: Path, path: Path, precision: ExportPrecision) -> None:
     import openvino
 
     # Not convert_model, which reports its use over the network.

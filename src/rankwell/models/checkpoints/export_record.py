@@ -1,4 +1,4 @@
-"""What an exported folder is: a graph for another runtime beside ``export.json``. Never imports torch.
+"""The record of an exported folder: a graph for another runtime, beside ``export.json``. Never imports torch.
 
     model.onnx, or model.xml and model.bin     the graph with its weights
     export.json                                what was exported, how, from what
@@ -27,12 +27,12 @@ from rankwell.core.jsonfile import read_object
 from rankwell.models.checkpoints.config import AttentionRule, HeadKind, RankerConfig, read_ranker_config
 
 Backend = Literal["onnx", "openvino"]
-Precision = Literal["fp32", "int8", "f16"]
+ExportPrecision = Literal["fp32", "int8", "f16"]
 RECORD = "export.json"
 GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
 FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
 """What of a ranker's configuration is in its graph."""
-PRECISIONS: dict[Backend, tuple[Precision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
+PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
 
 
 class ExportRecord(BaseModel):
@@ -42,7 +42,7 @@ class ExportRecord(BaseModel):
 
     version: Literal[1] = 1
     backend: Backend
-    precision: Precision
+    precision: ExportPrecision
     attention: AttentionRule
     attention_layers: tuple[int, ...] | None = None
     apart: int = 0
@@ -71,7 +71,7 @@ def graph_inputs(rule: AttentionRule) -> tuple[str, ...]:
 
 
 def check_precision(backend: str, precision: str) -> None:
-    """An error where a backend, or its precision, does not exist."""
+    """Raise unless the backend exists and can be exported in that precision."""
     if backend not in get_args(Backend):
         raise RankwellError(f"no model is exported for {backend!r} (known: {', '.join(PRECISIONS)})")
     known = PRECISIONS["onnx" if backend == "onnx" else "openvino"]
@@ -80,7 +80,7 @@ def check_precision(backend: str, precision: str) -> None:
 
 
 def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerConfig]:
-    """The facts of an export for ``backend``, and the ranker's configuration."""
+    """The record of an export for ``backend``, and the ranker's configuration."""
     path = folder / RECORD
     try:
         record = ExportRecord.model_validate(read_object(path))
@@ -107,12 +107,12 @@ def reads_alone(config: RankerConfig) -> bool:
 
 
 def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:
-    """An error where a configuration asks for what is fixed in the graph."""
+    """Raise if a configuration differs in what is fixed in the graph."""
     for name in FIXED:
-        have, asked = getattr(record, name), getattr(config, name)
-        if have != asked:
+        exported, wanted = getattr(record, name), getattr(config, name)
+        if exported != wanted:
             raise RankwellError(
-                f"the exported graph has {name} {have}, not {asked}: change it in the checkpoint and export again"
+                f"the exported graph has {name} {exported}, not {wanted}: change it in the checkpoint and export again"
             )
     if record.alone != reads_alone(config):
         problem = f"the exported graph does {'' if record.alone else 'not '}count a document's positions from 0"

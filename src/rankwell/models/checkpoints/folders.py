@@ -150,8 +150,8 @@ def load_checkpoint(
     encoder, tensors, tokenizer = load_encoder(folder)
     config = encoder.config
     tensors = without_other_heads(tensors, folder, config)
-    own = read_ranker_config(folder)
-    ranker = (own or _as_monobert(tensors, config, tokenizer, folder)).changed(changes)
+    stated = read_ranker_config(folder)
+    ranker = (stated or _as_monobert(tensors, config, tokenizer, folder)).changed(changes)
     if ranker.template.max_length > config.max_position_embeddings:
         limit = config.max_position_embeddings
         raise RankwellError(
@@ -164,7 +164,7 @@ def load_checkpoint(
     missing = fill_head(model, tensors, folder)
     if ranker.similarity and head_names(config).output in missing:
         start_as_bi_encoder(model)
-    if missing and own is not None and (own.head, own.pooler) == (ranker.head, ranker.pooler):
+    if missing and stated is not None and (stated.head, stated.pooler) == (ranker.head, ranker.pooler):
         raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
     if missing:
         warnings.warn(f"{folder} has no {' and no '.join(missing)}: a new one is used, untrained", stacklevel=2)
@@ -240,8 +240,8 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
     """Load ``state``, whose shapes must be the module's."""
     for name, parameter in module.state_dict().items():
         if state[name].shape != parameter.shape:
-            found, expected = tuple(state[name].shape), tuple(parameter.shape)
-            raise InputError(where, None, f"{name} has the shape {found}, but config.json asks for {expected}")
+            actual, expected = tuple(state[name].shape), tuple(parameter.shape)
+            raise InputError(where, None, f"{name} has the shape {actual}, but config.json asks for {expected}")
     module.load_state_dict(state)
 
 

@@ -115,24 +115,24 @@ def save_token_weights(
 def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0) -> Classifier:
     """A classifier of texts or pairs of texts: three classes for NLI, five for query types.
 
-    Without ``labels`` it is the folder's own. With them, the folder's head is kept where its labels are these in this
-    order; otherwise a new one takes its place, with a warning where there was one.
+    Without ``labels`` the folder's head is used. With them, the folder's head is used if its labels are the same in the
+    same order; otherwise a new one takes its place, with a warning if there was one.
     """
     folder = find_model(folder)
     encoder, tensors, tokenizer = load_encoder(folder)
     tensors = without_other_heads(tensors, folder, encoder.config)
     names = head_names(encoder.config)
-    own = _own_labels(folder, tensors, names.output)
-    if labels is None and not own:
+    trained = _trained_labels(folder, tensors, names.output)
+    if labels is None and not trained:
         raise InputError(folder, None, "no classifier, and no labels are given for a new one")
-    wanted = tuple(own if labels is None else labels)
+    wanted = tuple(trained if labels is None else labels)
     if len(set(wanted)) != len(wanted) or not wanted:
         raise RankwellError(f"the labels of a classifier must differ: {', '.join(wanted)}")
     dense = f"{names.dense}.weight" in tensors or (encoder.config.model_type != "bert" and bool(names.dense))
     model = new_cross_encoder(encoder, len(wanted), pooler=dense, seed=seed)
-    if wanted != own:
-        if own:
-            warnings.warn(f"{folder} tells {', '.join(own)} apart: its head is replaced, untrained", stacklevel=2)
+    if wanted != trained:
+        if trained:
+            warnings.warn(f"{folder} tells {', '.join(trained)} apart: its head is replaced, untrained", stacklevel=2)
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{names.output}.")}
     fill_head(model, tensors, folder)
     return Classifier(model.eval(), tokenizer, wanted)
@@ -158,15 +158,15 @@ def _load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], 
 
 
 def _fill_if_there(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    found = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}
-    if len(found) == 1:
+    state = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}
+    if len(state) == 1:
         raise InputError(folder, None, f"the weights have half of {name}")
-    if found:
-        fill(part, found, folder)
+    if state:
+        fill(part, state, folder)
 
 
-def _own_labels(folder: Path, tensors: Mapping[str, Tensor], output: str) -> tuple[str, ...]:
-    """The labels of the folder's classifier, empty where it has none."""
+def _trained_labels(folder: Path, tensors: Mapping[str, Tensor], output: str) -> tuple[str, ...]:
+    """The labels of the folder's classifier; empty if it has none."""
     outputs = len(tensors.get(f"{output}.weight", ()))
     named: dict[str, Any] = read_object(folder / "config.json").get("id2label") or {}
     return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(outputs))

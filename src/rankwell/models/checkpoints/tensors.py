@@ -68,15 +68,15 @@ def _weight_files(folder: Path) -> list[str]:
 
 def quantise_tensors(tensors: Mapping[str, Tensor], group: int = GROUP) -> dict[str, Tensor]:
     """The tensors as the file holds them: large matrices as integers and scales."""
-    found: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(".int8"):
             raise RankwellError("the weights are in 8 bits already")
         if tensor.dim() != 2 or tensor.numel() < LEAST or not tensor.is_floating_point():
-            found[name] = tensor.contiguous()
+            stored[name] = tensor.contiguous()
             continue
-        found[f"{name}.int8"], found[f"{name}.scale"] = quantise(tensor, group)
-    return found
+        stored[f"{name}.int8"], stored[f"{name}.scale"] = quantise(tensor, group)
+    return stored
 
 
 def quantise(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
@@ -94,14 +94,14 @@ def quantise(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
 
 def restore_tensors(tensors: Mapping[str, Tensor], where: Path) -> dict[str, Tensor]:
     """The tensors of the model, in fp32, from what a file holds; those of an ordinary file are only widened."""
-    found: dict[str, Tensor] = {}
+    restored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(".int8"):
             name = name.removesuffix(".int8")
-            found[name] = _restore(name, tensor, tensors.get(f"{name}.scale"), where)
+            restored[name] = _restore(name, tensor, tensors.get(f"{name}.scale"), where)
         elif not (name.endswith(".scale") and f"{name.removesuffix('.scale')}.int8" in tensors):
-            found[name] = tensor.float()
-    return found
+            restored[name] = tensor.float()
+    return restored
 
 
 def _restore(name: str, integers: Tensor, scale: Tensor | None, where: Path) -> Tensor:
@@ -109,6 +109,6 @@ def _restore(name: str, integers: Tensor, scale: Tensor | None, where: Path) -> 
         raise InputError(where, None, f"the weights lack {name}.scale")
     shapes = integers.dim() == scale.dim() == 2 and len(scale) == len(integers)
     if not shapes or not scale.shape[1] or integers.shape[1] % scale.shape[1] or integers.dtype != torch.int8:
-        found = f"{tuple(integers.shape)} and {tuple(scale.shape)}"
-        raise InputError(where, None, f"{name}: integers and scales of the shapes {found} do not go together")
+        actual = f"{tuple(integers.shape)} and {tuple(scale.shape)}"
+        raise InputError(where, None, f"{name}: integers and scales of the shapes {actual} do not go together")
     return (integers.float().reshape(*scale.shape, -1) * scale.float()[:, :, None]).reshape(integers.shape)

@@ -185,14 +185,14 @@ def _bare(name: str) -> str:
 
 
 def _half_config(description: Mapping[str, Any], half: str, folder: Path) -> EncoderConfig:
-    path, found = folder / "config.json", description.get(half)
-    if not isinstance(found, dict) or found.get("model_type", "bert") != "bert":
+    path, settings = folder / "config.json", description.get(half)
+    if not isinstance(settings, dict) or settings.get("model_type", "bert") != "bert":
         raise InputError(path, None, f"its {half} is no BERT; a query writer is made of two")
-    if half == "decoder" and not (found.get("is_decoder") and found.get("add_cross_attention")):
+    if half == "decoder" and not (settings.get("is_decoder") and settings.get("add_cross_attention")):
         raise InputError(path, None, "its decoder has no cross-attention")
     known = {field.name for field in fields(EncoderConfig)}
     try:
-        return EncoderConfig(**{name: value for name, value in found.items() if name in known})
+        return EncoderConfig(**{name: value for name, value in settings.items() if name in known})
     except (TypeError, RankwellError) as error:
         raise InputError(path, None, f"not the configuration of a BERT {half} ({error})") from None
 

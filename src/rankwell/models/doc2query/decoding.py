@@ -92,8 +92,8 @@ def sample(decoder: Decoder, passages: Passages, signs: Signs, options: Writing,
     for step in range(steps):
         best, ids = top_k(running.logits(step), options.top_k)
         shares = torch.softmax(best / options.temperature, dim=1).cumsum(dim=1)
-        chosen = (shares <= numbers[alive, step, None] * shares[:, -1:]).sum(dim=1).clamp(max=ids.shape[1] - 1)
-        drawn = ids.gather(1, chosen[:, None])[:, 0].masked_fill(done, signs.end)
+        picked = (shares <= numbers[alive, step, None] * shares[:, -1:]).sum(dim=1).clamp(max=ids.shape[1] - 1)
+        drawn = ids.gather(1, picked[:, None])[:, 0].masked_fill(done, signs.end)
         written[alive, step] = drawn
         done = drawn == signs.end
         running.tokens = drawn[:, None]
@@ -210,17 +210,17 @@ class Writer:
         number = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
         shares = -(-self.options.n // counts)[owners]
         sequences = lay_out_passages(windows, self.tokenizer.special, self.max_length)
-        found: list[list[str]] = [[] for _ in owners]
+        written: list[list[str]] = [[] for _ in owners]
         for share in np.unique(shares).tolist():
             rows = np.flatnonzero(shares == share)
             names = [f"{keys[owners[row]]}\0{number[row]}" for row in rows]
             for row, queries in zip(
                 rows, self._write_alike(take_sequences(sequences, rows), names, share), strict=True
             ):
-                found[row] = queries
+                written[row] = queries
         ends = np.cumsum(counts)
         return [
-            _in_turns(found[end - count : end])[: max(self.options.n, count)]
+            _in_turns(written[end - count : end])[: max(self.options.n, count)]
             for count, end in zip(counts.tolist(), ends.tolist(), strict=True)
         ]
 

@@ -51,13 +51,13 @@ def query_grid(queries: Pieces, special: SpecialTokens, max_query: int, pad: int
     because a query that was cut does not end there).
     """
     lengths = np.minimum(queries.lengths(), max_query)
-    kept = queries.cut(queries.begins, lengths)
+    pieces = queries.cut(queries.begins, lengths)
     counts = np.minimum(queries.lengths() + 1, max_query)  # of targets
     width = int(counts.max(initial=1))
     places = np.arange(width)
     whole = np.full((len(queries), width + 1), pad, np.int64)
     whole[:, 0] = special.cls
-    whole[:, 1:][places < lengths[:, None]] = kept.ids
+    whole[:, 1:][places < lengths[:, None]] = pieces.ids
     fits = np.flatnonzero(counts > lengths)
     whole[fits, 1 + lengths[fits]] = special.sep
     counted = places < counts[:, None]

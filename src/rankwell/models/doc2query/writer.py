@@ -111,10 +111,10 @@ class WritingLayer(Layer):
         x = self.mix_norm(x + self.dropout(self.mix(mixed.transpose(1, 2).reshape(rows, length, hidden))))
         # The queries of one passage are rows of one attention, so its keys are not repeated for each of them.
         batch = memory.keys.shape[0]
-        asked = self.cross_query(x).view(batch, -1, self.heads, hidden // self.heads).transpose(1, 2)
-        seen = functional.scaled_dot_product_attention(asked, memory.keys, memory.values, memory.real, dropout)
-        seen = seen.transpose(1, 2).reshape(rows, length, hidden)
-        x = self.cross_norm(x + self.dropout(self.cross_mix(seen)))
+        query = self.cross_query(x).view(batch, -1, self.heads, hidden // self.heads).transpose(1, 2)
+        mixed = functional.scaled_dot_product_attention(query, memory.keys, memory.values, memory.real, dropout)
+        mixed = mixed.transpose(1, 2).reshape(rows, length, hidden)
+        x = self.cross_norm(x + self.dropout(self.cross_mix(mixed)))
         out: Tensor = self.outer_norm(x + self.dropout(self.outer(self.activation(self.inner(x)))))
         return out
 

@@ -20,10 +20,10 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         best, places = scores.float().topk(min(k, size))
         return best, places
     whole, rest = scores[:, : blocks * BLOCK].view(rows, blocks, BLOCK), scores[:, blocks * BLOCK :]
-    chosen = whole.amax(dim=2).topk(k).indices
+    best_blocks = whole.amax(dim=2).topk(k).indices
     inside = torch.arange(BLOCK, device=scores.device)
-    places = (chosen[:, :, None] * BLOCK + inside).view(rows, k * BLOCK)
+    places = (best_blocks[:, :, None] * BLOCK + inside).view(rows, k * BLOCK)
     after = torch.arange(blocks * BLOCK, size, device=scores.device).expand(rows, -1)
-    candidates = torch.cat([whole.gather(1, chosen[:, :, None].expand(-1, -1, BLOCK)).flatten(1), rest], dim=1)
-    best, found = candidates.float().topk(k)
-    return best, torch.cat([places, after], dim=1).gather(1, found)
+    candidates = torch.cat([whole.gather(1, best_blocks[:, :, None].expand(-1, -1, BLOCK)).flatten(1), rest], dim=1)
+    best, order = candidates.float().topk(k)
+    return best, torch.cat([places, after], dim=1).gather(1, order)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankwell.inputs.batching import Sequences
 from rankwell.models.compute import DTYPES, SHORT, Compute
-from rankwell.models.devices import Precision
+from rankwell.models.devices import DTypeName
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.spec import AttentionRule
 from rankwell.rank.engines.engine import BACKENDS, Engine, Loaded, Logits
@@ -33,7 +33,7 @@ class TorchEngine(Engine):
         rule: AttentionRule,
         *,
         device: str | None = None,
-        dtype: torch.dtype | Precision | None = None,
+        dtype: torch.dtype | DTypeName | None = None,
         budget: int | None = None,
         lanes: int | None = None,
         packed: bool | None = None,
