@@ -16,7 +16,6 @@ from rankwell.corpus.records import Document
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.sample import FOLDER
 from rankwell.training.data.domain_gap import (
-    collection_reference,
     count_words,
     fold,
     measure_domain_gap,
@@ -89,13 +88,6 @@ def test_a_word_list_is_a_reference(tokenizer: Tokenizer, tmp_path: Path) -> Non
     assert word_list_reference(path, 2).words == {"the", "bogue"}
 
 
-def test_another_collection_is_a_reference(tokenizer: Tokenizer) -> None:
-    counts = count_words(collection(TEXTS))
-    assert measure_domain_gap(counts, tokenizer, collection_reference("itself", counts)).gap == 0.0
-    other = collection_reference("other", count_words(collection(["a b c", "the bogue"])))
-    assert measure_domain_gap(counts, tokenizer, other).gap == 5 / 8
-
-
 def test_accents_and_case_do_not_make_a_word_another() -> None:
     assert [fold(word) for word in ("Café", "ÅNGSTRÖM", "naïve", "bogue")] == ["cafe", "angstrom", "naive", "bogue"]
 
@@ -114,10 +106,8 @@ def test_the_report_is_lines_and_json(tokenizer: Tokenizer) -> None:
 def test_nothing_to_compare_is_one_readable_line(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match="no words to compare"):
         measure_domain_gap(count_words(collection(["12 13", ""])), tokenizer)
-    with pytest.raises(RankwellError, match="empty has no words"):
-        collection_reference("empty", count_words([]))
     (tmp_path / "empty.txt").write_text("12\n\n", encoding="utf-8")
-    with pytest.raises(InputError, match="expected one a line"):
+    with pytest.raises(InputError, match="expected one per line"):
         word_list_reference(tmp_path / "empty.txt")
 
 

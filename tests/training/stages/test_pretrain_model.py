@@ -19,7 +19,13 @@ from rankwell.models.heads import PretrainingModel
 from rankwell.models.spec import EncoderConfig
 from rankwell.sample import FOLDER
 from rankwell.training.loop.task import Step
-from rankwell.training.stages.pretrain import MaskingVocabulary, PretrainingTask, PretrainOptions
+from rankwell.training.stages.pretrain import (
+    MaskingVocabulary,
+    PretrainingTask,
+    PretrainOptions,
+    evaluate_pretraining,
+    hold_out,
+)
 
 # Learning
 
@@ -109,8 +115,12 @@ def test_dropout_draws_the_same_numbers_for_the_same_step(sample: tuple[InMemory
 
 def test_a_random_model_learns_the_sample(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
     source, words = sample
-    task = PretrainingTask(source, np.arange(len(source)), words, PretrainOptions(max_length=64), 1)
+    task, held_out = (
+        PretrainingTask(source, rows, words, PretrainOptions(max_length=64), 1)
+        for rows in hold_out(len(source), 0.2, 0)
+    )
     model = tiny_model(len(words.ordinary))
+    before = evaluate_pretraining(model, held_out, step_of(4096))
     optimiser = torch.optim.AdamW(model.parameters(), 3e-3)
     losses, rng = [], np.random.default_rng(1)
     for step in range(40):
@@ -120,3 +130,43 @@ def test_a_random_model_learns_the_sample(sample: tuple[InMemoryTokens, MaskingV
         optimiser.zero_grad()
     assert losses[0] == pytest.approx(math.log(len(words.ordinary)) + math.log(2), abs=0.3)
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 1.0
+    after = evaluate_pretraining(model, held_out, step_of(4096))
+    assert after["mlm_loss"] < before["mlm_loss"] - 0.7
+    assert after["mlm_accuracy"] > before["mlm_accuracy"]
+
+
+class Constant(torch.nn.Module):
+    """Gives the same word and the same label everywhere."""
+
+    def __init__(self, words: int, word: int):
+        super().__init__()
+        self.logits = torch.zeros(words)
+        self.logits[word] = 2.0
+
+    def forward(self, tokens, segments, positions, layout, rows):  # type: ignore[no-untyped-def]
+        return self.logits.expand(len(rows), -1), torch.tensor([1.0, 0.0]).expand(layout.batch, -1)
+
+
+def test_held_out_figures_are_means_over_all_pieces_and_pairs(sample: tuple[InMemoryTokens, MaskingVocabulary]) -> None:
+    source, words = sample
+    task = PretrainingTask(source, np.arange(60), words, PretrainOptions(), 1)
+    pairs = task.pairs(np.arange(60), 0)
+    targets, labels = pairs.targets[pairs.targets >= 0], pairs.following[pairs.following >= 0]
+    word = int(np.bincount(targets).argmax())
+    model = Constant(len(words.ordinary), word)
+    task.draw(9)
+    figures = evaluate_pretraining(model, task, step_of(700))
+    share, all_words = float((targets == word).mean()), math.log(math.e**2 + len(words.ordinary) - 1)
+    assert figures["mlm_accuracy"] == pytest.approx(share)
+    assert figures["mlm_loss"] == pytest.approx(all_words - 2 * share, rel=1e-5)
+    assert figures["nsp_accuracy"] == pytest.approx(float((labels == 0).mean()))
+    assert figures == evaluate_pretraining(model, task, step_of(700))
+
+
+def test_what_is_held_out_is_not_trained_on() -> None:
+    train, held_out = hold_out(1000, 0.1, seed=3)
+    assert (len(train), len(held_out)) == (900, 100)
+    assert sorted([*train, *held_out]) == list(range(1000))
+    assert not np.array_equal(hold_out(1000, 0.1, seed=4)[1], held_out)
+    assert len(hold_out(2_000_000, 0.1, seed=3)[1]) == 10_000
+    assert len(hold_out(100, 0.01, seed=3)[1]) == 0  # one passage has no other

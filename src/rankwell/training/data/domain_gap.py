@@ -140,20 +140,12 @@ def vocabulary_reference(tokenizer: Tokenizer, size: int = TOP_WORDS) -> Referen
 
 
 def word_list_reference(path: str | Path, size: int = TOP_WORDS) -> Reference:
-    """The first ``size`` words of a file: one a line by falling frequency; what follows a word (a count) is skipped."""
+    """The first ``size`` words of a file: one per line, the most frequent first. A count after the word is ignored."""
     fields = (_FIELDS.split(line.strip(), maxsplit=1)[0] for _, line in read_lines(path))
     words = frozenset(map(fold, islice((word for word in fields if is_comparable(word)), size)))
     if not words:
-        raise InputError(path, None, "no words here: expected one a line, the most frequent first")
+        raise InputError(path, None, "no words; expected one per line, the most frequent first")
     return Reference(str(path), words)
-
-
-def collection_reference(name: str, counts: WordCounts, size: int = TOP_WORDS) -> Reference:
-    """The ``size`` most frequent words of another collection."""
-    words = frozenset(fold(word) for word, _ in counts.top(size))
-    if not words:
-        raise RankwellError(f"{name} has no words to compare with")
-    return Reference(name, words)
 
 
 def measure_domain_gap(

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -24,22 +26,30 @@ from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.jsonfile import write_json
+from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.heads import load_pretraining, save_pretraining
-from rankwell.training.data.domain_gap import count_words, measure_domain_gap
+from rankwell.models.devices import chosen_device
+from rankwell.training.data.domain_gap import Reference, count_words, measure_domain_gap, word_list_reference
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.options import Meaning
+from rankwell.training.processes import process_number
 from rankwell.training.recipe import Stage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
 
 TRIES = 4
 """Passages drawn for a random second span; the first with whole words of the length wanted is taken."""
+MOST_HELD_OUT = 10_000
+EVALUATED_AT_ONCE = 256
+HELD_OUT_TOKENS = 1 << 13
 
 _MASK_NAMES = ("[MASK]", "<mask>")
 _SPECIAL_NAME = re.compile(r"\[.+\]|<.+>")
@@ -58,6 +68,18 @@ class PretrainOptions(TrainingOptions):
     )
     short: float = Field(default=0.1, ge=0, le=1, description="Share of pairs cut to a random shorter length.")
     max_length: int = Field(default=180, ge=8, description="Most tokens of a span pair.")
+    held_out: float = Field(
+        default=0,
+        ge=0,
+        lt=1,
+        description="Share of the passages, at most 10,000, that are left out of training to measure the model on: MLM "
+        "loss, MLM accuracy and NSP accuracy.",
+    )
+    reference: Annotated[str | None, Meaning.DATA_FILE] = Field(
+        default=None,
+        description="A file of words by falling frequency, one per line, that the domain gap is measured against; "
+        "none: the start checkpoint's vocabulary.",
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +220,31 @@ class PretrainingTask(Task):
         return counts.means(total)
 
 
+def hold_out(documents: int, share: float, seed: int) -> tuple[Rows, Rows]:
+    """The numbers of the documents to train on, and of those held out: a random ``share``, at most 10,000."""
+    count = min(MOST_HELD_OUT, round(documents * share))
+    if count < 2:  # next sentence prediction needs another passage
+        count = 0
+    order = np.random.default_rng([seed, documents]).permutation(documents)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def evaluate_pretraining(model: nn.Module, task: PretrainingTask, step: Step) -> dict[str, float]:
+    """The losses and accuracies over all documents of a task, always with the same pairs and masks."""
+    model.eval()
+    total, masked, labelled = torch.zeros(4, device=step.device), 0, 0
+    count = task.draw(0)
+    with torch.no_grad():
+        for begin in range(0, count, EVALUATED_AT_ONCE):
+            pairs = task.pairs(np.arange(begin, min(begin + EVALUATED_AT_ONCE, count)), epoch=0)
+            masked += int((pairs.targets >= 0).sum())
+            labelled += int((pairs.following >= 0).sum())
+            for chunk in _chunks(pairs, step.budget):
+                mlm_loss, nsp_loss, hits = _judge(model, chunk, step)
+                total += torch.stack([mlm_loss, nsp_loss, *hits])
+    return {name: float(value) for name, value in _Counts(max(1, masked), max(1, labelled)).means(total).items()}
+
+
 @dataclass(frozen=True, slots=True)
 class _Counts:
     """How many masked pieces and labelled pairs a mean is over, at least 1 each."""
@@ -252,17 +299,17 @@ def run(work: Work, stage: Stage[PretrainOptions], folder: Path) -> StageResult:
     model, tokenizer = load_pretraining(work.model, seed=work.seed)
     documents = work.data.tokens(tokenizer)
     model.encoder.ruled = work.recipe.model.attention_layers
-    gap = measure_domain_gap(count_words(work.data.collection.store), tokenizer)
+    gap = measure_domain_gap(count_words(work.data.collection.store), tokenizer, _reference(work, options))
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "domain-gap.json", gap.as_json())
-    task = PretrainingTask(
-        documents,
-        np.arange(len(work.data.collection.store)),
-        MaskingVocabulary.of(tokenizer),
-        options,
-        work.seed,
-        segments=model.encoder.config.type_vocab_size,
+    segments = model.encoder.config.type_vocab_size
+    task, held_out = (
+        PretrainingTask(documents, rows, MaskingVocabulary.of(tokenizer), options, work.seed, segments=segments)
+        if len(rows)
+        else None
+        for rows in hold_out(len(work.data.collection.store), options.held_out, work.seed)
     )
+    assert task is not None
     outcome = train(
         model,
         task,
@@ -274,8 +321,32 @@ def run(work: Work, stage: Stage[PretrainOptions], folder: Path) -> StageResult:
         rule=work.recipe.model.attention,
         description="pre-training",
     )
-    return StageResult(folder / "model", figures={**outcome.figures(), "domain gap": gap.gap})
+    figures = {**outcome.figures(), "domain gap": gap.gap}
+    if held_out is not None and process_number() == 0:
+        figures |= _held_out_figures(work, folder / "model", held_out)
+    return StageResult(folder / "model", figures=figures)
+
+
+def check(work: Work, stage: Stage[PretrainOptions]) -> None:
+    """Raise if the reference list has no words."""
+    _reference(work, stage.options)
+
+
+def _reference(work: Work, options: PretrainOptions) -> Reference | None:
+    path = options.reference
+    return None if path is None else word_list_reference(Path(work.recipe.data.folder) / path)
+
+
+def _held_out_figures(work: Work, folder: Path, task: PretrainingTask) -> dict[str, float]:
+    """Measure the saved model, which may be the mean of several, on the passages it was not trained on."""
+    model, _ = load_pretraining(folder)
+    model.encoder.ruled = work.recipe.model.attention_layers
+    place = Placer(chosen_device(work.device), work.recipe.model.attention)
+    step = Step(place, HELD_OUT_TOKENS, work.seed, nullcontext, lambda loss: loss)
+    found = evaluate_pretraining(model.to(place.device), task, step)
+    names = {"mlm_loss": "MLM loss", "mlm_accuracy": "MLM accuracy", "nsp_accuracy": "NSP accuracy"}
+    return {f"held-out {shown}": round(found[name], 4) for name, shown in names.items()}
 
 
 READS = frozenset({"collection", "start", "attention", "seed"})
-STAGES.register("pretrain")(StageKind(PretrainOptions, run, reads=READS))
+STAGES.register("pretrain")(StageKind(PretrainOptions, run, check, reads=READS))
