@@ -14,12 +14,8 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.card import model_card
-from rankwell.models.checkpoints.config import (
-    EncoderConfig,
-    RankerConfig,
-    read_encoder_config,
-    read_ranker_config,
-)
+from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_ranker_config
+from rankwell.models.spec import EncoderConfig
 
 BASE = EncoderConfig(
     vocab_size=30522, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072

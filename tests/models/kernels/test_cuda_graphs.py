@@ -154,7 +154,10 @@ class Standin:
         Standin.made += 1
         self.owner, self.form, self.real, self.block = owner, form, form.sequences - SPARE, data.clone()
         self.logits, self.grad = torch.zeros(form.sequences, 1), torch.zeros(form.sequences, 1)
-        self.way_ahead, self.way_back = SimpleNamespace(replay=self._ahead), SimpleNamespace(replay=self._back)
+        self.forward_graph, self.backward_graph = (
+            SimpleNamespace(replay=self._ahead),
+            SimpleNamespace(replay=self._back),
+        )
 
     def _ahead(self) -> None:
         with torch.enable_grad():

@@ -22,9 +22,10 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.models.checkpoints.config import EncoderConfig, RankerConfig
+from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoint
 from rankwell.models.encoder import Encoder
+from rankwell.models.spec import EncoderConfig
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Candidates, Names
 from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers

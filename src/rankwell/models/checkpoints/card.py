@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from rankwell.models.checkpoints.config import EncoderConfig, RankerConfig
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.spec import EncoderConfig
 
 _TEMPLATES = {
     "mono": "`[CLS] query [SEP] document [SEP]`",

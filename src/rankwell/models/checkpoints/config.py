@@ -1,4 +1,4 @@
-"""What a checkpoint is: the encoder's shape, as Hugging Face writes it, and rankwell's choices beside it."""
+"""A checkpoint's configuration: the encoder's dimensions (``config.json``) and the ranker's (``rankwell.json``)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
-from rankwell.models.spec import AttentionRule as AttentionRule
-from rankwell.models.spec import EncoderConfig as EncoderConfig
+from rankwell.models.spec import AttentionRule, EncoderConfig
 
 HeadKind = Literal["two_logits", "score"]
 
@@ -71,7 +70,7 @@ class RankerConfig(BaseModel):
         return self
 
     def check_layers(self, layers: int) -> None:
-        """An error where an encoder of so many layers cannot be read as this says."""
+        """Raise unless an encoder of so many layers can follow this configuration."""
         most = layers if self.similarity else layers - 1
         if self.apart > most:
             raise RankwellError(f"{self.apart} layers read query and document apart; of {layers}, at most {most} may")
@@ -99,7 +98,7 @@ class RankerConfig(BaseModel):
 
 
 def read_model_type(folder: Path) -> str:
-    """What transformers calls the encoder's kind, from ``config.json``."""
+    """The type of the encoder in transformers' terms, from ``config.json``."""
     return str(_read_description(folder).get("model_type") or "bert")
 
 
@@ -113,22 +112,22 @@ def _read_description(folder: Path) -> dict[str, Any]:
 def read_encoder_config(folder: Path) -> EncoderConfig:
     """The numbers of a BERT encoder from ``config.json``."""
     path = folder / "config.json"
-    found = _read_description(folder)
-    if (kind := found.get("model_type") or "bert") != "bert":
+    settings = _read_description(folder)
+    if (kind := settings.get("model_type") or "bert") != "bert":
         raise InputError(path, None, f"a model of the type {kind}, expected bert")
-    if found.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError(path, None, f"positions of the kind {found['position_embedding_type']}; expected absolute")
+    if settings.get("position_embedding_type", "absolute") != "absolute":
+        raise InputError(path, None, f"positions of the kind {settings['position_embedding_type']}; expected absolute")
     known = {field.name for field in fields(EncoderConfig)}
     try:
         return EncoderConfig(
-            **{name: value for name, value in {**found, "model_type": "bert"}.items() if name in known}
+            **{name: value for name, value in {**settings, "model_type": "bert"}.items() if name in known}
         )
     except (TypeError, RankwellError) as error:
         raise InputError(path, None, f"not the configuration of a BERT encoder ({error})") from None
 
 
 def read_ranker_config(folder: Path) -> RankerConfig | None:
-    """``rankwell.json``, or None where there is none."""
+    """The contents of ``rankwell.json``; None if there is no such file."""
     path = folder / "rankwell.json"
     try:
         return RankerConfig.model_validate(read_object(path))
@@ -141,6 +140,6 @@ def read_ranker_config(folder: Path) -> RankerConfig | None:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """What is wrong first, in one line."""
+    """The first problem, in one line."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

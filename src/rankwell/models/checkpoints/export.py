@@ -1,9 +1,9 @@
 """Export: a checkpoint as a graph that scores without torch, in ONNX Runtime or OpenVINO; or with 8-bit weights.
 
-The graph holds the same weights in plain operations over a padded grid. What makes it fast where it runs: the scale of
-attention lies in the query's weights, the mask is added as numbers made once for all layers, and query, key and value
-are three products, which spare the copies that taking a joint one apart costs these runtimes. As everywhere, the last
-layer is computed for ``[CLS]`` alone.
+The graph holds the same weights in plain operations over a padded grid. Three things make it fast in these runtimes:
+the scale of attention is folded into the query's weights, the mask is added as numbers computed once for all layers,
+and query, key and value are three products, because splitting a joint one costs copies. As everywhere, the last layer
+is computed for ``[CLS]`` alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.models.attention import dense_mask
-from rankwell.models.checkpoints.config import AttentionRule
 from rankwell.models.checkpoints.export_record import (
     FIXED,
     GRAPHS,
@@ -39,6 +38,7 @@ from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import GROUP, QUANTISED, quantise_tensors, read_tensors, write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
+from rankwell.models.spec import AttentionRule
 
 OPSET = 17  # the first with LayerNormalization
 # What a closed column's score is lowered by: it weighs e^-60, nothing in fp32 unless it lay 40 above the best open one.
@@ -111,7 +111,7 @@ class GridEncoder(nn.Module):
         return logits
 
     def _attend(self, number: int, rows: Tensor, x: Tensor, bias: Tensor, batch: int) -> Tensor:
-        """What the tokens ``rows`` (R, H) see in ``x`` (B · L, H): (R, H)."""
+        """Attention of the tokens ``rows`` (R, H) over ``x`` (B · L, H): (R, H)."""
         config = self.model.encoder.config
         query, key, value = (
             self.projections[3 * number + part](states)
@@ -124,7 +124,7 @@ class GridEncoder(nn.Module):
 
 
 def _biases(masks: Sequence[Tensor]) -> list[Tensor]:
-    """What is added to the attention scores of each layer; made once for layers that see the same."""
+    """The numbers added to the attention scores of each layer; computed once for layers with the same mask."""
     made: dict[int, Tensor] = {}
     for mask in masks:
         if id(mask) not in made:
@@ -159,10 +159,10 @@ def export_model(
 ) -> ExportRecord:
     """Write the checkpoint ``source`` as the folder ``out``, which must not exist yet.
 
-    ``precision``: onnx in fp32 or int8 (products of int8 weights, one scale a column, and activations quantised as they
-    come), openvino in fp32 or f16 (weights in 16 bits, computed as the processor prefers). ``reduced_range`` keeps int8
-    weights to 7 bits, which x86 processors without VNNI need; ``None`` asks this one. ``changes`` are those of
-    :func:`~rankwell.models.checkpoints.folders.load_checkpoint`.
+    ``precision``: onnx in fp32 or int8 (products of int8 weights, one scale per column, with activations quantised as
+    they come), openvino in fp32 or f16 (16-bit weights, computed as the processor prefers). ``reduced_range`` limits
+    int8 weights to 7 bits, which x86 processors without VNNI need; ``None`` decides by this machine's processor.
+    ``changes`` are those of :func:`~rankwell.models.checkpoints.folders.load_checkpoint`.
     """
     check_precision(backend, precision)
     packages = _packages(backend)
@@ -267,9 +267,9 @@ def _quantise(model: GridEncoder, traced: Path, path: Path, reduced_range: bool)
 
 
 def _transpose_weights(graph: Any) -> None:
-    """Have each product's weights the way round it takes them.
+    """Transpose the weights of each product beforehand.
 
-    The quantiser would do that for each product, and so twice for weights that two of them share.
+    The quantiser would do so for each product, and therefore twice for weights that two products share.
     """
     from onnx import numpy_helper
 
@@ -304,7 +304,7 @@ def _to_openvino(traced: Path, path: Path, precision: ExportPrecision) -> None:
 
 
 def _packages(backend: Backend) -> dict[str, str]:
-    """The versions of what makes the graph; an error where one is missing."""
+    """The versions of the packages that make the graph. Raises if one is missing."""
     import importlib.util
 
     names = ("onnx", "onnxruntime") if backend == "onnx" else ("openvino",)

@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
-from rankwell.models.checkpoints.config import AttentionRule, HeadKind, RankerConfig, read_ranker_config
+from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_ranker_config
+from rankwell.models.spec import AttentionRule
 
 Backend = Literal["onnx", "openvino"]
 ExportPrecision = Literal["fp32", "int8", "f16"]

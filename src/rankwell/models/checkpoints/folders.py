@@ -24,7 +24,6 @@ from rankwell.inputs.templates import MARKER_PAIRS, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import (
-    EncoderConfig,
     RankerConfig,
     read_encoder_config,
     read_model_type,
@@ -42,6 +41,7 @@ from rankwell.models.foreign import (
     load_foreign,
 )
 from rankwell.models.heads import seeded
+from rankwell.models.spec import EncoderConfig
 
 _LAYER_NAMES = {
     "attention.output.dense": "mix",

@@ -1,15 +1,15 @@
-"""Training steps as CUDA graphs: what the GPU does for a batch of one form is recorded once and then only played.
+"""Training steps as CUDA graphs: the kernels of a batch of one form are recorded once, then replayed.
 
-A small encoder's step is some 400 kernels, most of them done sooner than the host has asked for the next. Played from a
-graph they cost the host two calls, one each way. A graph computes on the memory it was recorded on, so
+A small encoder's step is some 400 kernels, most of which finish before the host has launched the next. Replayed from a
+graph they cost the host two calls, one for each pass. A graph computes on the memory it was recorded on, so
 
 * batches come in few forms (:class:`~rankwell.models.batch.BlockPlacer`), each copied to its graph's own block, with
   the seeds of dropout in it;
-* the way back adds to gradients that always lie at the same place (:class:`Gradients`), in the graph itself, so that
-  the chunks of a step add up whether played or not;
-* all graphs share their memory, since only one is between its way forward and its way back at a time.
+* the backward pass adds to gradients at fixed addresses (:class:`Gradients`), in the graph itself, so that the chunks
+  of a step add up whether replayed or not;
+* all graphs share their memory, since only one is between its forward and its backward pass at a time.
 
-A form is recorded when it comes for the third time; before that, and where recording fails, it is computed as usual.
+A form is recorded the third time it occurs; before that, or if recording fails, it is computed as usual.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.layout import Blocks
 from rankwell.models.spec import AttentionRule
 
-GRAPHS = 16  # kept at a time
-RECORDED_AT = 3  # how often a form has come when it is recorded
-_LINE = 32  # numbers: 128 bytes, where every gradient begins anew
+GRAPHS = 16  # in memory at a time
+RECORDED_AT = 3  # a form is recorded when it has occurred this often
+_LINE = 32  # every gradient starts at a multiple of so many numbers: 128 bytes
 
 
 class Gradients:
@@ -80,7 +80,7 @@ class GraphedEncoder(nn.Module):
         self.gradients = Gradients(model.parameters())
         device = self.gradients.flat.device
         self.active = device.type == "cuda"
-        """Whether forms are recorded: not on a CPU, nor any more once it has failed."""
+        """Whether forms are recorded: not on a CPU, nor after recording has failed."""
         self.turn = 0
         self._seen: dict[Form, int] = {}
         self._needed = RECORDED_AT
@@ -92,7 +92,7 @@ class GraphedEncoder(nn.Module):
 
     @staticmethod
     def can_take(model: nn.Module) -> bool:
-        """Whether a model is one this is for: with one row of logits a sequence, and parameters in 32 bits."""
+        """Whether a model can be recorded: one row of logits per sequence, and parameters in 32 bits."""
         return (
             type(model) is CrossEncoder
             and type(model.encoder) is Encoder
@@ -100,17 +100,17 @@ class GraphedEncoder(nn.Module):
         )
 
     def forward(self, data: Tensor, form: Form) -> Tensor:
-        """The logits of the sequences that were asked for, without those that fill the batch up."""
+        """The logits of the batch's sequences, without those that fill it up."""
         graph = self._graph(data, form) if self.active and self.model.training else None
         if graph is None:
             return self.compute(data, form)[: form.sequences - SPARE]
-        found: Tensor = _Played.apply(self._anchor, data, graph, self)  # type: ignore[no-untyped-call]
-        return found
+        logits: Tensor = _Played.apply(self._anchor, data, graph, self)  # type: ignore[no-untyped-call]
+        return logits
 
     def compute(self, data: Tensor, form: Form) -> Tensor:
         """The logits of all sequences of a block, computed as usual."""
-        found: Tensor = self.model(*open_block(data, form, self.rule, self.blocks))
-        return found
+        logits: Tensor = self.model(*open_block(data, form, self.rule, self.blocks))
+        return logits
 
     def compute_apart(self, data: Tensor, form: Form) -> tuple[Tensor, list[Tensor]]:
         """The logits of all sequences, and the weights they were computed with: new names for the parameters' memory.
@@ -124,14 +124,14 @@ class GraphedEncoder(nn.Module):
             if parameter.requires_grad
         }
         batch = open_block(data, form, self.rule, self.blocks)
-        found: Tensor = functional_call(self.model, weights, tuple(batch))
-        return found, list(weights.values())
+        logits: Tensor = functional_call(self.model, weights, tuple(batch))
+        return logits, list(weights.values())
 
     def clear_gradients(self) -> None:
         """Set the gradients to 0; to be called before each step."""
         self.gradients.clear()
         addresses = self._where()
-        if addresses != self._addresses:  # someone has moved the parameters: the graphs know nothing of it
+        if addresses != self._addresses:  # the parameters have been moved, which the graphs do not know
             self.forget()
             self._addresses = addresses
 
@@ -175,16 +175,16 @@ class GraphedEncoder(nn.Module):
             self.active = False
             self.forget()
             torch.cuda.empty_cache()
-            said = str(error).split("\n")[0]
-            warnings.warn(f"training goes on without CUDA graphs: {type(error).__name__}: {said}", stacklevel=2)
+            line = str(error).split("\n")[0]
+            warnings.warn(f"training continues without CUDA graphs: {type(error).__name__}: {line}", stacklevel=2)
             return None
-        self._seen[form] = 0  # should it have to make room, it must earn its place again
+        self._seen[form] = 0  # if evicted, it has to occur often again
         self._graphs[form] = graph
         return graph
 
 
 class _Graph:
-    """Both ways of one form, recorded."""
+    """The forward and the backward pass of one form, recorded."""
 
     def __init__(self, owner: GraphedEncoder, data: Tensor, form: Form, pool: Any):
         gradients = owner.gradients
@@ -194,28 +194,28 @@ class _Graph:
         # Rows beyond the real ones stay 0: what fills a batch up has no gradient.
         self.grad = torch.zeros(form.sequences, owner.model.head.out_features, device=device)
 
-        def ahead() -> tuple[Tensor, list[Tensor]]:
+        def forward() -> tuple[Tensor, list[Tensor]]:
             with torch.enable_grad(), _autocast_without_cache(device):
                 return owner.compute_apart(self.block, form)
 
-        def back(logits: Tensor, weights: list[Tensor]) -> None:
-            # As in eager training, where the way back begins outside of autocast.
+        def backward(logits: Tensor, weights: list[Tensor]) -> None:
+            # As in eager training, where the backward pass starts outside of autocast.
             with torch.autocast(device.type, enabled=False), torch.no_grad():
                 torch._foreach_add_(gradients.parts, torch.autograd.grad(logits, weights, self.grad))
 
-        # What happens only the first time, such as loading a kernel, must not happen in a recording. The gradients are
-        # not changed by it, since those of the logits are still 0.
+        # One-time work, such as loading a kernel, must not happen in a recording. It leaves the gradients as they are,
+        # since those of the logits are still 0.
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call,unused-ignore]
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            back(*ahead())
+            backward(*forward())
         torch.cuda.current_stream(device).wait_stream(side)
-        self.way_ahead, self.way_back = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self.forward_graph, self.backward_graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # The mode keeps what other threads do, such as those that watch over several GPUs, from ending a recording.
-        with torch.cuda.graph(self.way_ahead, pool=pool, capture_error_mode="thread_local"):
-            logits, weights = ahead()
-        with torch.cuda.graph(self.way_back, pool=pool, capture_error_mode="thread_local"):
-            back(logits, weights)
+        with torch.cuda.graph(self.forward_graph, pool=pool, capture_error_mode="thread_local"):
+            logits, weights = forward()
+        with torch.cuda.graph(self.backward_graph, pool=pool, capture_error_mode="thread_local"):
+            backward(logits, weights)
         # Held, so that no other graph of the pool is recorded over it.
         self.logits = logits.detach()
 
@@ -224,7 +224,7 @@ class _Played(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, data: Tensor, graph: _Graph, owner: GraphedEncoder) -> Tensor:
         graph.block.copy_(data)
-        graph.way_ahead.replay()
+        graph.forward_graph.replay()
         owner.turn += 1
         ctx.rest = graph, owner, owner.turn
         return graph.logits[: graph.real].clone()
@@ -234,9 +234,9 @@ class _Played(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, None, None]:
         graph, owner, turn = ctx.rest
         if turn != owner.turn:
-            raise RankwellError("another batch was computed between a batch's way forward and its way back")
+            raise RankwellError("another batch was computed between a batch's forward and backward pass")
         graph.grad[: graph.real].copy_(grad)
-        graph.way_back.replay()
+        graph.backward_graph.replay()
         return None, None, None, None
 
 
