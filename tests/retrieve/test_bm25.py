@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import Dataset, open_dataset
-from rankwell.corpus.records import Document, Query, Ranking
-from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
+from rankwell.corpus.records import Document, Query, Ranking, Run
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
 
 MakeIndex = Callable[..., Index]
@@ -326,6 +327,30 @@ def test_scores_are_those_of_bm25s_given_the_same_terms(sample_index: Index, sam
         scores = peer.get_scores(asked)
         expected = {document.docid: score for document, score in zip(documents, scores, strict=True) if score > 0}
         assert dict(sample_index.rank(query.text, k=1000)) == pytest.approx(expected, rel=1e-4)
+
+
+def test_segments_searched_one_by_one_with_the_statistics_of_all_give_the_same_hits(make_index: MakeIndex) -> None:
+    random = np.random.default_rng(5)
+    texts = {f"d{i}": " ".join(random.choice(vocabulary, random.integers(1, 9))) for i in range(60)}
+    index = make_index(texts, cuts=[7, 30])
+    queries = [["a", "b"], ["e"], ["c", "c", "d"], []]
+    frequencies = {term: sum(term in text.split() for text in texts.values()) for term in vocabulary}
+    total_length = sum(len(text.split()) for text in texts.values())
+    statistics = Statistics(len(texts), total_length, frequencies)
+    together = search_segments(index.segments, queries, BM25(), k=10)
+    for segment, expected in zip(index.segments, together, strict=True):
+        [alone] = search_segments([segment], queries, BM25(), k=10, statistics=statistics)
+        assert alone.numbers.tolist() == expected.numbers.tolist()
+        assert alone.scores.tobytes() == expected.scores.tobytes()
+        [unaware] = search_segments([segment], queries, BM25(), k=10)
+        assert unaware.scores.tobytes() != expected.scores.tobytes()
+
+
+def test_a_run_is_pickled_without_its_index(sample_index: Index, sample_data: Dataset) -> None:
+    run = sample_index.search(sample_data.queries("dev")[:3], k=2, name="short")
+    copy = pickle.loads(pickle.dumps(run))  # noqa: S301
+    assert (type(copy), copy.name, copy) == (Run, "short", run)
+    assert len(pickle.dumps(run)) < 2000
 
 
 def test_queries_that_are_analysed_already_give_the_same_hits(sample_index: Index, sample_data: Dataset) -> None:

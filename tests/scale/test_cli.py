@@ -18,6 +18,7 @@ pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import write_documents, write_queries, write_run
+from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
 from rankwell.rank.ranker import Ranker
@@ -131,7 +132,7 @@ def test_what_is_wrong_with_vectors_is_one_line(rankwell: Call, data: Path, tiny
     vectors.write_bytes(b"")
     done = rankwell(*call, "--out", "y.run")
     assert (done.code, done.err.count("\n")) == (2, 1), done.err
-    assert "is cut short or too long" in done.err
+    assert "has the wrong size" in done.err
 
 
 @pytest.mark.usefixtures("cluster")
@@ -242,6 +243,24 @@ def test_an_address_where_nobody_answers(
     done = rankwell("search", data / "index", data / "queries.tsv", "--out", "o.run", "--ray", "10.0.0.9:6379")
     problem = "rankwell: no Ray cluster answers at 10.0.0.9:6379: nobody at 10.0.0.9:6379\n"
     assert (done.code, done.err) == (2, problem)
+
+
+def test_with_workers_on_gpus_this_process_opens_the_bi_encoder_on_the_cpu(
+    rerank: Call,
+    rankwell: Call,  # noqa: F811
+    data: Path,
+    tiny_bi_encoder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def from_pretrained(name: str, **options: object) -> None:
+        raise RankwellError(f"opened on {options['device']}")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace())
+    monkeypatch.setattr(BiEncoder, "from_pretrained", from_pretrained)
+    options = ["--encoder", tiny_bi_encoder, "--ray", "local", "--device", "cuda"]
+    blended = rerank("o.run", "--blend", "0.3", *options)
+    hybrid = rankwell("search", data / "index", data / "queries.tsv", "--out", "o.run", "--hybrid", "0.3", *options)
+    assert blended.err == hybrid.err == "rankwell: opened on cpu\n"
 
 
 def test_a_local_cluster_is_started_and_ended(data: Path, tmp_path: Path) -> None:

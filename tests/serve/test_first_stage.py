@@ -68,7 +68,7 @@ def test_three_shares_are_those_of_a_pipelines_blend(
     assert found == pytest.approx(expected, abs=1e-4)
     assert told == {"shares": {"model": 0.3, "similarity": 0.5, "bm25": 0.2}, "normalise": "z-score"}
     # All vectors were made before the first request.
-    assert all(PassageVectors.is_kept(segment.store, encoder) for segment in Index.open(served_index).segments)
+    assert all(PassageVectors.is_complete(segment.store, encoder) for segment in Index.open(served_index).segments)
 
 
 def test_two_shares_need_no_bi_encoder(served_index: Path, tiny_checkpoint: Path) -> None:

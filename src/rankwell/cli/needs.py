@@ -27,6 +27,6 @@ def needs(
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for option, needed in table.items():
         names = (needed,) if isinstance(needed, str) else needed
-        if is_given(context, option) and all(values[name] in (None, False) for name in names):
+        if is_given(context, option) and all(values[name] is None or values[name] is False for name in names):
             wanted = " or ".join(flags.get(name, f"--{name}") for name in names)
             raise RankwellError(f"{flags[option]} needs {wanted}")

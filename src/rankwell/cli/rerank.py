@@ -180,7 +180,7 @@ def rerank(
     options: dict[str, Any] = {"backend": backend, "cache": kept, "engine": computing}
     parts = _given(name=template, max_length=max_length, markers=markers)
     changes = _given(attention=attention, template=parts or None)
-    here = "cpu" if cluster and backend == "torch" else device  # with --ray workers compute, this process only checks
+    here = local_device(cluster, device) if backend == "torch" else device
     ranker = open_ranker(model, backend=backend, device=here, precision=precision, cache=kept, **changes)
     ranker.windows = _windows(ranker.windows, windows, stride, aggregate)
     if labels and not ranker.takes_types:

@@ -31,11 +31,11 @@ from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import NumberedRun, Numbering
 
 SHARD_SIZE = 1 << 14
-WORTH_KEEPING = 0.5
-"""Vectors of a whole collection are made when a run needs at least this share of its documents."""
+WORTH_STORING = 0.5
+"""The vectors of a whole collection are computed and stored if a run needs at least this part of its documents."""
 DOCUMENTS_AT_A_TIME = 1 << 16
 PIECE = 1 << 11
-"""Vectors that are widened at once on a CPU: 3 MB of MiniLM's."""
+"""Vectors converted to fp32 at once on a CPU: 3 MB of MiniLM's."""
 SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
 DEEP, TIES = 1000, 100
 """Search looks at least this deep, and this far below the wanted depth: documents with equal scores are ordered by id,
@@ -56,7 +56,7 @@ class PassageVectors:
 
     @classmethod
     def open(cls, store: DocumentStore, encoder: BiEncoder, *, shard_size: int = SHARD_SIZE) -> PassageVectors:
-        """Those that are kept beside the store's texts, or else made now and kept there."""
+        """Open the vectors stored beside the store's texts, after computing those that are missing."""
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
             tokens = StoredTokens.open(store, encoder.tokenizer) if encoder.takes_tokens else None
@@ -73,8 +73,8 @@ class PassageVectors:
         return cls(store, shards, encoder.width)
 
     @staticmethod
-    def is_kept(store: DocumentStore, encoder: BiEncoder, *, shard_size: int = SHARD_SIZE) -> bool:
-        """Whether all vectors are there already."""
+    def is_complete(store: DocumentStore, encoder: BiEncoder, *, shard_size: int = SHARD_SIZE) -> bool:
+        """Whether all vectors are stored."""
         return not _shards(store, encoder, shard_size).pending()
 
     def __len__(self) -> int:
@@ -82,12 +82,12 @@ class PassageVectors:
 
     def at(self, numbers: Rows) -> Half:
         """The vectors (N, H) of these documents."""
-        found = np.empty((len(numbers), self.width), np.float16)
-        owners = numbers // self._size
-        for owner in np.unique(owners):
-            own = owners == owner
-            found[own] = self._parts[owner][numbers[own] - owner * self._size]
-        return found
+        vectors = np.empty((len(numbers), self.width), np.float16)
+        shard_of = numbers // self._size
+        for shard in np.unique(shard_of):
+            rows = shard_of == shard
+            vectors[rows] = self._parts[shard][numbers[rows] - shard * self._size]
+        return vectors
 
     def blocks(self) -> Iterator[Half]:
         """All vectors, in the documents' order."""
@@ -96,13 +96,13 @@ class PassageVectors:
     def _map(self, shards: Shards, number: int) -> Half:
         path, shape = shards.path(number), (len(shards.items(number)), self.width)
         if path.stat().st_size != 2 * shape[0] * shape[1]:
-            raise RankwellError(f"{path} is cut short or too long; remove it to have it made anew")
+            raise RankwellError(f"{path} has the wrong size; remove it to have it computed again")
         return np.asarray(np.memmap(path, np.float16, "r", shape=shape))
 
 
 def _shards(store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
     if not encoder.name:
-        raise RankwellError("vectors are kept by the model's name, and this bi-encoder has none")
+        raise RankwellError("vectors are stored under the model's name, and this bi-encoder has none")
     config = {"model": encoder.name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
     return Shards(store.folder / f"vectors-{encoder.name}", len(store), size, config, suffix=".f16")
 
@@ -112,17 +112,17 @@ def search_vectors(
 ) -> tuple[Rows, Vectors]:
     """The ``k`` documents nearest to each query, best first: their numbers and similarities, both (Q, k).
 
-    Exact: every document is compared, in fp32. ``blocks`` are the documents' vectors, one part after the other.
+    Exact: every document is compared, in fp32. ``blocks`` are the documents' vectors in order.
     """
     device = torch.device(device)
-    asked = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(device)
-    scores = torch.full((len(asked), 0), 0.0, device=device)
-    numbers = torch.zeros((len(asked), 0), dtype=torch.int64, device=device)
+    vectors = torch.from_numpy(np.ascontiguousarray(queries, np.float32)).to(device)
+    scores = torch.full((len(vectors), 0), 0.0, device=device)
+    numbers = torch.zeros((len(vectors), 0), dtype=torch.int64, device=device)
     first = 0
     for block in blocks if device.type == "cpu" else _joined(blocks):
         products = _on_cpu(block) if device.type == "cpu" else _on_device(block, device)
         step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, len(block)))
-        parts = [top_k(products(asked[b : b + step]), k) for b in range(0, len(asked), step)]
+        parts = [top_k(products(vectors[b : b + step]), k) for b in range(0, len(vectors), step)]
         if parts:
             scores = torch.cat([scores, torch.cat([values for values, _ in parts])], dim=1)
             numbers = torch.cat([numbers, torch.cat([places for _, places in parts]) + first], dim=1)
@@ -134,43 +134,43 @@ def search_vectors(
 
 def _on_device(block: NDArray[np.floating], device: torch.device) -> Callable[[Tensor], Tensor]:
     documents = torch.from_numpy(block).to(device).float()
-    return lambda asked: asked @ documents.T
+    return lambda queries: queries @ documents.T
 
 
 def _on_cpu(block: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
-    """The same, widened to fp32 piece by piece: what lies in the cache is not written to memory and read again."""
+    """The same, converted to fp32 piece by piece, so that the converted vectors stay in the processor's cache."""
 
-    def products(asked: Tensor) -> Tensor:
-        scores = asked.new_empty(len(asked), len(block))
-        narrow = np.empty((min(PIECE, len(block)), asked.shape[1]), block.dtype)
-        wide = asked.new_empty(narrow.shape)
+    def products(queries: Tensor) -> Tensor:
+        scores = queries.new_empty(len(queries), len(block))
+        narrow = np.empty((min(PIECE, len(block)), queries.shape[1]), block.dtype)
+        wide = queries.new_empty(narrow.shape)
         for begin in range(0, len(block), PIECE):
             some = block[begin : begin + PIECE]
-            if _ON_ARM:  # where numpy widens four times as fast as torch
+            if _ON_ARM:  # numpy converts four times as fast as torch there
                 np.copyto(wide.numpy()[: len(some)], some)
             else:
-                narrow[: len(some)] = some  # torch takes no array that is mapped to be read only
+                narrow[: len(some)] = some  # torch takes no read-only array
                 wide.copy_(torch.from_numpy(narrow))
-            scores[:, begin : begin + len(some)] = asked @ wide[: len(some)].T
+            scores[:, begin : begin + len(some)] = queries @ wide[: len(some)].T
         return scores
 
     return products
 
 
 def _joined(blocks: Iterator[NDArray[np.floating]]) -> Iterator[NDArray[np.floating]]:
-    """Blocks put together to some size: fewer and larger products."""
-    held: list[NDArray[np.floating]] = []
+    """Blocks joined to larger ones, for fewer and larger products."""
+    parts: list[NDArray[np.floating]] = []
     for block in blocks:
-        held.append(block)
-        if sum(map(len, held)) >= DOCUMENTS_AT_A_TIME:
-            yield np.concatenate(held)
-            held = []
-    if held:
-        yield np.concatenate(held)
+        parts.append(block)
+        if sum(map(len, parts)) >= DOCUMENTS_AT_A_TIME:
+            yield np.concatenate(parts)
+            parts = []
+    if parts:
+        yield np.concatenate(parts)
 
 
 class DenseRanker:
-    """A bi-encoder, given as such or by its name, that re-ranks and searches."""
+    """Re-ranks and searches with a bi-encoder, which may be given by its name."""
 
     def __init__(self, encoder: BiEncoder | str):
         self.encoder = encoder if isinstance(encoder, BiEncoder) else BiEncoder.from_pretrained(encoder)
@@ -190,11 +190,11 @@ class DenseRanker:
         docids = list(dict.fromkeys(chain.from_iterable(ranking.docids for ranking in head.values())))
         documents = self._documents(docids, texts)
         row_of = {docid: row for row, docid in enumerate(docids)}
-        asked = self.encoder.encode_queries([by_qid[qid] for qid in head])
+        vectors = self.encoder.encode_queries([by_qid[qid] for qid in head])
         rankings = {}
-        for query, (qid, ranking) in zip(asked, head.items(), strict=True):
-            own = documents[[row_of[docid] for docid in ranking.docids]]
-            rankings[qid] = Ranking.of(ranking.docids, own.astype(np.float32) @ query)
+        for query, (qid, ranking) in zip(vectors, head.items(), strict=True):
+            candidates = documents[[row_of[docid] for docid in ranking.docids]]
+            rankings[qid] = Ranking.of(ranking.docids, candidates.astype(np.float32) @ query)
         return Run(rankings, name=name)
 
     def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
@@ -202,9 +202,9 @@ class DenseRanker:
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
         documents = texts.documents if isinstance(texts, Index) else Numbering([texts])
-        found = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
+        nearest = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
         parts = []
-        for store, (numbers, scores) in zip(documents.stores, found, strict=True):
+        for store, (numbers, scores) in zip(documents.stores, nearest, strict=True):
             if (wrong := np.isnan(scores)).any():
                 raise RankwellError(f"document {store.docids.strings(numbers[wrong][:1])[0]} has the score NaN")
             # Adding 0 turns -0.0 into 0.0, so that equal scores are also equal bits.
@@ -216,9 +216,9 @@ class DenseRanker:
         self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
     ) -> Iterable[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each store: their numbers within it, and their similarities."""
-        asked = self.encoder.encode_queries(queries)
+        vectors = self.encoder.encode_queries(queries)
         for store in stores:
-            yield search_vectors(asked, self.vectors(store).blocks(), k, device=self.encoder.device)
+            yield search_vectors(vectors, self.vectors(store).blocks(), k, device=self.encoder.device)
 
     def vectors(self, store: DocumentStore) -> PassageVectors:
         """The vectors of a store's documents."""
@@ -227,12 +227,12 @@ class DenseRanker:
         return self._opened[store.folder]
 
     def _has_vectors(self, store: DocumentStore) -> bool:
-        return store.folder in self._opened or PassageVectors.is_kept(store, self.encoder)
+        return store.folder in self._opened or PassageVectors.is_complete(store, self.encoder)
 
     def _documents(self, docids: list[str], texts: Texts) -> NDArray[np.floating]:
-        """The vectors of documents: those that are kept, all of the store's where that pays, else these alone."""
+        """The vectors of documents: stored ones, or of these documents alone where storing all does not pay."""
         stores = stores_of(texts) if self.encoder.name else []
-        pays = len(docids) >= WORTH_KEEPING * sum(map(len, stores)) and all(map(is_writable, stores))
+        pays = len(docids) >= WORTH_STORING * sum(map(len, stores)) and all(map(is_writable, stores))
         if not stores or not (pays or all(map(self._has_vectors, stores))):
             return self.encoder.encode_documents(texts.texts(docids))
         documents = Numbering(stores)

@@ -152,18 +152,19 @@ class ReadingStage(Stage):
     def check(self, before: tuple[Stage, ...]) -> None:
         """Also that there are texts to read."""
         super().check(before)
-        if self._texts is None and not (isinstance(before[0], First) and before[0].index.has_texts):
+        if self._own_texts is None and not (isinstance(before[0], First) and before[0].index.has_texts):
             name = type(self).__name__
             raise RankwellError(f"{name} has no texts to read: pass texts=, or build the index with its texts")
 
     @property
-    def _texts(self) -> Texts | None:
+    def _own_texts(self) -> Texts | None:
+        # Each stage declares ``texts`` itself, at its place among the positional arguments.
         texts: Texts | None = getattr(self, "texts", None)
         return texts
 
     def texts_of(self, state: State) -> Texts:
         """The texts to read."""
-        texts = self._texts or state.texts
+        texts = self._own_texts or state.texts
         assert texts is not None  # checked
         return texts
 

@@ -1,7 +1,7 @@
-"""Hybrid search by actors: each holds the vectors of its segments, too, and finds the nearest of them.
+"""Hybrid search by actors: each also holds the vectors of its segments, and finds the nearest of them.
 
-Queries are made vectors all together, by one actor, and every actor compares all of them with what it has: the products
-are those of one process, so the lists are, too.
+One actor encodes all queries, and every actor compares all of them with its own vectors: the products are those of one
+process, so the lists are, too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rankwell.scale.workers import RETRIES, Cluster
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """A bi-encoder as workers open it: where it is, and what it computes on and in."""
+    """A bi-encoder as workers open it: its name, device and precision."""
 
     name: str
     device: str = "cpu"
@@ -51,16 +51,16 @@ class HybridShard(Shard):
 
     @cached_property
     def vectors(self) -> list[PassageVectors]:
-        """Those of each segment, opened when they are asked for: why an actor failed to start is not told."""
+        """Of each segment; opened on first use, because Ray does not report why an actor failed to start."""
         return [PassageVectors.open(segment.store, self.encoder) for segment in self.segments]
 
     def encode(self, texts: list[str]) -> Vectors:
         """The vectors of queries."""
         return self.encoder.encode_queries(texts)
 
-    def nearest(self, asked: Vectors, k: int) -> list[tuple[Rows, Vectors]]:
+    def nearest(self, queries: Vectors, k: int) -> list[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each segment: their numbers within it, and their similarities."""
-        return [search_vectors(asked, own.blocks(), k, device=self.encoder.device) for own in self.vectors]
+        return [search_vectors(queries, own.blocks(), k, device=self.encoder.device) for own in self.vectors]
 
 
 class ShardedDense(DenseRanker):
@@ -73,8 +73,8 @@ class ShardedDense(DenseRanker):
     def _nearest(
         self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
     ) -> Iterable[tuple[Rows, Vectors]]:
-        asked = self._index.ask_one("encode", queries)
-        return chain.from_iterable(self._index.ask("nearest", [(asked, k)] * len(self._index.replicas)))
+        vectors = self._index.ask_one("encode", queries)
+        return chain.from_iterable(self._index.ask("nearest", [(vectors, k)] * len(self._index.replicas)))
 
 
 def search_hybrid_on(
@@ -89,9 +89,9 @@ def search_hybrid_on(
     k: int = 1000,
     threads: int = 1,
 ) -> Run:
-    """:func:`~rankwell.rank.hybrid.search_hybrid` by the workers of a cluster, who make the vectors that are missing.
+    """:func:`~rankwell.rank.hybrid.search_hybrid` by the workers of a cluster, who compute missing vectors.
 
-    ``encoder`` is the bi-encoder of ``source`` as it is here: it tokenises, and says which vectors are its own.
+    ``encoder`` is the bi-encoder of ``source`` in this process: it tokenises, and names the stored vectors.
     """
     with cluster.connected() as ray:
         _make_vectors(ray, cluster, index, encoder, source)
@@ -105,10 +105,10 @@ def search_hybrid_on(
 
 
 def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, source: EncoderSource) -> None:
-    missing = [store for store in stores_of(index) if not PassageVectors.is_kept(store, encoder)]
+    missing = [store for store in stores_of(index) if not PassageVectors.is_complete(store, encoder)]
     if not missing:
         return
-    room = cluster.room(ray)  # an error where there is none: Ray would wait for more without a word
+    room = cluster.room(ray)  # raises if there is none; Ray would wait silently
     if encoder.takes_tokens:
         for store in missing:
             StoredTokens.open(store, encoder.tokenizer)  # once, for all workers
@@ -122,7 +122,7 @@ def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, 
 
 
 def _make(folders: Sequence[Path], source: EncoderSource) -> str | None:
-    """What a worker does: vectors in shards that others do not make; what is wrong comes back as a line."""
+    """A worker's task: compute the shards that no other worker has taken. Returns an error message, if any."""
     try:
         encoder = source.open()
         for folder in folders:
