@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
-from rankwell.models import graphs, placing
 from rankwell.models.batch import SPARE, BlockPlacer, Form, Placer, open_block
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.heads import TokenWeightModel
+from rankwell.models.kernels import cuda_graphs
 from rankwell.models.kernels.cuda_graphs import Gradients, GraphedEncoder
 from rankwell.models.layout import Blocks, Packed
 from rankwell.models.spec import AttentionRule, EncoderConfig
@@ -42,7 +42,7 @@ def test_filled_batches_hold_in_the_interpreter(interpret: Callable[..., str]) -
 @pytest.fixture(autouse=True)
 def small_forms(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "tokens" not in request.fixturenames:
-        monkeypatch.setattr(placing, "LEAST", 32)  # the interpreter takes its time
+        monkeypatch.setattr("rankwell.models.batch.LEAST", 32)  # the interpreter takes its time
 
 
 def sequences(seed: int = 0) -> Sequences:
@@ -174,7 +174,7 @@ class Standin:
 
 @pytest.fixture
 def graphed(monkeypatch: pytest.MonkeyPatch) -> GraphedEncoder:
-    monkeypatch.setattr(graphs, "_Graph", Standin)
+    monkeypatch.setattr(cuda_graphs, "_Graph", Standin)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     Standin.made = 0
@@ -220,7 +220,7 @@ def test_graphs_are_few_and_forgotten_when_parameters_move(
     graphed: GraphedEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graphed._needed = 1
-    monkeypatch.setattr(graphs, "GRAPHS", 1)
+    monkeypatch.setattr(cuda_graphs, "GRAPHS", 1)
     graphed(*batch(1))
     half = Sequences(
         *(getattr(sequences(), name)[:18] for name in ("tokens", "segments", "positions", "words", "last")),
@@ -272,7 +272,7 @@ def test_recording_computes_both_ways_and_leaves_the_gradients_alone(monkeypatch
     add = torch._foreach_add_
     monkeypatch.setattr(torch, "_foreach_add_", lambda parts, found: (added.append(len(found)), add(parts, found)))
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        graph = graphs._Graph(made, data, form, None)
+        graph = cuda_graphs._Graph(made, data, form, None)
         expected = made.compute(data, form)
     assert torch.equal(graph.logits, expected)
     assert graph.logits.shape == graph.grad.shape == (len(LENGTHS) + SPARE, 1)

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Literal
@@ -93,14 +94,11 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
 
     ``changes`` replace parts of the model's configuration; ``options`` are those of the backend's engine.
     """
-    modules = {found.name for found in iter_modules([str(Path(__file__).parent)])}
+    if backend == "torch" and find_spec("torch") is None:
+        raise MissingExtraError("torch", "models", "scoring with the torch backend")
+    modules = {module.name for module in iter_modules([str(Path(__file__).parent)])}
     if backend not in BACKENDS and f"{backend}{_SUFFIX}" in modules:
-        try:
-            import_module(f"{__package__}.{backend}{_SUFFIX}")
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise MissingExtraError("torch", "models", "scoring with the torch backend") from None
+        import_module(f"{__package__}.{backend}{_SUFFIX}")
     if backend not in BACKENDS:
         shipped = {name.removesuffix(_SUFFIX) for name in modules if name.endswith(_SUFFIX)}
         raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted(shipped | set(BACKENDS)))})")
