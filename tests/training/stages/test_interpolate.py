@@ -189,7 +189,7 @@ def test_documents_that_are_cut_are_read_so_by_the_model_it_leaves(
     [
         ({"interpolate": GRID}, "needs a stage before it that ranks documents"),
         ({"windows": WINDOWS, "interpolate": {"folds": 40}}, "folds is 40, but dev has 24 queries"),
-        ({"windows": WINDOWS, "interpolate": {"beta": "0.5,1.5"}}, "β is 1.5"),
+        ({"windows": WINDOWS, "interpolate": {"beta": "0.5,1.5"}}, "a share of 1.5 for the first stage"),
         ({"windows": WINDOWS, "interpolate": {"aggregate": ["best"]}}, "no aggregation is called 'best'"),
         ({"windows": WINDOWS, "interpolate": {"aggregate": [], "weights": 0}}, "neither an aggregate nor weights"),
         ({"windows": {**WINDOWS, "stride": 3}}, "the stride must be from 1 to the size"),
