@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from rankwell.rank.cache import ScoreCache
     from rankwell.rank.classify import Classifier
     from rankwell.rank.dense import DenseRanker
-    from rankwell.rank.documents.window_scores import WindowScores, score_windows
     from rankwell.rank.explain import explain
     from rankwell.rank.fusion import RankFusion, Shares, fuse
     from rankwell.rank.hybrid import Blend, Hybrid, search_hybrid, tune_hybrid
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
         weight_grid,
         window_grid,
     )
+    from rankwell.rank.window_scores import WindowScores, score_windows
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
     from rankwell.training.loop.losses import LOSSES, TWO_LABELS, loss, make_loss
@@ -86,7 +86,7 @@ _MODULES = {
     "rankwell.rank.cache": ("ScoreCache",),
     "rankwell.rank.classify": ("Classifier",),
     "rankwell.rank.dense": ("DenseRanker",),
-    "rankwell.rank.documents.window_scores": ("WindowScores", "score_windows"),
+    "rankwell.rank.window_scores": ("WindowScores", "score_windows"),
     "rankwell.rank.explain": ("explain",),
     "rankwell.rank.fusion": ("RankFusion", "Shares", "fuse"),
     "rankwell.rank.hybrid": ("Blend", "Hybrid", "search_hybrid", "tune_hybrid"),

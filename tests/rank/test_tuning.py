@@ -8,7 +8,6 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.rank.documents.window_scores import WindowScores
 from rankwell.rank.fusion import NORMALISATIONS, RankFusion, Shares, fuse
 from rankwell.rank.tuning import (
     fuse_windows,
@@ -19,6 +18,7 @@ from rankwell.rank.tuning import (
     weight_grid,
     window_grid,
 )
+from rankwell.rank.window_scores import WindowScores
 
 QUERIES, DOCUMENTS = 12, 7
 

@@ -19,8 +19,8 @@ from rankwell.evaluation.judged import JudgedRanking, judge
 from rankwell.evaluation.notation import Measure, parse_measure
 from rankwell.evaluation.tuning import Tuned, check_folds
 from rankwell.inputs.windows import parse_aggregate
-from rankwell.rank.documents.window_scores import WindowScores
 from rankwell.rank.fusion import NORMALISATIONS, Alignment, Candidates, Fusion, RankFusion, Shares, fuse, fused_scores
+from rankwell.rank.window_scores import WindowScores
 
 F = TypeVar("F", bound=Fusion)
 WindowSetting = tuple[Shares, str]

@@ -22,9 +22,9 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import read_ranker_config
-from rankwell.rank.documents.window_scores import WindowScores
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.window_scores import WindowScores
 from rankwell.training.data.prepare import prepare
 from rankwell.training.experiments.experiment import read_suite, run_experiment
 from rankwell.training.recipe import Recipe

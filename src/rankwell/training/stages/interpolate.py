@@ -36,8 +36,8 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
 from rankwell.models.checkpoints.linking import link_model
 from rankwell.plots.curves import draw_sweep
-from rankwell.rank.documents.window_scores import WindowScores
 from rankwell.rank.tuning import WindowSetting, fuse_windows, tune_windows, weight_grid, window_grid
+from rankwell.rank.window_scores import WindowScores
 from rankwell.retrieve.tune import parse_values
 from rankwell.training.options import Options
 from rankwell.training.processes import process_number

@@ -14,9 +14,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Run
 from rankwell.inputs.windows import Unit, Windows, parse_aggregate
 from rankwell.models.checkpoints.linking import link_model
-from rankwell.rank.documents.window_scores import WindowScores, score_windows
 from rankwell.rank.engines.engine import Loaded, load
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.window_scores import WindowScores, score_windows
 from rankwell.training.options import Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import Stage

@@ -18,10 +18,10 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.rank.documents.window_scores import WindowScores, score_windows
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import InMemoryTexts
+from rankwell.rank.window_scores import WindowScores, score_windows
 
 TEXTS = {
     "a": "bank bank bank tea tea tea bank tea tea tea",  # in windows of 3: 3, 0, 1 and, from the end, 0
