@@ -67,55 +67,36 @@ def make_writer(folder: Path, tokenizer_of: str) -> None:
 
 def weigh(folder: Path, name: str) -> None:
     """Weigh and index, noting every shard that is begun to be written."""
-    import rankwell.enrich.weighing as weighing
-    from rankwell.corpus.datasets import resolve_documents
-    from rankwell.enrich.term_weights import TermWeigher, WeightOptions
-    from rankwell.enrich.weighted_index import build_weighted_index
+    from rankwell.enrich.deepct import WeightedIndexRequest
+    from rankwell.enrich.terms import StemWords
 
-    lines, note = weighing.StemWords.lines, notes(folder, name)
+    lines, note = StemWords.lines, notes(folder, name)
 
     def noted(self, docids, words, terms):  # type: ignore[no-untyped-def]
         note(docids[0])
         return lines(self, docids, words, terms)
 
-    weighing.StemWords.lines = noted  # type: ignore[method-assign]
-    build_weighted_index(
-        resolve_documents(folder / "collection.tsv"),
-        folder / name,
-        folder / "model",
-        TermWeigher.from_pretrained(folder / "model", device="cpu"),
-        WeightOptions(),
-        source="collection",
-        weights_out=folder / f"{name}.jsonl",
-        shard_size=SHARD,
-    )
+    StemWords.lines = noted  # type: ignore[method-assign]
+    collection, weights = str(folder / "collection.tsv"), folder / f"{name}.jsonl"
+    WeightedIndexRequest(
+        collection, folder / name, folder / "model", weights_out=weights, device="cpu", shard_size=SHARD
+    ).run()
 
 
 def expand(folder: Path, name: str) -> None:
     """Write queries, noting every shard that is begun to be written."""
-    from rankwell.corpus.datasets import resolve_documents
-    from rankwell.enrich import expansion
-    from rankwell.models.doc2query.checkpoints import load_writer
+    from rankwell.enrich.doc2query import ExpandRequest
     from rankwell.models.doc2query.decoding import Writer, Writing
 
-    model, tokenizer, config = load_writer(folder / "model")
-    writer = Writer(model, tokenizer, config.max_length, Writing(n=2, max_query=6), device="cpu")
-    write, note = writer.write, notes(folder, name)
+    write, note = Writer.write, notes(folder, name)
 
-    def noted(passages, keys):  # type: ignore[no-untyped-def]
+    def noted(self, passages, keys):  # type: ignore[no-untyped-def]
         note(keys[0])
-        return write(passages, keys)
+        return write(self, passages, keys)
 
-    writer.write = noted  # type: ignore[method-assign]
-    expansion.expand_collection(
-        resolve_documents(folder / "collection.tsv"),
-        folder / f"{name}.jsonl",
-        writer,
-        expansion.Filtering(),
-        source="collection",
-        model="random",
-        shard_size=SHARD,
-    )
+    Writer.write = noted  # type: ignore[method-assign]
+    collection, out, options = str(folder / "collection.tsv"), folder / f"{name}.jsonl", Writing(n=2, max_query=6)
+    ExpandRequest(collection, folder / "model", out, options, device="cpu", shard_size=SHARD).run()
 
 
 def notes(folder: Path, name: str) -> Callable[[str], int]:

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from harness import make_parser
+from rankwell.core.jobs import do
 from rankwell.core.manifest import machine
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
@@ -40,7 +41,7 @@ from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
 from rankwell.scale.rerank import RerankJob, join_scores
 from rankwell.scale.search import ShardedIndex
-from rankwell.scale.workers import Cluster, do
+from rankwell.scale.workers import Cluster
 from scale_cost import PARTS
 
 T = TypeVar("T")
@@ -231,7 +232,7 @@ SHARE = """
 import sys
 from pathlib import Path
 from rankwell.scale.rerank import RerankJob
-from rankwell.scale.workers import do
+from rankwell.core.jobs import do
 run, queries, collection, model, folder = sys.argv[1:]
 do(RerankJob(Path(run), Path(queries), collection, model, Path(folder), ranker={"engine": {"device": "cpu"}}))
 """

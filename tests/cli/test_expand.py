@@ -90,7 +90,7 @@ def test_queries_become_a_split_to_train_on(
     printed = run(folder, "--model", writer, "--out", out, "--queries", folder, "--device", "cpu")
     data = open_dataset(folder)
     assert data.splits == ("generated", "generated.dev")
-    assert f"{folder}: {len(data.queries('generated')):,} queries of the split generated" in printed
+    assert f"{folder}: {len(data.queries('generated')):,} queries in the split generated" in printed
     (first, *_) = data.queries("generated")
     (docid,) = data.qrels("generated")[first.qid]
     written = {one.docid: one.queries for one in read_expansions(out)}

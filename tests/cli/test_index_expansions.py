@@ -49,7 +49,7 @@ def test_weights_and_expansions_together(rankwell: Callable[..., Any], tmp_path:
 def test_expansions_of_other_documents_are_told(tmp_path: Path) -> None:
     for wrong, problem in (
         (EXPANSIONS[:1], "the expansions end before document 'd2'"),
-        (EXPANSIONS[::-1], "expansions of 'd2' where 'd1' comes"),
+        (EXPANSIONS[::-1], "expansions of 'd2' where 'd1' is expected"),
         ([*EXPANSIONS, Expansion("d3", ())], "the expansions go on after the last document, with 'd3'"),
     ):
         with pytest.raises(RankwellError, match=problem):

@@ -49,7 +49,7 @@ def test_a_model_with_markers_has_stems_too(rankwell: Call, tiny_checkpoint: Pat
     ("arguments", "problem"),
     [
         (["--tokens", "nowhere"], "nowhere: no tokenizer here"),
-        (["--tokens", "MODEL", "--no-store"], "--tokens needs the texts: leave --no-store out"),
+        (["--tokens", "MODEL", "--no-store"], "--tokens needs --store"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_built(

@@ -35,10 +35,10 @@ def model(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def test_a_model_weighs_the_collection_and_the_same_file_gives_the_same_index(rankwell: Call, model: Path) -> None:
     done = rankwell(
         *("index", COLLECTION, "--out", "a", "--weights", model),
-        *("--weights-out", "weights.jsonl.gz", "--show", "page.html"),
+        *("--weights-out", "weights.jsonl.gz", "--show", "page.html", "--device", "cpu"),
     )
     assert (done.code, done.err) == (0, "")
-    assert not Path("a.weights").exists()
+    assert not Path("a.shards").exists()
     assert rankwell("index", COLLECTION, "--out", "b", "--weights", "weights.jsonl.gz").code == 0
     a, b = Index.open("a"), Index.open("b")
     assert a.manifest["config"]["weighted"] is True
@@ -67,18 +67,20 @@ def test_the_root_raises_small_weights(rankwell: Call, model: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--weights", "MODEL", "--append"], "goes with the default analyser, and not with --append"),
-        (["--weights", "MODEL", "--stemmer", "none"], "goes with the default analyser"),
+        (["--weights", "MODEL", "--append"], "needs the default analyser and does not go with --append"),
+        (["--weights", "MODEL", "--stemmer", "none"], "needs the default analyser"),
         (["--weights", "MODEL", "--scaling", "log"], "no scaling of term weights is called 'log'"),
         (["--weights", "RANKER"], "a model without a weight for each token"),
-        (["--show", "page.html"], "--weights-out, --show and --scaling are for --weights MODEL"),
+        (["--show", "page.html"], "--show needs --weights MODEL"),
+        (["--weights", "FILE", "--device", "cpu"], "--device needs --weights MODEL"),
+        (["--weights", "MODEL", "--device", "cuda:99"], "device cuda:99: torch sees"),
         (["--weights", "nowhere"], "nowhere: no such file"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_built(
     rankwell: Call, model: Path, tiny_checkpoint: Path, arguments: list[str], problem: str
 ) -> None:
-    places = {"MODEL": str(model), "RANKER": str(tiny_checkpoint)}
+    places = {"MODEL": str(model), "RANKER": str(tiny_checkpoint), "FILE": str(COLLECTION)}
     done = rankwell("index", COLLECTION, "--out", "index", *(places.get(part, part) for part in arguments))
     assert (done.code, done.out) == (2, "")
     assert problem in done.err

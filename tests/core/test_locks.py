@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.locks import lock
+from rankwell.core.locks import SharedFolder, lock
 
 
 def test_a_folder_is_created_and_locked_once(tmp_path: Path) -> None:
@@ -42,3 +44,33 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RankwellError, match="cannot write"), lock(tmp_path / "file" / "folder", wait=True):
         pass
+
+
+def test_a_folder_replaced_while_it_is_opened_is_not_taken_for_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, opening = tmp_path / "shared", Path.open
+    with SharedFolder.enter(folder, {"model": "old"}):
+        pass
+    with ExitStack() as others:
+
+        def replace_first(path: Path, *arguments: Any, **options: Any) -> Any:
+            if path.name == "members" and folder.exists() and not (tmp_path / "removed").exists():
+                folder.rename(tmp_path / "removed")
+                others.enter_context(SharedFolder.enter(folder, {"model": "new"}))
+            return opening(path, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", replace_first)
+        with pytest.raises(RankwellError, match="with another model"), SharedFolder.enter(folder, {"model": "old"}):
+            pass
+
+
+def test_the_last_of_several_removes_what_they_shared(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    with SharedFolder.enter(folder) as first, SharedFolder.enter(folder) as second:
+        assert not first.alone(wait=False)
+        assert second.alone(wait=False)
+        second.remove()
+        assert not folder.exists()
+        assert not second.alone(wait=True)  # it may be another's by now
+    assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 
 import numpy as np
 import pytest
@@ -195,3 +196,21 @@ def test_a_name_that_could_leave_the_folder_is_refused(store: DocumentStore, nam
     ):
         with pytest.raises(RankwellError, match="cannot name a set of tokens"):
             ask(name)
+
+
+def test_processes_that_arrive_together_build_a_store_once(tmp_path: Path) -> None:
+    read: list[str] = []
+    together = Barrier(3)
+
+    def documents() -> Iterator[Document]:
+        for number in range(10):
+            read.append(f"d{number}")
+            yield Document(f"d{number}", "bees")
+
+    def build(_: int) -> int:
+        together.wait()
+        return len(DocumentStore.build_once(documents(), tmp_path / "store"))
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(build, range(3))) == [10] * 3
+    assert read == [f"d{number}" for number in range(10)]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.jobs import do
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, write_documents
@@ -21,7 +22,7 @@ from rankwell.corpus.records import Document, Query, Run
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
 from rankwell.scale.search import ShardedIndex, search_in_shards
-from rankwell.scale.workers import Cluster, do
+from rankwell.scale.workers import Cluster
 
 from .conftest import lock_holder, make_documents, make_queries
 

@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.jobs import do
 from rankwell.core.shards import Shards
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
 from rankwell.rank.pipeline import Fuse, Given, Rerank
@@ -24,7 +25,7 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import open_texts
 from rankwell.retrieve.index import Index
 from rankwell.scale.rerank import ClusterRanker, RerankJob, join_scores
-from rankwell.scale.workers import Cluster, do
+from rankwell.scale.workers import Cluster
 
 from .conftest import lock_holder, make_documents, make_queries
 from .small_groups import PAIRS
@@ -137,7 +138,7 @@ from pathlib import Path
 import rankwell.rank.ranker
 rankwell.rank.ranker.PAIRS_AT_A_TIME = {size}
 from rankwell.scale.rerank import RerankJob
-from rankwell.scale.workers import do
+from rankwell.core.jobs import do
 do(RerankJob(*map(Path, sys.argv[1:3]), *sys.argv[3:5], Path(sys.argv[5])))
 """
 

@@ -3,44 +3,50 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
+from rankwell.cli.needs import needs
+
+if TYPE_CHECKING:
+    from rankwell.retrieve.index import Index
 
 
 def index(
+    context: typer.Context,
     collection: Annotated[
         str,
         typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The folder to make.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the index.")],
     append: Annotated[bool, typer.Option("--append", help="Add to the index in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index in --out.")] = False,
     store: Annotated[
-        bool, typer.Option("--store/--no-store", help="Keep the texts too, for re-ranking and display.")
+        bool, typer.Option("--store/--no-store", help="Store the texts too, for re-ranking and display.")
     ] = True,
     weights: Annotated[
         Path | None,
         typer.Option(
             "--weights",
             metavar="FILE|MODEL",
-            help='Term frequencies to use instead of counting: jsonl of {"id", "vector": {word: weight}}, or a model '
+            help='Term frequencies to use instead of counts: jsonl of {"id", "vector": {word: weight}}, or a model '
             "(DeepCT) that weighs the words now.",
         ),
     ] = None,
     scaling: Annotated[
-        str, typer.Option("--scaling", help="Of a model's weights: linear, or root, which raises small ones.")
+        str, typer.Option("--scaling", help="Scale of a model's weights: linear, or root, which raises small ones.")
     ] = "linear",
     weights_out: Annotated[
-        Path | None, typer.Option("--weights-out", metavar="FILE", help="Keep the weights a model gave as jsonl.")
+        Path | None, typer.Option("--weights-out", metavar="FILE", help="Also write the model's weights as jsonl.")
     ] = None,
     show: Annotated[
         Path | None,
-        typer.Option("--show", metavar="PAGE.html", help="The first passages, their words shaded by weight."),
+        typer.Option("--show", metavar="PAGE.html", help="Write a page of the first passages, words shaded by weight."),
     ] = None,
     expansions: Annotated[
         Path | None,
@@ -50,23 +56,25 @@ def index(
     ] = None,
     tokens: Annotated[
         str | None,
-        typer.Option(
-            "--tokens", metavar="MODEL", help="Tokenise the texts for this model too, so re-ranking need not."
-        ),
+        typer.Option("--tokens", metavar="MODEL", help="Also tokenise the texts for this model, to re-rank faster."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="Torch device of --weights MODEL: cpu, cuda, cuda:1. Default: a GPU if any."),
     ] = None,
     stemmer: Annotated[str, typer.Option("--stemmer", help="A Snowball stemmer, or none.")] = "porter",
     stop_words: Annotated[
-        str, typer.Option("--stop-words", help="lucene, none, or a file with one word a line.")
+        str, typer.Option("--stop-words", help="lucene, none, or a file with one word per line.")
     ] = "lucene",
     ray: RayOption = None,
     workers: WorkersOption = 0,
     segment_documents: Annotated[
-        int, typer.Option("--segment-documents", min=1, help="Of --ray: documents a worker makes a segment of.")
+        int, typer.Option("--segment-documents", min=1, help="With --ray: documents per segment.")
     ] = 1_000_000,
 ) -> None:
     """Build a BM25 index.
 
-    Killing a build at any moment leaves the old index usable.
+    If a build is interrupted, the old index stays usable.
 
     **Examples**
 
@@ -86,66 +94,60 @@ def index(
 
         rankwell index collection.tsv --out weighted --weights deepct/stages/01-deepct-HASH/model --ray 10.0.0.1:6379
 
-    Weighing goes on where it was killed; the same command given several times at once shares the work.
+    If interrupted while a model weighs the words, rerun the same command to resume, with or without --ray. Processes
+    that run the same command at once share the work.
     """
     from rankwell.core.errors import MissingExtraError, RankwellError
     from rankwell.corpus.analyser import analyzer_from_options
-    from rankwell.corpus.datasets import resolve_documents
-    from rankwell.corpus.formats import read_weights
-    from rankwell.corpus.formats.expansions import read_expansions
-    from rankwell.enrich.expansion import combine_weights
     from rankwell.retrieve.index import Index
 
     begin = time.monotonic()
     by_model = weights is not None and weights.is_dir()
+    present = {"weights MODEL": by_model, "store": store, "ray": ray}
+    needs(context, dict.fromkeys(("scaling", "weights_out", "show", "device"), "weights MODEL"), present)
+    needs(context, {"tokens": "store", "segment_documents": "ray"}, present)
     cluster = cluster_of(
         ray,
         workers,
+        device,
         append=append,
-        overwrite=overwrite,
+        overwrite=overwrite and not by_model,
         weights=weights is not None and not by_model,
         expansions=expansions is not None,
-        show=show is not None,
     )
-    if tokens is not None:
-        from rankwell.inputs.tokenizer import Tokenizer
-        from rankwell.models.checkpoints.config import read_ranker_config
-        from rankwell.models.checkpoints.names import find_model
-        from rankwell.rank.texts import make_tokens
-
-        if not store:
-            raise RankwellError("--tokens needs the texts: leave --no-store out")
-        folder = find_model(tokens)
-        tokenizer, config = Tokenizer.open(folder), read_ranker_config(folder)
-    if not by_model and (weights_out is not None or show is not None or scaling != "linear"):
-        raise RankwellError("--weights-out, --show and --scaling are for --weights MODEL, the folder of a model")
-    if by_model and expansions is not None:
-        raise RankwellError("--expansions goes with a file of weights, which --weights MODEL --weights-out FILE makes")
+    tokenise = None if tokens is None else _tokeniser(tokens)
     if by_model:
+        if expansions is not None:
+            raise RankwellError("--expansions needs a file of weights, which --weights MODEL --weights-out FILE writes")
         if append or (stemmer, stop_words) != ("porter", "lucene"):
-            raise RankwellError("--weights MODEL goes with the default analyser, and not with --append")
+            raise RankwellError("--weights MODEL needs the default analyser and does not go with --append")
         if find_spec("torch") is None:
             raise MissingExtraError("torch", "models", "weighing terms with a model")
-        from rankwell.enrich.weighted_index import weigh_and_index
+        from rankwell.enrich.deepct import WeightedIndexRequest, WeightOptions
 
         assert weights is not None
-        if cluster is not None:
-            from rankwell.enrich.term_weights import WeightOptions
-            from rankwell.scale.enrich import weigh_and_index_on
-
-            options = WeightOptions(scaling)
-            made = weigh_and_index_on(cluster, collection, out, weights, options, store=store, weights_out=weights_out)
-        else:
-            made = weigh_and_index(
-                collection, out, weights, scaling, store=store, overwrite=overwrite, weights_out=weights_out, show=show
-            )
+        made = WeightedIndexRequest(
+            collection,
+            out,
+            weights,
+            WeightOptions(scaling),
+            store,
+            overwrite,
+            weights_out,
+            show,
+            device if cluster is None else device or "cpu",
+        ).run(cluster)
     elif cluster is not None:
         from rankwell.scale.index import IndexJob, build_index
 
         analyzer = analyzer_from_options(stemmer, stop_words)
-        job = IndexJob(for_workers(collection), out.absolute(), segment_documents, analyzer, store)
-        made = build_index(job, cluster)
+        made = build_index(IndexJob(collection, out.absolute(), segment_documents, analyzer, store), cluster)
     else:
+        from rankwell.corpus.datasets import resolve_documents
+        from rankwell.corpus.formats import read_weights
+        from rankwell.corpus.formats.expansions import read_expansions
+        from rankwell.enrich.doc2query import combine_weights
+
         analyzer = analyzer_from_options(stemmer, stop_words)
         queries = read_expansions(expansions) if expansions else None
         vectors = read_weights(weights) if weights else None
@@ -161,8 +163,20 @@ def index(
             append=append,
             overwrite=overwrite,
         )
-    if tokens is not None:
-        make_tokens(made, tokenizer, stems=config is not None and config.template.markers)
+    if tokenise is not None:
+        tokenise(made)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     seconds = time.monotonic() - begin
     print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size / 1e6:,.1f} MB, {seconds:.1f} s")
+
+
+def _tokeniser(model: str) -> Callable[[Index], None]:
+    """A function that tokenises the texts of an index for ``model``. A model that does not exist raises at once."""
+    from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.models.checkpoints.config import read_ranker_config
+    from rankwell.models.checkpoints.names import find_model
+    from rankwell.rank.texts import make_tokens
+
+    folder = find_model(model)
+    tokenizer, config = Tokenizer.open(folder), read_ranker_config(folder)
+    return lambda index: make_tokens(index, tokenizer, stems=config is not None and config.template.markers)

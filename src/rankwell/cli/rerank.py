@@ -144,6 +144,7 @@ def rerank(
     """
     from rankwell.core.errors import InputError, RankwellError
     from rankwell.core.manifest import Manifest, file_digest
+    from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
     from rankwell.inputs.windows import parse_windows
     from rankwell.models.checkpoints.identity import model_digest
@@ -155,7 +156,6 @@ def rerank(
     from rankwell.rank.rankers import AnyRanker, kind_of, open_ranker
     from rankwell.rank.texts import digest_texts, open_texts, worth_keeping
     from rankwell.scale.rerank import ClusterRanker, RerankJob
-    from rankwell.scale.runs import remove_shards, shards_folder
     from rankwell.scale.workers import local_device
 
     # What can be wrong is found before the work begins, the quickest to check first.

@@ -54,12 +54,12 @@ def search(
     finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
     """
     from rankwell.core.manifest import Manifest, file_digest
+    from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats import read_queries, write_run
     from rankwell.corpus.records import Run
     from rankwell.rank.fusion import Shares
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
-    from rankwell.scale.runs import remove_shards, shards_folder
     from rankwell.scale.search import ShardedIndex, search_in_shards
     from rankwell.scale.workers import local_device
 

@@ -1,30 +1,122 @@
-"""One process at a time in a folder.
+"""Locks on folders: for one process at a time, or for processes that fill a folder together.
 
-The operating system releases a lock when its process ends, however it ends, so a lock is never left behind.
+The operating system releases a lock when its process ends, however it ends, so no lock is ever left behind.
 """
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import disk_errors
+from rankwell.core.files import disk_errors, temporary_name
 
 
 @contextmanager
-def lock(folder: Path, *, wait: bool) -> Iterator[None]:
-    """Hold the lock of ``folder``, which is created if missing.
+def lock(folder: Path, *, wait: bool, name: str = "lock") -> Iterator[None]:
+    """Hold the lock ``name`` of ``folder``, which is created if missing.
 
     If another process holds it, wait for that process to finish, or without ``wait`` raise.
     """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "lock").open("ab") as file:
+        with (folder / name).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise RankwellError(f"another process is working in {folder}") from None
             yield
+
+
+@dataclass(frozen=True)
+class SharedFolder:
+    """A folder that processes with the same work fill together. Nobody deletes it while another process uses it."""
+
+    path: Path
+    users: IO[bytes]
+    """The lock that every user of the folder holds."""
+
+    @classmethod
+    @contextmanager
+    def enter(cls, path: Path, work: Mapping[str, str] | None = None) -> Iterator[SharedFolder]:
+        """Use the folder at ``path``, which is created if missing; raise if processes with other work are using it.
+
+        ``work`` names everything that changes the result.
+        """
+        while True:
+            with ExitStack() as files:
+                try:
+                    with disk_errors(path):
+                        path.mkdir(parents=True, exist_ok=True)
+                        opened = ((path / name).open("a+b") for name in ("work", "members", "users"))
+                        plan, members, users = (files.enter_context(file) for file in opened)
+                except FileNotFoundError:  # deleted before it could be locked
+                    continue
+                if not _is_at(path / "work", plan):  # replaced meanwhile: the later files are another folder's
+                    continue
+                shared = cls(path, users)
+                difference = _join(plan, members, dict(work or {}))
+                if difference is not None and shared._exists():
+                    problem = f"another process is at work in {path}, with another {difference}"
+                    raise RankwellError(f"{problem}; wait until it is done, or choose another name to write to")
+                if difference is None:
+                    fcntl.flock(users, fcntl.LOCK_SH)
+                    if shared._exists():  # else it was deleted while we waited
+                        yield shared
+                        return
+
+    def alone(self, *, wait: bool) -> bool:
+        """Become the folder's only user. False if others use it, or, after waiting for them, have removed it."""
+        try:
+            fcntl.flock(self.users, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return self._exists()
+
+    def remove(self) -> None:
+        """Delete the folder, once :meth:`alone`; a process that arrives meanwhile sees nothing of it."""
+        with suppress(OSError):  # the work is done, whatever stays
+            shutil.rmtree(self.path.rename(temporary_name(self.path)), ignore_errors=True)
+
+    def _exists(self) -> bool:
+        return _is_at(self.path / "users", self.users)
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    """Whether an open file is still the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _join(plan: IO[bytes], members: IO[bytes], work: dict[str, str]) -> str | None:
+    """Become a member of a folder; or return the name of what its current members do differently.
+
+    A process stays a member until it leaves. The lock ``users`` cannot tell whether members are left, because the last
+    of them trades its shared lock for an exclusive one.
+    """
+    fcntl.flock(plan, fcntl.LOCK_EX)
+    try:
+        try:
+            fcntl.flock(members, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            plan.seek(0)
+            theirs = json.loads(plan.read())
+            if difference := next((name for name in work if theirs.get(name) != work[name]), None):
+                return difference
+        else:  # the first member, or the first since the previous ones were killed
+            plan.truncate(0)
+            plan.write(json.dumps(work).encode())
+            plan.flush()
+        fcntl.flock(members, fcntl.LOCK_SH)
+    finally:
+        fcntl.flock(plan, fcntl.LOCK_UN)
+    return None

@@ -1,10 +1,10 @@
-"""Long work over a collection in shards: each is written whole or not at all, and what is done is never done again.
+"""Long work over a collection in shards: each is written whole or not at all, and finished shards are never redone.
 
-A folder of shards has ``shards.json``, which says what made them, and one file for each range of items. A shard is done
-when its file is there: it gets its name last, by one rename. Who works on a shard holds a lock on it, which the system
-takes back when the process ends, however it ends. So work that is killed goes on where it stood, any number of
-processes (the same command several times, on one machine or on a shared disk) share what is left, and the files are the
-same whoever made them in whatever order.
+A folder of shards has ``shards.json``, which records what made them, and one file for each range of items. A shard is
+done when its file exists: it gets its name last, by one rename. A process that works on a shard holds a lock on it,
+which the system releases when the process ends, however it ends. So interrupted work resumes where it stopped, any
+number of processes (the same command several times, on one machine or on a shared disk) share the rest, and the files
+are the same whoever made them in whatever order.
 """
 
 from __future__ import annotations
@@ -28,6 +28,17 @@ from rankwell.core.progress import track
 MANIFEST = "shards.json"
 LOCK = "lock"
 POLL_SECONDS = 0.2
+
+
+def shards_folder(out: Path) -> Path:
+    """``OUT.shards``: where the parts of ``out`` are while it is made. It stays if that fails, to resume from."""
+    return out.absolute().with_name(f"{out.name}.shards")
+
+
+def remove_shards(out: Path) -> None:
+    """Delete ``OUT.shards``, once ``out`` is written."""
+    shutil.rmtree(shards_folder(out), ignore_errors=True)
+
 
 ShardWork = Callable[[range, IO[bytes]], None]
 """Writes what becomes of these items; a pure function of them, so that it does not matter who does it."""

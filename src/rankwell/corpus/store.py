@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from rankwell.core.arrays import Array, Ragged, RaggedWriter, pack_strings
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
+from rankwell.core.locks import lock
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
@@ -112,6 +113,14 @@ class DocumentStore:
             except RepeatedIdError as error:
                 raise error.within(documents) from None
             writer.close()
+        return cls.open(folder)
+
+    @classmethod
+    def build_once(cls, documents: Iterable[Document], folder: Path) -> DocumentStore:
+        """Open the store in ``folder``; if it is missing, the first process to arrive builds it and others wait."""
+        with lock(folder.parent, wait=True, name=f"{folder.name}.lock"):
+            if not folder.exists():
+                cls.build(documents, folder)
         return cls.open(folder)
 
     @classmethod

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
+from rankwell.corpus.alignment import InCollectionOrder
 from rankwell.corpus.analyser import Analyzer, read_analyzer
 from rankwell.corpus.formats.expansions import Expansion
 from rankwell.corpus.formats.texts import blame_line
@@ -230,8 +231,8 @@ def _fill(
     expansions: Iterable[Expansion] | None,
     current: Index | None,
 ) -> None:
-    vectors = None if weights is None else iter(weights)
-    queries = None if expansions is None else iter(expansions)
+    vectors = None if weights is None else InCollectionOrder(weights, "weights")
+    queries = None if expansions is None else InCollectionOrder(expansions, "expansions")
     for docids, texts in document_batches(track(documents, "indexing", unit="documents")):
         for segment in current.segments if current else ():
             known = segment.store.docids.find(docids) >= 0
@@ -240,35 +241,16 @@ def _fill(
                 problem = f"document {twice!r} is in the index already; --append takes new documents only"
                 raise blame_line(documents, twice, problem)
         if vectors is not None:
-            builder.add_weighted(docids, texts, [_next(docid, vectors, "weights").weights for docid in docids])
+            builder.add_weighted(docids, texts, [vectors.take(docid).weights for docid in docids])
         elif queries is not None:
-            added = [" ".join(_next(docid, queries, "expansions").queries) for docid in docids]
+            added = [" ".join(queries.take(docid).queries) for docid in docids]
             builder.add_texts(docids, texts, added)
         else:
             builder.add_texts(docids, texts)
     if vectors is not None:
-        _refuse_rest(vectors, "weights")
+        vectors.finish()
     if queries is not None:
-        _refuse_rest(queries, "expansions")
-
-
-Enriched = TypeVar("Enriched", TermWeights, Expansion)
-
-
-def _refuse_rest(stream: Iterator[Enriched], name: str) -> None:
-    if (extra := next(stream, None)) is not None:
-        raise RankwellError(f"the {name} go on after the last document, with {extra.docid!r}")
-
-
-def _next(docid: str, stream: Iterator[Enriched], name: str) -> Enriched:
-    """What comes next, which must be this document's."""
-    found = next(stream, None)
-    if found is None:
-        raise RankwellError(f"the {name} end before document {docid!r}")
-    if found.docid != docid:
-        problem = f"{name} of {found.docid!r} where {docid!r} comes"
-        raise RankwellError(f"{problem}; they must be in the collection's order")
-    return found
+        queries.finish()
 
 
 def refuse_foreign_folder(folder: Path) -> None:

@@ -1,30 +1,31 @@
 """Building an index by document shards.
 
 The collection is read once and cut into parts; workers turn each part into a segment; the index is then the list of its
-segments. BM25 joins the statistics of all segments when a query is asked, so the index finds what one built by one
-process finds, whatever it was cut into.
+segments. BM25 joins the statistics of all segments at search time, so the results are those of an index built by one
+process, however the collection was cut.
 
-Until the index is made, parts and segments lie in a folder named by all that they depend on, so that a build goes on
-with what it made itself, not with what another left.
+Until the index is made, parts and segments lie in a folder named by everything they depend on, so that a build resumes
+its own work and never takes over that of another.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import atomic_folder, atomic_text, disk_errors, remove_leftovers
-from rankwell.core.locks import lock
+from rankwell.core.files import atomic_folder, remove_leftovers
+from rankwell.core.jobs import do
+from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.locks import SharedFolder, lock
 from rankwell.core.manifest import Manifest, digest
 from rankwell.core.progress import track
-from rankwell.core.shards import Shards, map_shards
+from rankwell.core.shards import Shards, map_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.lexicon import Lexicon
@@ -32,14 +33,14 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore, document_batches
 from rankwell.retrieve.builder import SEGMENT_VERSION, SegmentBuilder
 from rankwell.retrieve.index import Index, analyzer_json, refuse_foreign_folder, write_description
-from rankwell.scale.workers import Cluster, do
+from rankwell.scale.workers import Cluster
 
 PART_DOCUMENTS = 1_000_000
 
 
 @dataclass(frozen=True)
 class IndexJob:
-    """``rankwell index`` in shards of ``documents`` each. Meanwhile ``OUT.parts`` beside the index holds all of it."""
+    """``rankwell index`` in shards of ``documents`` each, which ``OUT.shards`` holds until the index is made."""
 
     collection: str
     out: Path
@@ -47,32 +48,28 @@ class IndexJob:
     analyzer: Analyzer = field(default_factory=Analyzer.english)
     store: bool = True
 
-    @property
-    def parts(self) -> Path:
-        """Where parts and segments are until the index is made."""
-        return self.out.with_name(f"{self.out.name}.parts")
-
-    def prepare(self) -> Shards:
-        """Read the collection once and cut it into parts."""
-        if self.documents < 1:
-            raise RankwellError(f"parts of {self.documents} documents")
-        self._refuse_taken()
-        config = {
+    def config(self) -> dict[str, Any]:
+        """Everything that the segments depend on."""
+        return {
             "collection": collection_digest(self.collection),
             "documents a part": self.documents,
             "analyzer": digest(analyzer_json(self.analyzer)),
             "store": self.store,
             "segment version": SEGMENT_VERSION,
         }
-        folder = self.parts / digest(config)
+
+    def prepare(self) -> Shards:
+        """Read the collection once and cut it into parts."""
+        if self.documents < 1:
+            raise RankwellError(f"parts of {self.documents} documents")
+        self.refuse_taken()
+        config = self.config()
+        folder = shards_folder(self.out) / digest(config)
         receipt = folder / "parts.json"
-        if not receipt.exists():
-            with disk_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            count = _cut(resolve_documents(self.collection), folder, self.documents)
-            with atomic_text(receipt) as file:
-                json.dump({"parts": count}, file)
-        count = int(json.loads(receipt.read_text(encoding="utf-8"))["parts"])
+        with lock(folder, wait=True):
+            if not receipt.exists():
+                write_json(receipt, {"parts": _cut(resolve_documents(self.collection), folder, self.documents)})
+        count = int(read_object(receipt)["parts"])
         return Shards(folder / "segments", count, 1, config, ".json")
 
     def work(self, shards: Shards) -> None:
@@ -93,10 +90,10 @@ class IndexJob:
         map_shards(shards, build, description="indexing")
 
     def finish(self, shards: Shards) -> Index:
-        """Make the segments one index, and remove the parts."""
+        """Make the segments one index."""
         shards.check()
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in shards.paths()]
-        names = [_segment_name(number) for number in range(len(found))]
+        segments = [read_object(path) for path in shards.paths()]
+        names = [_segment_name(number) for number in range(len(segments))]
         manifest = Manifest(
             "index",
             config={
@@ -105,11 +102,11 @@ class IndexJob:
                 "weighted": False,
                 "expanded": False,
             },
-            data={name: str(info["data_hash"]) for name, info in zip(names, found, strict=True)},
+            data={name: str(info["data_hash"]) for name, info in zip(names, segments, strict=True)},
         )
         with lock(self.out, wait=False):
             remove_leftovers(self.out)
-            self._refuse_taken()
+            self.refuse_taken()
             for stale in self.out.glob("segment-*"):  # of a build that was killed
                 shutil.rmtree(stale)
             for name in names:
@@ -117,10 +114,10 @@ class IndexJob:
                 with atomic_folder(self.out / name) as temporary:
                     _link_files(shards.folder / name, temporary)
             write_description(self.out, self.analyzer, names, manifest)
-        shutil.rmtree(self.parts, ignore_errors=True)
         return Index.open(self.out)
 
-    def _refuse_taken(self) -> None:
+    def refuse_taken(self) -> None:
+        """Raise if there is an index, or anything else, in the folder to make."""
         if (self.out / "index.json").exists():
             raise RankwellError(f"{self.out} holds an index already; remove it or choose another name")
         refuse_foreign_folder(self.out)
@@ -128,7 +125,15 @@ class IndexJob:
 
 def build_index(job: IndexJob, cluster: Cluster | None = None) -> Index:
     """Build an index by shards, in this process or on a cluster."""
-    return job.finish(do(job, cluster, description="indexing"))
+    job.refuse_taken()
+    work = {name: str(value) for name, value in job.config().items()}
+    with SharedFolder.enter(shards_folder(job.out), work) as shared:
+        shards = do(job, cluster, description="indexing")
+        if not shared.alone(wait=True):  # the same command was run elsewhere, too, and made the index
+            return Index.open(job.out)
+        index = job.finish(shards)
+        shared.remove()
+        return index
 
 
 def _cut(documents: Iterable[Document], folder: Path, size: int) -> int:

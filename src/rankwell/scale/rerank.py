@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jobs import do
 from rankwell.core.manifest import file_digest
 from rankwell.core.shards import Shards, map_shards, open_shards
 from rankwell.corpus.formats import read_queries, read_run, read_types
@@ -30,7 +31,7 @@ from rankwell.rank.ranker import Ranker, groups_of_queries
 from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
 from rankwell.scale.runs import read_parts, write_part
-from rankwell.scale.workers import Cluster, do
+from rankwell.scale.workers import Cluster
 
 REPORT = "# "
 

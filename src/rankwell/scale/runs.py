@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
@@ -10,16 +9,6 @@ from typing import IO
 from rankwell.core.shards import Shards
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Ranking, Run
-
-
-def shards_folder(out: Path) -> Path:
-    """``OUT.shards``, where the shards are while ``out`` is made, and stay when that fails, to go on with."""
-    return out.absolute().with_name(f"{out.name}.shards")
-
-
-def remove_shards(out: Path) -> None:
-    """Once ``out`` is written they are no longer needed."""
-    shutil.rmtree(shards_folder(out), ignore_errors=True)
 
 
 def write_part(run: Run, file: IO[bytes]) -> None:

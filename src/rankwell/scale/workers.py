@@ -1,9 +1,7 @@
-"""Jobs in shards, done by this process or by the workers of a Ray cluster.
+"""Jobs (:mod:`rankwell.core.jobs`) done by the workers of a Ray cluster.
 
-A job is prepared once and then worked on by any number of processes, each of which claims shards until none is left
-(:mod:`rankwell.core.shards`). Ray finds the machines, starts the processes and starts lost ones again; who does which
-shard is decided by locks on files that all of them see. So a lost worker costs the shard it had, a job that is killed
-goes on where it stood, and the same job without Ray is one process that claims every shard.
+Ray finds the machines, starts the processes and restarts lost ones; locks on files that all of them see decide who does
+which shard. So a lost worker costs only the shard it was working on, and an interrupted job resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -13,9 +11,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.jobs import Job
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards
 
@@ -23,18 +22,6 @@ LOCAL = "local"
 OBJECT_STORE_BYTES = 512 * 2**20
 RETRIES = 8
 POLL_SECONDS = 0.5
-
-
-class Job(Protocol):
-    """Work in shards. It travels to the workers, so it holds paths and options, nothing that is open."""
-
-    def prepare(self) -> Shards:
-        """What is done once, before any worker starts; gives the shards."""
-        ...
-
-    def work(self, shards: Shards) -> None:
-        """Do shards until none is left, as :func:`~rankwell.core.shards.map_shards` does."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -82,6 +69,25 @@ class Cluster:
         finally:
             ray.shutdown()
 
+    def run(self, job: Job, shards: Shards, description: str) -> None:
+        """See :class:`~rankwell.core.jobs.Workers`."""
+        with self.connected() as ray:
+            count = min(self.workers or self.room(ray), len(shards.pending()))
+            # A task, not an actor: it keeps what it has loaded while it runs, and Ray reruns it if its process is lost.
+            options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": RETRIES}
+            remote = ray.remote(_work).options(scheduling_strategy="SPREAD", **options)
+            shared = ray.put((job, shards))
+            running = [remote.remote(shared) for _ in range(count)]
+            done = _finished(ray, running, shards)
+            try:
+                for _ in track(done, description, total=len(shards.pending()), unit="shards"):
+                    pass
+            except BaseException:
+                # Only running tasks, and not by force: Ray 2.60 aborts this process if a task ends as it is cancelled.
+                for task in ray.wait(running, num_returns=len(running), timeout=0)[1]:
+                    ray.cancel(task)
+                raise
+
     def room(self, ray: Any) -> int:
         """How many workers there is room for, at least 1."""
         found = ray.cluster_resources()
@@ -109,35 +115,6 @@ def import_ray() -> Any:
     return ray
 
 
-def do(job: Job, cluster: Cluster | None = None, *, description: str = "working") -> Shards:
-    """Do a job, in this process or on a cluster. What is done already is not done again."""
-    shards = job.prepare()
-    if cluster is None or not shards.pending():
-        job.work(shards)  # with nothing left to do it sees that the shards are of this job
-    else:
-        with cluster.connected() as ray:
-            _spread(ray, job, shards, cluster, description)
-    shards.check()
-    return shards
-
-
-def _spread(ray: Any, job: Job, shards: Shards, cluster: Cluster, description: str) -> None:
-    count = min(cluster.workers or cluster.room(ray), len(shards.pending()))
-    # A task, not an actor: while it runs it keeps what it has loaded, and Ray runs it anew where its process is lost.
-    options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_retries": RETRIES}
-    remote = ray.remote(_work).options(scheduling_strategy="SPREAD", **options)
-    given = ray.put((job, shards))
-    running = [remote.remote(given) for _ in range(count)]
-    try:
-        for _ in track(_finished(ray, running, shards), description, total=len(shards.pending()), unit="shards"):
-            pass
-    except BaseException:
-        # Only those still running, and not by force: Ray 2.60 aborts this process where a task ends as it is cancelled.
-        for task in ray.wait(running, num_returns=len(running), timeout=0)[1]:
-            ray.cancel(task)
-        raise
-
-
 def _finished(ray: Any, running: list[Any], shards: Shards) -> Iterator[int]:
     """Each shard as it gets done. A worker lost for good matters only if shards are left when all have ended."""
     left, tasks = set(shards.pending()), list(running)
@@ -157,9 +134,9 @@ def _finished(ray: Any, running: list[Any], shards: Shards) -> Iterator[int]:
         raise RankwellError(f"workers were lost {RETRIES} times; {len(left):,} of {len(shards):,} shards are not done")
 
 
-def _work(given: tuple[Job, Shards]) -> str | None:
-    """What a worker does. What is wrong with the user's files comes back as a line, not as an error of Ray's."""
-    job, shards = given
+def _work(shared: tuple[Job, Shards]) -> str | None:
+    """What a worker does. Errors that are the user's business come back as their message, not as an error of Ray."""
+    job, shards = shared
     try:
         job.work(shards)
     except RankwellError as error:

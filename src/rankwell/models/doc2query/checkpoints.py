@@ -80,7 +80,7 @@ def load_writer(folder: str | Path, *, seed: int = 0) -> tuple[QueryWriter, Toke
     fill(encoder, encoder_state(_below(tensors, "encoder."), encoder.config.num_hidden_layers, folder), folder)
     of_decoder = {**_below(tensors, "decoder."), **_below(tensors, "decoder.bert.")}
     fill(decoder, _decoder_state(of_decoder, decoder, folder), folder)
-    return QueryWriter(encoder, decoder).eval(), tokenizer, _read_config(folder)
+    return QueryWriter(encoder, decoder).eval(), tokenizer, read_writer_config(folder)
 
 
 def save_writer(folder: str | Path, model: QueryWriter, tokenizer: Tokenizer, config: WriterConfig) -> None:
@@ -197,7 +197,8 @@ def _half_config(description: Mapping[str, Any], half: str, folder: Path) -> Enc
         raise InputError(path, None, f"not the configuration of a BERT {half} ({error})") from None
 
 
-def _read_config(folder: Path) -> WriterConfig:
+def read_writer_config(folder: Path) -> WriterConfig:
+    """The lengths that a query writer was trained with, from ``writer.json``."""
     path = folder / "writer.json"
     try:
         return WriterConfig.model_validate(read_object(path))

@@ -19,24 +19,27 @@ from torch import Tensor, nn
 
 from rankwell.core.arrays import gather
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.jobs import do
 from rankwell.core.shards import Shards
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query
-from rankwell.enrich.term_weights import (
-    STEM_BITS,
+from rankwell.enrich.deepct import (
     Passages,
     TermWeigher,
+    WeighJob,
     WeightOptions,
     lay_out_passages,
+    read_shards,
+    tf_counts,
+    weigh_texts,
     weights_of,
 )
-from rankwell.enrich.weighing import read_shards, tf_counts, weigh_collection, weigh_texts
+from rankwell.enrich.terms import STEM_BITS
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.templates import SpecialTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
-from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.heads import TokenWeightModel
 from rankwell.plots.terms import WeighedText, draw_frequencies, draw_terms, write_terms_page
 from rankwell.retrieve.index import Index
@@ -222,14 +225,11 @@ def run(work: Work, stage: Stage[DeepctOptions], folder: Path) -> StageResult:
         description="term weights",
     )
     device = str(next(model.parameters()).device)
-    weigher = TermWeigher.from_pretrained(folder / "model", max_length=options.max_length, device=device)
     scaling = WeightOptions(options.scaling, options.scale)
     begin = time.monotonic()
     store = work.data.collection.store
     todo = len(Shards(folder / "weights", len(store), options.shard).pending())
-    shards = weigh_collection(
-        store, weigher, scaling, folder / "weights", model=model_digest(folder / "model"), shard_size=options.shard
-    )
+    shards = do(WeighJob(store.folder, folder / "model", folder / "weights", scaling, device, options.shard))
     seconds = time.monotonic() - begin
     if process_number() > 0:
         return StageResult()
@@ -240,6 +240,7 @@ def run(work: Work, stage: Stage[DeepctOptions], folder: Path) -> StageResult:
     figures |= tune_first_stage(work, _index(work, folder, shards), held.tune, options, folder)
     figures["terms of a passage"] = round(float(counts.sum() / len(store)), 2)
     figures["mean term frequency"] = round(float(np.arange(len(counts)) @ counts / max(1, counts.sum())), 2)
+    weigher = TermWeigher.from_pretrained(folder / "model", device=device)
     _show(work, held.tune, weigher, scaling, folder, counts)
     return StageResult(first_stage=folder, figures=figures)
 

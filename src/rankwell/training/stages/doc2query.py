@@ -20,31 +20,23 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import RankwellError
+from rankwell.core.jobs import do
 from rankwell.core.shards import Shards
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.expansions import read_expansions
 from rankwell.corpus.records import Qrels, Query, TermWeights
-from rankwell.enrich.expansion import (
-    Filtering,
-    Judge,
-    combine_weights,
-    count_expansions,
-    expand_store,
-    expanded_documents,
-)
+from rankwell.enrich.doc2query import ExpandJob, Filtering, combine_weights, count_expansions
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Batch, Placer
 from rankwell.models.checkpoints.config import read_encoder_config
-from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import find_model
 from rankwell.models.doc2query.checkpoints import load_writer, save_writer
-from rankwell.models.doc2query.decoding import Writer, Writing
+from rankwell.models.doc2query.decoding import Writing
 from rankwell.models.doc2query.inputs import lay_out_passages, passage_grid, query_grid
 from rankwell.plots.expansions import ExpandedText, write_expansions_page
-from rankwell.rank.ranker import Ranker
+from rankwell.rank.judge import RankerJudge
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
     INDEX,
@@ -220,8 +212,8 @@ def check(work: Work, stage: Stage[Doc2queryOptions]) -> None:
             raise RankwellError(
                 f"{stage.path}.{name} is {getattr(options, name)}, but {work.model} has {limit} positions"
             )
-    if options.judge is not None and not (find_model(options.judge) / "config.json").is_file():
-        raise InputError(options.judge, None, "not a ranker's folder (it has no config.json), expected the judge's")
+    if options.judge is not None:
+        RankerJudge.find(options.judge)
 
 
 def run(work: Work, stage: Stage[Doc2queryOptions], folder: Path) -> StageResult:
@@ -285,8 +277,7 @@ def _train_writer(
 
 
 def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) -> Shards:
-    """Write the queries of all passages; of several processes, each does a share."""
-    model, tokenizer, config = load_writer(folder / "model")
+    """Write the queries of all passages; several processes share the work."""
     writing = Writing(
         options.n,
         options.method,
@@ -296,23 +287,11 @@ def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) ->
         max_query=options.max_query,
         seed=work.seed,
     )
-    judge: Judge | None = None
-    judged_by, filtering = None, Filtering()
-    if options.judge is not None:
-        place = find_model(options.judge)
-        ranker = Ranker.from_pretrained(place, engine={"device": device})
-        judge, judged_by = lambda pairs: ranker.predict(pairs, activation="probability"), model_digest(place)
-        filtering = Filtering(threshold=options.threshold)
-    return expand_store(
-        work.data.collection.store,
-        Writer(model, tokenizer, config.max_length, writing, device=device),
-        filtering,
-        folder / "shards",
-        model=model_digest(folder / "model"),
-        judge=judge,
-        judged_by=judged_by,
-        shard_size=options.shard,
-    )
+    judge = None if options.judge is None else RankerJudge.find(options.judge)
+    filtering = Filtering(threshold=None if judge is None else options.threshold)
+    store, shards = work.data.collection.store.folder, folder / "shards"
+    job = ExpandJob(store, folder / "model", shards, writing, filtering, judge, device, shard_size=options.shard)
+    return do(job)
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,7 +320,7 @@ def _index(work: Work, folder: Path, before: _Weighted | None) -> Index:
     # Without texts: the collection's own index has them, and a re-ranker reads those.
     documents, expansions = iter(work.data.collection.store), read_expansions(folder / EXPANSIONS)
     if before is None:
-        return Index.build(expanded_documents(documents, expansions), target, store=False)
+        return Index.build(documents, target, expansions=expansions, store=False)
     scale, root = before.options.scale, before.options.scaling == "root"
     both = combine_weights(before.weights(), expansions, scale=scale, root=root)
     return Index.build(documents, target, weights=both, store=False)

@@ -1,16 +1,19 @@
-"""DeepCT: how much each word of a passage matters, as term frequencies for the index.
+"""DeepCT: how much each word of a passage matters, as term frequencies for the index (Dai and Callan, 2019).
 
 A model reads ``[CLS] passage [SEP]`` and gives each piece a weight; the first piece of a word carries the word's. A
 passage longer than the model's length is read in windows that overlap by half. A term takes the largest weight it has
 anywhere in the passage: of repeated words, of words with one stem, of windows.
+
+:class:`WeighJob` weighs a collection in shards, and :class:`WeightedIndexRequest` makes an index of the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -19,22 +22,37 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jobs import Workers, do
 from rankwell.core.jsonfile import read_object
+from rankwell.core.locks import SharedFolder
+from rankwell.core.manifest import digest
+from rankwell.core.shards import Shards, map_shards, open_shards, shards_folder
 from rankwell.core.types import Rows
+from rankwell.corpus.datasets import collection_digest, resolve_documents
+from rankwell.corpus.formats import read_weights
+from rankwell.corpus.records import TermWeights
+from rankwell.corpus.store import DocumentStore
+from rankwell.enrich.terms import STEM_BITS, StemWords, TermFrequencies
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import fit_windows
 from rankwell.models.batch import Batch
 from rankwell.models.checkpoints.heads import load_token_weights
+from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import Compute
+from rankwell.models.devices import chosen_device
 from rankwell.models.heads import TokenWeightModel
+from rankwell.plots.terms import WeighedText, write_terms_page
+from rankwell.retrieve.index import Index
 
 MAX_LENGTH = 256
-STEM_BITS = 31
-"""Stems are numbers of so many bits, so that a row and a stem are one number."""
+SHARD_SIZE = 4096
+SHOWN = 20
+"""Passages on the page of ``--show``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +107,6 @@ def weights_of(model: TokenWeightModel, batch: Batch) -> Tensor:
         return functional.linear(model.dropout(states.float()), weight, bias)[:, 0]
 
 
-@dataclass(frozen=True, eq=False)
-class TermFrequencies:
-    """The terms of passages, by passage and in the order they first stand in it: (P,) each."""
-
-    rows: Rows
-    stems: Rows
-    frequencies: Rows
-
-
 @dataclass(frozen=True)
 class WeightOptions:
     """How weights become term frequencies: round(scale·y), or round(scale·√y) with ``root``; below 1 is dropped."""
@@ -118,7 +127,7 @@ class WeightOptions:
 
 
 def term_frequencies(passages: Passages, weights: NDArray[np.float32], options: WeightOptions) -> TermFrequencies:
-    """The terms that are kept of the words' weights (F,)."""
+    """The terms whose frequency is at least 1, from the words' weights (F,)."""
     keys = (passages.rows << STEM_BITS) | passages.stems
     order = np.argsort(keys, kind="stable")
     groups = np.flatnonzero(np.diff(keys[order], prepend=-1))
@@ -127,6 +136,14 @@ def term_frequencies(passages: Passages, weights: NDArray[np.float32], options: 
     kept = np.flatnonzero(found >= 1)
     kept = kept[np.argsort(first[kept])]
     return TermFrequencies(passages.rows[first[kept]], passages.stems[first[kept]], found[kept])
+
+
+def find_weigher(model: str | Path) -> Path:
+    """The folder of a model that has a weight for each token; raises if it is of another kind."""
+    folder = find_model(model)
+    if "BertForTokenClassification" not in (read_object(folder / "config.json").get("architectures") or []):
+        raise InputError(folder, None, "a model without a weight for each token; recipes/deepct.yaml trains one")
+    return folder
 
 
 class TermWeigher:
@@ -159,10 +176,7 @@ class TermWeigher:
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> TermWeigher:
         """Load a checkpoint that has a weight for each token."""
-        folder = find_model(folder)
-        if "BertForTokenClassification" not in (read_object(folder / "config.json").get("architectures") or []):
-            raise InputError(folder, None, "a model without a weight for each token; recipes/deepct.yaml trains one")
-        model, tokenizer = load_token_weights(folder)
+        model, tokenizer = load_token_weights(find_weigher(folder))
         return cls(model, tokenizer, **options)
 
     def lay_out(self, pieces: Pieces) -> Passages:
@@ -186,3 +200,124 @@ class TermWeigher:
         """The terms of passages."""
         passages = self.lay_out(pieces)
         return term_frequencies(passages, self.weigh(passages), options)
+
+
+def weigh_texts(weigher: TermWeigher, texts: Sequence[str], options: WeightOptions) -> list[dict[str, int]]:
+    """The words of a few texts with their term frequencies."""
+    terms = weigher.frequencies(weigher.tokenizer.encode(texts, stems=True), options)
+    stem_words = StemWords(weigher.tokenizer)
+    words = stem_words.strings(stem_words.read(texts), terms)
+    vectors: list[dict[str, int]] = [{} for _ in texts]
+    for row, word, frequency in zip(terms.rows.tolist(), words, terms.frequencies.tolist(), strict=True):
+        vectors[row][word] = frequency
+    return vectors
+
+
+@dataclass(frozen=True)
+class WeighJob:
+    """The term weights of the documents in a store by a model, as shards of jsonl in ``folder``."""
+
+    store: Path
+    model: Path
+    folder: Path
+    options: WeightOptions = field(default_factory=WeightOptions)
+    device: str | None = None
+    shard_size: int = SHARD_SIZE
+
+    def prepare(self) -> Shards:
+        """Tokenise the texts once, for all workers."""
+        store = DocumentStore.open(self.store)
+        StoredTokens.open(store, Tokenizer.open(self.model), stems=True)
+        config = {"model": model_digest(self.model), **asdict(self.options)}
+        return Shards(self.folder, len(store), self.shard_size, config)
+
+    def work(self, shards: Shards) -> None:
+        """Load the model and weigh shards until none is left."""
+        open_shards(shards)
+        if not shards.pending():
+            return
+        weigher, store = TermWeigher.from_pretrained(self.model, device=self.device), DocumentStore.open(self.store)
+        tokens, stem_words = StoredTokens.open(store, weigher.tokenizer, stems=True), StemWords(weigher.tokenizer)
+
+        def weigh(items: range, file: IO[bytes]) -> None:
+            numbers = np.asarray(items, np.int64)
+            passages = weigher.lay_out(tokens.at(numbers))
+            weights = weigher.submit(passages)
+            # Read while a GPU computes.
+            docids, words = store.docids.strings(items), stem_words.read(store.texts_at(numbers))
+            terms = term_frequencies(passages, weights(), self.options)
+            file.writelines(line.encode("utf-8", "surrogatepass") for line in stem_words.lines(docids, words, terms))
+
+        map_shards(shards, weigh, description="weighing terms")
+
+
+def read_shards(shards: Shards) -> Iterator[TermWeights]:
+    """The weights of all documents, in order."""
+    for path in shards.paths():
+        yield from read_weights(path)
+
+
+def tf_counts(shards: Shards) -> Rows:
+    """How many terms have each term frequency, from 0 on."""
+    counts = np.zeros(1, np.int64)
+    for path in shards.paths():
+        frequencies = (tf for document in read_weights(path) for tf in document.weights.values())
+        here = np.bincount(np.fromiter(frequencies, np.int64), minlength=len(counts))
+        here[: len(counts)] += counts
+        counts = here
+    return counts
+
+
+@dataclass(frozen=True)
+class WeightedIndexRequest:
+    """``rankwell index COLLECTION --weights MODEL``: weigh a collection and index it by the weights.
+
+    Until the index is made, ``OUT.shards`` beside it holds the texts, their tokens and the finished shards. The same
+    request resumes from them; several processes with the same request share the shards, and the last makes the index.
+    """
+
+    collection: str
+    out: Path
+    model: Path
+    options: WeightOptions = field(default_factory=WeightOptions)
+    store: bool = True
+    overwrite: bool = False
+    weights_out: Path | None = None
+    """Where to write the weights as jsonl."""
+    show: Path | None = None
+    """Where to write a page of the first passages, their words shaded by weight."""
+    device: str | None = None
+    shard_size: int = SHARD_SIZE
+
+    def run(self, workers: Workers | None = None) -> Index:
+        """Make the index; ``workers``, if any, weigh the words."""
+        if (self.out / "index.json").exists() and not self.overwrite:
+            raise RankwellError(f"{self.out} holds an index already; replace it with --overwrite")
+        model = find_weigher(self.model).absolute()
+        if workers is None:
+            chosen_device(self.device)  # raises before anything is written
+        if self.show is not None:
+            self._write_page(self.show, model, self.device if workers is None else "cpu")
+        made_by = {"collection": collection_digest(self.collection), "model": model_digest(model)}
+        made_by["setting of --scaling"] = f"{self.options.scaling} {self.options.scale:g}"
+        with SharedFolder.enter(shards_folder(self.out), made_by | {"setting of --store": str(self.store)}) as shared:
+            documents = resolve_documents(self.collection)
+            texts = DocumentStore.build_once(documents, shared.path / f"documents-{made_by['collection']}")
+            folder = shared.path / f"weights-{digest(made_by)}"
+            job = WeighJob(texts.folder, model, folder, self.options, self.device, self.shard_size)
+            shards = do(job, workers, description="weighing terms")
+            if not shared.alone(wait=True):  # another process of the same work was faster and made the index
+                return Index.open(self.out)
+            if self.weights_out is not None:
+                shards.join(self.weights_out)
+            weights = read_shards(shards)
+            index = Index.build(iter(texts), self.out, weights=weights, store=self.store, overwrite=self.overwrite)
+            shared.remove()
+            return index
+
+    def _write_page(self, path: Path, model: Path, device: str | None) -> None:
+        shown = list(islice(resolve_documents(self.collection), SHOWN))
+        weigher = TermWeigher.from_pretrained(model, device=device)
+        vectors = weigh_texts(weigher, [document.contents for document in shown], self.options)
+        passages = [WeighedText(d.docid, d.contents, weights) for d, weights in zip(shown, vectors, strict=True)]
+        write_terms_page(passages, path, title=f"Term weights of {self.collection}")

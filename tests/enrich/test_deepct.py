@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,32 @@ pytest.importorskip("torch")
 import torch
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jobs import do
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.formats import read_weights, write_weights
+from rankwell.corpus.formats import read_weights, write_documents
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.corpus.store import DocumentStore
-from rankwell.enrich.term_weights import (
+from rankwell.enrich.deepct import (
     Passages,
     TermWeigher,
+    WeighJob,
+    WeightedIndexRequest,
     WeightOptions,
     lay_out_passages,
+    read_shards,
     term_frequencies,
+    tf_counts,
+    weigh_texts,
     weights_of,
 )
-from rankwell.enrich.weighing import StemWords, read_shards, tf_counts, weigh_collection, weigh_texts
-from rankwell.enrich.weighted_index import build_weighted_index
+from rankwell.enrich.terms import StemWords
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
+
+from .conftest import OtherProcess
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 KERNELS_RUN = INTERPRETED or torch.cuda.is_available()
@@ -213,16 +219,21 @@ def store(tmp_path: Path) -> DocumentStore:
     return DocumentStore.build([*documents, Document('quo"te\\d', 'a "quoted" word')], tmp_path / "documents")
 
 
+@pytest.fixture
+def collection(store: DocumentStore, tmp_path: Path) -> str:
+    write_documents(iter(store), tmp_path / "collection.jsonl")
+    return str(tmp_path / "collection.jsonl")
+
+
 def test_shards_are_the_weights_file_of_the_whole_collection(
-    store: DocumentStore, weigher: TermWeigher, tmp_path: Path
+    store: DocumentStore, checkpoint: Path, weigher: TermWeigher, tmp_path: Path
 ) -> None:
     options = WeightOptions()
-    shards = weigh_collection(store, weigher, options, tmp_path / "weights", model="m", shard_size=10)
+    shards = do(WeighJob(store.folder, checkpoint, tmp_path / "weights", options, "cpu", shard_size=10))
     shards.join(tmp_path / "joined.jsonl")
     documents = list(store)
     vectors = weigh_texts(weigher, [document.text for document in documents], options)
     expected = [TermWeights(d.docid, vector) for d, vector in zip(documents, vectors, strict=True)]
-    write_weights(expected, tmp_path / "expected.jsonl")
     # Batches differ between the two, so a weight may round the other way; the words may not.
     for ours, theirs in zip(read_weights(tmp_path / "joined.jsonl"), expected, strict=True):
         assert ours.docid == theirs.docid
@@ -230,33 +241,47 @@ def test_shards_are_the_weights_file_of_the_whole_collection(
         assert np.abs(np.subtract([*ours.weights.values()], [*theirs.weights.values()])).max(initial=0) <= 1
     line = (tmp_path / "joined.jsonl").read_text().splitlines()[0]
     assert line == json.dumps(json.loads(line), ensure_ascii=False)  # as write_weights writes it
-    found = [tf for d in read_shards(shards) for tf in d.weights.values()]
-    assert tf_counts(shards).tolist() == np.bincount(found).tolist()
+    frequencies = [tf for d in read_shards(shards) for tf in d.weights.values()]
+    assert tf_counts(shards).tolist() == np.bincount(frequencies).tolist()
+    with pytest.raises(RankwellError, match="holds shards of other work"):
+        do(WeighJob(store.folder, checkpoint, tmp_path / "weights", WeightOptions("root"), "cpu", shard_size=10))
+
+
+def request(collection: str, out: Path, model: Path, scaling: str = "linear", **options: Any) -> WeightedIndexRequest:
+    chosen = WeightOptions(scaling)
+    return WeightedIndexRequest(collection, out, model, chosen, device="cpu", shard_size=10, **options)
 
 
 def test_the_index_has_the_weights_as_term_frequencies(
-    store: DocumentStore, checkpoint: Path, weigher: TermWeigher, tmp_path: Path
+    collection: str, store: DocumentStore, checkpoint: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "index"
-    kept = tmp_path / "kept.jsonl.gz"
-    index = build_weighted_index(iter(store), out, checkpoint, weigher, WeightOptions(), source="s", weights_out=kept)
+    weights = tmp_path / "weights.jsonl.gz"
+    index = request(collection, tmp_path / "index", checkpoint, weights_out=weights).run()
     assert len(index) == len(store)
-    assert not (tmp_path / "index.weights").exists()
-    again = Index.build(iter(store), tmp_path / "again", weights=read_weights(kept))
+    assert not (tmp_path / "index.shards").exists()
+    again = Index.build(iter(store), tmp_path / "again", weights=read_weights(weights))
     for text in ("honey", "bridge iron", "coffee number7"):
         ours, theirs = index.rank(text, BM25(k1=10, b=0.9)), again.rank(text, BM25(k1=10, b=0.9))
         assert ours.docids == theirs.docids
         assert ours.docids
     with pytest.raises(RankwellError, match="holds an index already"):
-        build_weighted_index(iter(store), out, checkpoint, weigher, WeightOptions(), source="s")
+        request(collection, tmp_path / "index", checkpoint).run()
 
 
-def test_weighing_that_was_stopped_goes_on_where_it_stood(
-    store: DocumentStore, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", ["here", "on the cluster"])
+@pytest.mark.parametrize("second", ["here", "on the cluster"])
+def test_interrupted_weighing_resumes_wherever_it_is_done(
+    collection: str,
+    store: DocumentStore,
+    checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    second: str,
 ) -> None:
-    weigher = TermWeigher.from_pretrained(checkpoint, device="cpu")
     weighed: list[int] = []
     submit = TermWeigher.submit
+    places = {"here": None, "on the cluster": OtherProcess()}
 
     def stops(self: TermWeigher, passages: Passages) -> object:
         weighed.append(int(passages.owners.max()) + 1)
@@ -265,49 +290,42 @@ def test_weighing_that_was_stopped_goes_on_where_it_stood(
         return submit(self, passages)
 
     monkeypatch.setattr(TermWeigher, "submit", stops)
-    build = {"source": "s", "options": WeightOptions(), "model": checkpoint, "weigher": weigher}
     with pytest.raises(KeyboardInterrupt):
-        build_weighted_index(iter(store), tmp_path / "a", shard_size=10, **build)  # type: ignore[arg-type]
+        request(collection, tmp_path / "a", checkpoint).run(places[first])
     assert not (tmp_path / "a").exists()
-    build_weighted_index(iter([]), tmp_path / "a", shard_size=10, **build)  # type: ignore[arg-type]
-    assert sum(weighed) == len(store) + 10  # nothing but the shard it was stopped in is done twice
+    request(collection, tmp_path / "a", checkpoint).run(places[second])
+    assert sum(weighed) == len(store) + 10  # only the shard in which it was interrupted is done twice
     monkeypatch.setattr(TermWeigher, "submit", submit)
-    build_weighted_index(iter(store), tmp_path / "b", shard_size=10, **build)  # type: ignore[arg-type]
+    request(collection, tmp_path / "b", checkpoint).run()
     hits = [Index.open(tmp_path / name).rank("coffee keep iron", BM25(k1=10), k=60) for name in "ab"]
     assert hits[0].docids == hits[1].docids
     assert hits[0].scores.tolist() == hits[1].scores.tolist()
 
 
-def test_another_collection_is_not_weighed_into_the_same_index_meanwhile(
-    store: DocumentStore, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_other_work_is_not_weighed_into_the_same_index_meanwhile(
+    collection: str, store: DocumentStore, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weigher = TermWeigher.from_pretrained(checkpoint, device="cpu")
     others = [Document(f"o{number}", document.contents) for number, document in enumerate(store)]
+    write_documents(others, tmp_path / "others.jsonl")
     submit, tried = TermWeigher.submit, []
-
-    def build(documents: Iterable[Document], source: str, **options: Any) -> Index:
-        weights = WeightOptions(options.pop("scaling", "linear"))
-        return build_weighted_index(
-            documents, tmp_path / "a", checkpoint, weigher, weights, source=source, shard_size=10, **options
-        )
+    refused = {
+        "collection": request(str(tmp_path / "others.jsonl"), tmp_path / "a", checkpoint),
+        "setting of --scaling": request(collection, tmp_path / "a", checkpoint, "root"),
+        "setting of --store": request(collection, tmp_path / "a", checkpoint, store=False),
+    }
 
     def meanwhile(self: TermWeigher, passages: Passages) -> object:
-        if not tried:
-            for name, source, options in (
-                ("collection", "other", {}),
-                ("setting of --scaling", "these", {"scaling": "root"}),
-                ("setting of --store", "these", {"store": False}),
-            ):
-                tried.append(name)
-                with pytest.raises(RankwellError, match=f"a.weights, with another {name}; wait until it is done"):
-                    build(others, source, **options)
+        for name in () if tried else refused:
+            tried.append(name)
+            with pytest.raises(RankwellError, match=f"a.shards, with another {name}; wait until it is done"):
+                refused[name].run()
         return submit(self, passages)
 
     monkeypatch.setattr(TermWeigher, "submit", meanwhile)
-    index = build(iter(store), "these")
+    index = request(collection, tmp_path / "a", checkpoint).run()
     assert len(tried) == 3
     assert [*index.docids(np.arange(len(index)))] == store.docids.strings(range(len(store)))
-    assert not (tmp_path / "a.weights").exists()
+    assert not (tmp_path / "a.shards").exists()
 
 
 def test_tokens_of_other_texts_are_noticed(weigher: TermWeigher) -> None:

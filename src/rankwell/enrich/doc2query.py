@@ -1,0 +1,326 @@
+"""doc2query: queries that a model writes for every passage of a collection (Nogueira et al., 2019).
+
+They are filtered and written to a file. An index adds the queries' terms to the passage's; the passage itself stays as
+it is, so a re-ranker reads nothing that a model made up. Where nobody judged, the queries also serve as training data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jobs import Workers, do
+from rankwell.core.locks import SharedFolder
+from rankwell.core.manifest import Manifest, digest
+from rankwell.core.shards import Shards, map_shards, open_shards, shards_folder
+from rankwell.core.types import Scores
+from rankwell.corpus.alignment import InCollectionOrder
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.datasets import collection_digest, resolve_documents
+from rankwell.corpus.formats import write_qrels, write_queries
+from rankwell.corpus.formats.expansions import Expansion, expansion_line, read_expansions
+from rankwell.corpus.records import Document, Qrels, Query, TermWeights
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import read_model_type
+from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.checkpoints.names import find_model
+
+if TYPE_CHECKING:
+    from rankwell.models.doc2query.decoding import Writing
+
+SHARD_SIZE = 1024
+
+SPLIT = "generated"
+
+Judge = Callable[[Sequence[tuple[str, str]]], Scores]
+"""p(relevant) of (query, passage) pairs, by a ranker."""
+
+
+class JudgeModel(Protocol):
+    """The model of a judge, which every worker opens (:class:`rankwell.rank.judge.RankerJudge`)."""
+
+    def digest(self) -> str:
+        """A hash of everything that its judgments depend on."""
+        ...
+
+    def open(self, device: str | None) -> Judge:
+        """Load it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Filtering:
+    """Which queries are dropped: near duplicates, and those that a judge finds off topic.
+
+    A query without any term is always dropped.
+    """
+
+    duplicates: bool = True
+    """Drop a query whose stems are those of an earlier one of the same passage, in any order."""
+    threshold: float | None = None
+    """Drop a query if the judge gives its passage a lower probability of being relevant."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise RankwellError(f"threshold is {self.threshold:g}, expected a probability")
+
+
+def filter_queries(
+    queries: Sequence[Sequence[str]],
+    texts: Sequence[str],
+    filtering: Filtering,
+    *,
+    judge: Judge | None = None,
+    analyzer: Analyzer | None = None,
+) -> list[tuple[str, ...]]:
+    """The queries of each passage that are not dropped, in their order."""
+    if filtering.threshold is not None and judge is None:
+        raise RankwellError("a threshold needs a ranker that judges the queries")
+    terms = iter((analyzer or Analyzer.english()).terms_batch([query for group in queries for query in group]))
+    kept: list[list[str]] = []
+    for group in queries:
+        seen: set[frozenset[str]] = {frozenset()}
+        kept.append([])
+        for query in group:
+            stems = frozenset(next(terms))
+            if not stems or (filtering.duplicates and stems in seen):
+                continue
+            seen.add(stems)
+            kept[-1].append(query)
+    if judge is None or filtering.threshold is None:
+        return [tuple(group) for group in kept]
+    pairs = [(query, text) for group, text in zip(kept, texts, strict=True) for query in group]
+    on_topic = iter((judge(pairs) >= filtering.threshold).tolist() if pairs else ())
+    return [tuple(query for query in group if next(on_topic)) for group in kept]
+
+
+def find_writer(model: str | Path) -> Path:
+    """The folder of a query writer; raises if the model is of another kind."""
+    folder = find_model(model)
+    if read_model_type(folder) != "encoder-decoder":
+        raise InputError(folder, None, "not a query writer; recipes/doc2query.yaml trains one")
+    return folder
+
+
+@dataclass(frozen=True)
+class ExpandJob:
+    """The queries that a model writes for each document of a store, as shards of jsonl in ``folder``."""
+
+    store: Path
+    model: Path
+    folder: Path
+    options: Writing
+    filtering: Filtering = field(default_factory=Filtering)
+    judge: JudgeModel | None = None
+    device: str | None = None
+    budget: int | None = None
+    shard_size: int = SHARD_SIZE
+
+    def prepare(self) -> Shards:
+        """Tokenise the texts once, for all workers."""
+        store = DocumentStore.open(self.store)
+        StoredTokens.open(store, Tokenizer.open(self.model))
+        models = _digests(self.model, self.judge)
+        config = {**models, **asdict(self.options), **asdict(self.filtering)}
+        return Shards(self.folder, len(store), self.shard_size, config)
+
+    def work(self, shards: Shards) -> None:
+        """Load the models and write queries for shards until none is left."""
+        open_shards(shards)
+        if not shards.pending():
+            return
+        from rankwell.models.doc2query.checkpoints import load_writer
+        from rankwell.models.doc2query.decoding import Writer
+
+        model, tokenizer, config = load_writer(self.model)
+        writer = Writer(model, tokenizer, config.max_length, self.options, device=self.device, budget=self.budget)
+        judge = None if self.judge is None else self.judge.open(self.device)
+        store, analyzer = DocumentStore.open(self.store), Analyzer.english()
+        tokens = StoredTokens.open(store, tokenizer)
+
+        def write(items: range, file: IO[bytes]) -> None:
+            numbers, docids = np.asarray(items, np.int64), store.docids.strings(items)
+            queries = writer.write(tokens.at(numbers), docids)
+            kept = filter_queries(queries, store.texts_at(numbers), self.filtering, judge=judge, analyzer=analyzer)
+            for docid, own in zip(docids, kept, strict=True):
+                file.write(expansion_line(shards.folder, Expansion(docid, own)).encode("utf-8"))
+
+        map_shards(shards, write, description="writing queries")
+
+
+@dataclass(frozen=True)
+class ExpandRequest:
+    """``rankwell expand COLLECTION``: write a file of expansions, and its manifest beside it.
+
+    Until the file is made, ``OUT.shards`` beside it holds the texts, their tokens and the finished shards. The same
+    request resumes from them, and several processes with the same request share the shards.
+    """
+
+    collection: str
+    model: Path
+    out: Path
+    options: Writing
+    filtering: Filtering = field(default_factory=Filtering)
+    judge: JudgeModel | None = None
+    device: str | None = None
+    budget: int | None = None
+    """Tokens that the writer reads at a time."""
+    shard_size: int = SHARD_SIZE
+
+    def run(self, workers: Workers | None = None) -> ExpansionCounts:
+        """Make the file; ``workers``, if any, write the queries."""
+        from rankwell.models.devices import chosen_device
+
+        if self.out.exists():
+            raise RankwellError(f"{self.out} exists already; remove it or choose another name")
+        if workers is None:
+            chosen_device(self.device)  # raises before anything is written
+        model, source = find_writer(self.model).absolute(), collection_digest(self.collection)
+        models, settings = _digests(model, self.judge), asdict(self.options) | asdict(self.filtering)
+        named = {f"setting of {name}": value for name, value in settings.items()}
+        made_by = {name: str(value) for name, value in {"collection": source, **models, **named}.items()}
+        with SharedFolder.enter(shards_folder(self.out), made_by) as shared:
+            texts = DocumentStore.build_once(resolve_documents(self.collection), shared.path / f"documents-{source}")
+            job = ExpandJob(
+                texts.folder,
+                model,
+                shared.path / f"queries-{digest(made_by)}",
+                self.options,
+                self.filtering,
+                self.judge,
+                self.device,
+                self.budget,
+                self.shard_size,
+            )
+            do(job, workers, description="writing queries").join(self.out)
+            Manifest("expansions", models | settings, {"collection": source}, self.options.seed).write_beside(self.out)
+            if shared.alone(wait=False):  # every process joins the same bytes; the last removes the folder
+                shared.remove()
+        return count_expansions(resolve_documents(self.collection), self.out)
+
+
+def _digests(model: Path, judge: JudgeModel | None) -> dict[str, str | None]:
+    return {"model": model_digest(model), "judge": None if judge is None else judge.digest()}
+
+
+def combine_weights(
+    weights: Iterable[TermWeights],
+    expansions: Iterable[Expansion],
+    *,
+    scale: float = 100.0,
+    root: bool = False,
+    analyzer: Analyzer | None = None,
+) -> Iterator[TermWeights]:
+    """Term weights (of DeepCT) with expansions added: a term gains ``scale`` times the share of queries that have it.
+
+    That share estimates what DeepCT learns, the share of a passage's queries that contain a term. So both are on one
+    scale if weights are 100·y, or, with ``root``, 100·√y.
+    """
+    analyzer = analyzer or Analyzer.english()
+    aligned = InCollectionOrder(expansions, "expansions")
+    for document in weights:
+        queries = aligned.take(document.docid).queries
+        yield TermWeights(document.docid, _add_shares(document, queries, scale, root, analyzer))
+    aligned.finish()
+
+
+def _add_shares(
+    document: TermWeights, queries: Sequence[str], scale: float, root: bool, analyzer: Analyzer
+) -> dict[str, float]:
+    words = list(document.weights)
+    word_of = {stem: word for word, stem in zip(words, analyzer.stems([w.lower() for w in words]), strict=True) if stem}
+    total = dict(document.weights)
+    counts: Counter[str] = Counter()
+    for query in queries:
+        in_query = {word.term: word.text for word in analyzer.words(query) if word.term}
+        for stem, word in in_query.items():
+            counts[word_of.setdefault(stem, word)] += 1
+    for word, count in counts.items():
+        share = count / len(queries)
+        # Whole numbers, like DeepCT's: an index stores those in one or two bytes.
+        total[word] = total.get(word, 0.0) + round(scale * (math.sqrt(share) if root else share))
+    return total
+
+
+@dataclass(frozen=True)
+class ExpansionCounts:
+    """What a file of expansions contains."""
+
+    documents: int
+    queries: int
+    terms: int
+    """Terms of the queries, repetitions included."""
+    new: int
+    """Those of them that the passage does not have."""
+
+    def as_dict(self) -> dict[str, float]:
+        """Figures worth a record."""
+        share = self.new / self.terms if self.terms else 0.0
+        return {"queries a passage": self.queries / max(1, self.documents), "share of new terms": share}
+
+    def summary(self) -> str:
+        """The figures in a few words."""
+        per_passage, new = self.as_dict().values()
+        return (
+            f"{per_passage:.2f} queries per passage, {new:.0%} of their terms new ({self.documents:,} passages counted)"
+        )
+
+
+def count_expansions(
+    documents: Iterable[Document], path: Path, *, most: int = 2000, analyzer: Analyzer | None = None
+) -> ExpansionCounts:
+    """Count the queries of the first ``most`` passages, and how much of them is new."""
+    analyzer = analyzer or Analyzer.english()
+    count = queries = terms = new = 0
+    for document, expansion in zip(documents, read_expansions(path), strict=False):
+        if count == most:
+            break
+        known = set(analyzer.terms_batch([document.contents])[0])
+        written = [term for each in analyzer.terms_batch(list(expansion.queries)) for term in each]
+        count, queries, terms = count + 1, queries + len(expansion.queries), terms + len(written)
+        new += sum(term not in known for term in written)
+    return ExpansionCounts(count, queries, terms, new)
+
+
+def generated_queries(expansions: Iterable[Expansion], prefix: str = "g") -> tuple[list[Query], Qrels]:
+    """Queries with the passages that each was written for. A query written for several passages has all of them."""
+    passages: dict[str, dict[str, int]] = {}
+    for expansion in expansions:
+        for query in expansion.queries:
+            passages.setdefault(query, {})[expansion.docid] = 1
+    queries = [Query(f"{prefix}{number}", text) for number, text in enumerate(passages, 1)]
+    return queries, Qrels({query.qid: passages[query.text] for query in queries})
+
+
+def write_generated(expansions: Sequence[Expansion], folder: Path, *, dev: int = 500) -> dict[str, int]:
+    """Write expansions as training data and return the number of queries of each split.
+
+    Each query has its own passage as the relevant one; better answers elsewhere are for noise reduction to find. The
+    split ``generated`` is to train on. ``generated.dev``, with ``dev`` queries or a tenth of all, whichever is less,
+    is to validate on: its passages, every k-th, are others.
+    """
+    total = sum(len(expansion.queries) for expansion in expansions)
+    wanted = min(dev, total // 10)
+    if wanted < 1:
+        raise RankwellError(f"{total} generated queries are too few to train and to validate with")
+    every = max(2, total // wanted)
+    passages = [expansion for expansion in expansions if expansion.queries]
+    held_out = passages[::every]
+    train = generated_queries(passage for number, passage in enumerate(passages) if number % every)
+    queries, qrels = generated_queries(held_out, "v")
+    trained = {query.text for query in train[0]}
+    queries = [query for query in queries if query.text not in trained]
+    dev_part = queries, Qrels({query.qid: qrels[query.qid] for query in queries})
+    for split, (queries, qrels) in ((SPLIT, train), (f"{SPLIT}.dev", dev_part)):
+        write_queries(queries, folder / f"queries.{split}.tsv")
+        write_qrels(qrels, folder / f"qrels.{split}.txt")
+    return {SPLIT: len(train[0]), f"{SPLIT}.dev": len(dev_part[0])}

@@ -1,0 +1,37 @@
+"""A ranker as a judge: how probable it is that a passage answers a query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankwell.core.errors import InputError
+from rankwell.core.types import Scores
+from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.checkpoints.names import find_model
+from rankwell.rank.ranker import Ranker
+
+
+@dataclass(frozen=True)
+class RankerJudge:
+    """The folder of a trained ranker, which is loaded where the judging is done."""
+
+    folder: Path
+
+    @classmethod
+    def find(cls, model: str | Path) -> RankerJudge:
+        """The judge of that name; raises unless it is a model's folder."""
+        folder = find_model(model)
+        if not (folder / "config.json").is_file():
+            raise InputError(folder, None, "not a ranker's folder (it has no config.json), expected the judge's")
+        return cls(folder.absolute())
+
+    def digest(self) -> str:
+        """A hash of everything that the judgments depend on."""
+        return model_digest(self.folder)
+
+    def open(self, device: str | None = None) -> Callable[[Sequence[tuple[str, str]]], Scores]:
+        """Load the ranker; returns p(relevant) of (query, passage) pairs."""
+        ranker = Ranker.from_pretrained(self.folder, engine={} if device is None else {"device": device})
+        return lambda pairs: ranker.predict(pairs, activation="probability")
