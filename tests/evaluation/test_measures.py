@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from rankwell.evaluation import parse_measure
-from rankwell.evaluation.judged import NOT_POOLED, UNJUDGED, judge
+from rankwell.evaluation.judged import NOT_POOLED, POOLED_ONLY, judge
 
 # Rank:      1      2      3      4      5
 RANKING = ["d1", "d2", "d3", "d4", "d5"]
@@ -106,7 +106,7 @@ def test_inferred_ap_believes_judged_documents_and_discounts_unpooled_ones() -> 
 
 def test_a_negative_grade_is_pooled_but_unjudged() -> None:
     ranking = judge(["a", "b", "c"], {"a": -1, "b": 0, "z": -2})
-    assert ranking.grades.tolist() == [UNJUDGED, 0, NOT_POOLED]
+    assert ranking.grades.tolist() == [POOLED_ONLY, 0, NOT_POOLED]
     assert ranking.judged.tolist() == [0]
     assert value("Judged", ["a", "b", "c"], {"a": -1, "b": 0}) == pytest.approx(1 / 3)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluation import MEASURES, parse_measure, parse_measures
-from rankwell.evaluation.notation import our_notation
+from rankwell.corpus.records import Qrels, Run
+from rankwell.evaluation import MEASURES, evaluate, parse_measure, parse_measures, report
+from rankwell.evaluation.judged import JudgedRanking
+from rankwell.evaluation.notation import DEPTH, measure, our_notation
 
 EXAMPLES = (
     "RR RR@10 nDCG@10 AP AP(rel=2) P@10 R(rel=2)@1000 Success@5 Judged@10 Rprec Bpref RBP(p=0.9) ERR@10 infAP "
@@ -103,3 +105,20 @@ def test_every_name_elsewhere_that_the_guide_lists_is_hinted_at() -> None:
 def test_a_number_that_is_not_whole_is_no_cutoff() -> None:
     with pytest.raises(RankwellError, match=r"RR@2.5"):
         MEASURES["RR"] @ 2.5
+
+
+def test_a_new_measure_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MEASURES, "_parts", dict(MEASURES))
+
+    @measure("Last", cutoff=DEPTH)
+    def last(judged: JudgedRanking, *, rel: int = 1, cutoff: int | None = None) -> float:
+        """1 if the last ranked document is relevant."""
+        return float(len(judged.grades) in judged.relevant_ranks(rel, cutoff))
+
+    qrels = Qrels({"q1": {"a": 1, "b": 2}, "q2": {"a": 1}})
+    run = Run.from_scores({"q1": {"a": 2.0, "b": 1.0}, "q2": {"b": 2.0, "c": 1.0}})
+    found = evaluate(qrels, run, "Last Last(rel=2) Last@1 Last(rel=3)@10")
+    assert found.mean == {"Last": 0.5, "Last(rel=2)": 0.5, "Last@1": 0.0, "Last(rel=3)@10": 0.0}
+    assert "Last" in report(found)
+    with pytest.raises(RankwellError, match="did you mean Last@5"):
+        parse_measure("last_5")

@@ -1,6 +1,6 @@
-"""A ranking seen through the judgments: the grades in rank order, and all grades there were to find.
+"""A ranking with its judgments: the grades in rank order, and the grades of all judged documents.
 
-This is the only place where documents are looked up; every measure is a function of these two arrays.
+Documents are looked up only here; every measure is a function of these two arrays.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Ranks = NDArray[np.int64]
 NOT_POOLED = -1
 """The document does not occur in the query's judgments."""
 
-UNJUDGED = -2
-"""The document was pooled but not judged: qrels say so with a negative grade. Only infAP treats it differently."""
+POOLED_ONLY = -2
+"""The document was pooled but not judged, which qrels mark with a negative grade. Only infAP tells it apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedRanking:
-    """What a measure sees of one query.
+    """The input of a measure: one query's grades.
 
-    ``grades`` holds, from rank 1 on, a grade of 0 or more, :data:`NOT_POOLED` or :data:`UNJUDGED`; ``judged`` holds the
-    grades of 0 or more of all judged documents, retrieved or not, the highest first.
+    ``grades`` has, from rank 1 on, a grade of 0 or more, :data:`NOT_POOLED` or :data:`POOLED_ONLY`. ``judged`` has the
+    grades of all judged documents, retrieved or not, the highest first.
     """
 
     grades: Grades
@@ -38,11 +38,11 @@ class JudgedRanking:
         return np.flatnonzero(self.grades[:cutoff] >= rel) + 1
 
     def relevant_count(self, rel: int) -> int:
-        """How many documents with a grade of at least ``rel`` there are to find."""
+        """The number of judged documents with a grade of at least ``rel``."""
         return int(np.count_nonzero(self.judged >= rel))
 
     def judged_nonrelevant(self, rel: int) -> NDArray[np.bool_]:
-        """Which retrieved documents were judged and found wanting."""
+        """Which retrieved documents were judged with a grade below ``rel``."""
         return (self.grades >= 0) & (self.grades < rel)
 
 
@@ -55,5 +55,5 @@ def judge(docids: Sequence[str], grades: Mapping[str, int]) -> JudgedRanking:
     judged = np.array([grade for grade in grades.values() if grade >= 0], np.int64)
     judged[::-1].sort()
     if len(judged) < len(grades):
-        grades = {docid: grade if grade >= 0 else UNJUDGED for docid, grade in grades.items()}
+        grades = {docid: grade if grade >= 0 else POOLED_ONLY for docid, grade in grades.items()}
     return JudgedRanking(np.array(list(map(grades.get, docids, repeat(NOT_POOLED))), np.int64), judged)

@@ -1,7 +1,7 @@
-"""Features of words by a frozen encoder, and batches made of them for a network on top of it.
+"""Word features from a frozen encoder, and batches of them for the network.
 
-A word's feature is the mean of its pieces' states, in each of the encoder's last K layers: (words, K, H) in fp16. Who
-has the features of texts, in memory or on disk, is a :class:`FeatureSource`.
+A word's feature is the mean of its pieces' states in each of the encoder's last K layers: (words, K, H) in fp16. A
+:class:`FeatureSource` has the features of texts, in memory or on disk.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ Features = NDArray[np.float16]
 
 
 class FeatureSource(Protocol):
-    """Texts as words with features, by number. All sources of a batch share one vocabulary."""
+    """Numbered texts as words with features. All sources of a batch share one vocabulary."""
 
     @property
     def vocabulary(self) -> WordVocabulary:
-        """What the words are numbered by."""
+        """The vocabulary that numbers the words."""
         ...
 
     def lengths(self, numbers: Rows) -> Rows:
-        """How many words these texts have."""
+        """The number of words of each text."""
         ...
 
     def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
-        """The words of these texts and their features (T, K, H), or (T, H) where the layers are mixed already."""
+        """The words of these texts and their features (T, K, H), or (T, H) if the layers are mixed already."""
         ...
 
 
@@ -64,15 +64,15 @@ class InMemoryFeatures:
 
     def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
         """See :class:`FeatureSource`."""
-        chosen = self.words.take(numbers)
-        lengths = chosen.lengths()
-        return chosen, self.features[gather(self.words.ends[numbers] - lengths, lengths)]
+        words = self.words.take(numbers)
+        lengths = words.lengths()
+        return words, self.features[gather(self.words.ends[numbers] - lengths, lengths)]
 
 
 class FeatureEncoder:
-    """A frozen BERT that gives words their features; computed in fp32, for each text but once.
+    """A frozen BERT that computes word features in fp32.
 
-    ``layers`` takes the last so many; None takes all, the embeddings included.
+    ``layers`` is the number of last layers to use; by default all, including the embeddings.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class FeatureEncoder:
     ):
         known = encoder.config.num_hidden_layers + 1
         if layers is not None and not 1 <= layers <= known:
-            raise RankwellError(f"{layers} layers of an encoder that has {known}, its embeddings included")
+            raise RankwellError(f"cannot use {layers} layers of an encoder that has {known}, embeddings included")
         self.layers = layers or known
         self.encoder = encoder.requires_grad_(False)
         # The states of all layers are held at once, so a batch on a GPU has fewer tokens than a ranker's.
@@ -95,17 +95,17 @@ class FeatureEncoder:
         self.device = self._compute.device
         self.vocabulary = vocabulary
         self.digest = name
-        """A name for the weights."""
+        """Identifies the encoder's weights and tokenizer."""
 
     @classmethod
     def from_pretrained(
         cls, folder: str | Path, *, layers: int | None = None, device: str | None = None, budget: int | None = None
     ) -> FeatureEncoder:
-        """The encoder of any BERT checkpoint; what head it has does not matter."""
+        """Load the encoder of any BERT checkpoint; its head is ignored."""
         folder = find_model(folder)
         encoder, _, tokenizer = load_encoder(folder)
         if not isinstance(encoder, Encoder):
-            raise RankwellError(f"{folder}: a model of the type {encoder.config.model_type}; features need a BERT")
+            raise RankwellError(f"{folder} has the model type {encoder.config.model_type}; word features need a BERT")
         name = encoder_digest(folder)
         return cls(encoder, WordVocabulary(tokenizer), layers=layers, device=device, budget=budget, name=name)
 
@@ -116,11 +116,11 @@ class FeatureEncoder:
 
     @property
     def max_pieces(self) -> int:
-        """Most pieces of a text: those the encoder has positions for, but two."""
+        """Maximum number of pieces of a text: the encoder's positions, less [CLS] and [SEP]."""
         return self.encoder.config.max_position_embeddings - 2
 
     def compute(self, words: WordRows) -> Features:
-        """The features (T, K, H) of the words of texts that fit the encoder."""
+        """The features (T, K, H) of the words of texts, which must fit the encoder."""
         sequences, counts = lay_out_words(self.vocabulary, words)
         features = np.empty((len(words.numbers), self.layers, self.width), np.float16)
         begins, lengths = words.ends - words.lengths(), words.lengths()
@@ -135,7 +135,7 @@ class FeatureEncoder:
         return features
 
     def read(self, texts: Sequence[str], max_words: int) -> InMemoryFeatures:
-        """Texts with their features in memory, each cut to so many words."""
+        """Compute the features of texts, each truncated to ``max_words`` words."""
         words = self.vocabulary.fit(self.vocabulary.read(texts), max_words, self.max_pieces)
         return InMemoryFeatures(self.vocabulary, words, self.compute(words))
 
@@ -152,10 +152,10 @@ class FeatureEncoder:
 def pool_words(states: Tensor, pieces: Rows, words: Rows) -> Tensor:
     """The mean of each word's pieces: (tokens, K, H) → (T, K, H).
 
-    ``pieces`` (T,) counts those of each word, ``words`` (B,) the words of each text, ``[CLS]`` and ``[SEP]`` apart.
+    ``pieces`` (T,) is the number of pieces of each word, ``words`` (B,) the number of words of each text.
     """
     text_of = np.repeat(np.arange(len(words)), words)
-    # Before a word stand its text's [CLS] and both special tokens of every text before.
+    # A word follows its text's [CLS] and both special tokens of every earlier text.
     begins = np.cumsum(pieces) - pieces + 1 + 2 * text_of
     chosen = states.index_select(0, torch.from_numpy(gather(begins, pieces)).to(states.device))
     lengths = torch.from_numpy(pieces).to(states.device)
@@ -164,16 +164,16 @@ def pool_words(states: Tensor, pieces: Rows, words: Rows) -> Tensor:
 
 
 class WordTable:
-    """The word vectors of a vocabulary, on a device: of a file, or the encoder's own input embeddings."""
+    """The word vectors of a vocabulary on a device: from a file, or the encoder's input embeddings."""
 
     def __init__(self, vocabulary: WordVocabulary, source: WordVectors | Encoder, device: torch.device):
         self._vocabulary = vocabulary
         self._source = source
-        self._own: Tensor | None = None
+        self._embeddings: Tensor | None = None
         if isinstance(source, Encoder):
-            own = source.tokens.weight.detach().float()
-            # BERT's are some twenty times smaller than its states, and would be drowned by them.
-            self._own = (own / own.square().mean().sqrt()).cpu()
+            embeddings = source.tokens.weight.detach().float()
+            # Scaled, because BERT's embeddings are some twenty times smaller than its states.
+            self._embeddings = (embeddings / embeddings.square().mean().sqrt()).cpu()
         self.size = source.size if isinstance(source, WordVectors) else source.config.hidden_size
         self._table = torch.zeros(0, self.size, device=device)
 
@@ -187,14 +187,14 @@ class WordTable:
     def _describe(self, numbers: range) -> Tensor:
         if isinstance(self._source, WordVectors):
             return torch.from_numpy(self._source.at(self._vocabulary.forms.strings(numbers)))
-        assert self._own is not None
+        assert self._embeddings is not None
         pieces = self._vocabulary.pieces.take(np.arange(numbers.start, numbers.stop))
-        vectors = self._own.index_select(0, torch.from_numpy(pieces.ids.astype(np.int64)))
+        vectors = self._embeddings.index_select(0, torch.from_numpy(pieces.ids.astype(np.int64)))
         return torch.segment_reduce(vectors, "mean", lengths=torch.from_numpy(pieces.lengths())).nan_to_num()
 
 
 class PairBatch(NamedTuple):
-    """What the network takes: ``model(*batch)``."""
+    """The network's input: ``model(*batch)``."""
 
     queries: WordBatch
     passages: WordBatch
@@ -212,20 +212,20 @@ class PairMaker:
     device: torch.device
 
     def __call__(self, queries: Rows, passages: Rows) -> PairBatch:
-        """Pair ``i`` is query ``queries[i]`` with passage ``passages[i]``; a query is laid out once."""
+        """Pair ``i`` is query ``queries[i]`` with passage ``passages[i]``. Each query is laid out once."""
         distinct, query_of = np.unique(queries, return_inverse=True)
-        asked, query_features = self.queries.at(distinct)
+        query_words, query_features = self.queries.at(distinct)
         words, features = self.passages.at(passages)
-        matches = match_features(self.passages.vocabulary, asked.take(query_of), words)
+        matches = match_features(self.passages.vocabulary, query_words.take(query_of), words)
         return PairBatch(
-            self.place(asked, query_features),
+            self.place(query_words, query_features),
             self.place(words, features),
             torch.from_numpy(query_of.astype(np.int64)).to(self.device, non_blocking=True),
             torch.from_numpy(matches).to(self.device, non_blocking=True),
         )
 
     def place(self, words: WordRows, features: NDArray[np.floating]) -> WordBatch:
-        """Texts on the device."""
+        """Move texts to the device."""
         lengths = words.lengths()
         longest = max(1, int(lengths.max(initial=0)))
         rows = np.repeat(np.arange(len(words)), lengths)

@@ -1,12 +1,12 @@
-"""Word vectors from files: GloVe's and word2vec's text, or an array with the list of its words.
+"""Word vectors from files: the text format of GloVe and word2vec, or an array with a list of words.
 
 =================================  ==========================================================================
-``glove.6B.50d.txt`` (``.gz`` too)  a word and its numbers on each line; a first line ``count size`` may stand before
-``vectors.npy``                    (words, size), with the words beside it: ``vectors.txt``, one on each line
+``glove.6B.50d.txt`` (``.gz`` too)  a word and its numbers per line, perhaps after a first line ``count size``
+``vectors.npy``                    (words, size), with the words in ``vectors.txt`` beside it, one per line
 a folder                           one ``.npy`` and one ``.txt`` or ``.parquet`` (its first column)
 =================================  ==========================================================================
 
-An array is memory-mapped, a text is read whole.
+Arrays are memory-mapped, text files are read whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX_SUFFIXES = (".txt", ".txt.gz", ".parquet")
 
 @dataclass(frozen=True, eq=False)
 class WordVectors:
-    """Words and their vectors; ``digest`` names the files they came from."""
+    """Words and their vectors; ``digest`` identifies the files."""
 
     words: Lexicon
     matrix: NDArray[np.floating]
@@ -41,16 +41,16 @@ class WordVectors:
         return int(self.matrix.shape[1])
 
     def at(self, forms: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors (n, size) of words: as they are written, else of the lower-cased form, else zeros."""
+        """The vectors (n, size) of words: of the word as written, else of its lower-cased form, else zeros."""
         exact = self.words.find(list(forms))
         rows = np.where(exact >= 0, exact, self.words.find([form.lower() for form in forms]))
-        found = np.zeros((len(rows), self.size), np.float32)
-        found[rows >= 0] = self.matrix[rows[rows >= 0]]
-        return found
+        vectors = np.zeros((len(rows), self.size), np.float32)
+        vectors[rows >= 0] = self.matrix[rows[rows >= 0]]
+        return vectors
 
 
 def open_vectors(path: str | Path) -> WordVectors:
-    """The vectors of a file or folder."""
+    """Open the vectors of a file or folder."""
     path = Path(path)
     if path.is_dir():
         return _from_array(_only(path, (".npy",)), _only(path, INDEX_SUFFIXES))
@@ -63,10 +63,10 @@ def open_vectors(path: str | Path) -> WordVectors:
 
 
 def _only(folder: Path, suffixes: tuple[str, ...]) -> Path:
-    found = sorted(file for file in folder.iterdir() if file.name.endswith(suffixes) and file.is_file())
-    if len(found) != 1:
-        raise InputError(folder, None, f"{len(found)} files {' or '.join(f'*{s}' for s in suffixes)}, expected one")
-    return found[0]
+    files = sorted(file for file in folder.iterdir() if file.name.endswith(suffixes) and file.is_file())
+    if len(files) != 1:
+        raise InputError(folder, None, f"{len(files)} files {' or '.join(f'*{s}' for s in suffixes)}, expected one")
+    return files[0]
 
 
 def _from_array(path: Path, index: Path) -> WordVectors:
@@ -107,7 +107,7 @@ def _from_text(path: Path) -> WordVectors:
         if number == 1 and _is_header(line):
             continue
         size = size or len(line.split(" ")) - 1
-        # From the right: some words of GloVe's have spaces within.
+        # From the right: some words in GloVe contain spaces.
         word, *values = line.rsplit(" ", size) if size else [""]
         try:
             vector = np.array(values, np.float32)
@@ -115,7 +115,7 @@ def _from_text(path: Path) -> WordVectors:
             vector = np.zeros(0, np.float32)
         if not word or not size or len(vector) != size or not np.isfinite(vector).all():
             raise InputError(path, number, f"found {excerpt(line)}, expected a word and {size or 'its'} numbers")
-        if words.number(word) < 0:  # of a word that comes twice the first, which is the more frequent one, stays
+        if words.number(word) < 0:  # the first vector of a repeated word counts: it is the more frequent one's
             words.add([word])
             rows.append(vector)
     if not rows:

@@ -1,8 +1,8 @@
-"""Texts as words: what models need that read whole words, not pieces.
+"""Texts as whole words, with their pieces, lower-cased forms and stems.
 
-A word is a run of letters and digits, or one other character; BERT's own words are the same, but for a few symbols it
-leaves joined to letters. As WordPiece splits each word by itself, the pieces of a text are those of its words, end to
-end, and each distinct word is split, lower-cased and stemmed once.
+A word is a run of letters and digits, or one other character. BERT's words are the same, except for a few symbols that
+it leaves joined to letters. WordPiece splits each word by itself, so the pieces of a text are those of its words in
+order, and each distinct word is split, lower-cased and stemmed only once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.tokenizer import Tokenizer
 
-# An accent may be a character of its own, and Chinese has no spaces: there each character is a word, as in BERT.
+# Accents may be separate characters. Chinese has no spaces: each character is a word, as in BERT.
 _ACCENTS, _CHINESE = "\u0300-\u036f", "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_CHINESE}]|(?:[^\W_{_CHINESE}][{_ACCENTS}]*)+|\S")
 MAX_PIECES = 64
-"""Pieces of one word that are kept; WordPiece makes one [UNK] of words of over 100 letters anyway."""
+"""Maximum number of pieces of a word. WordPiece turns words of over 100 letters into one [UNK] anyway."""
 
 
 @dataclass(frozen=True, eq=False)
 class WordRows:
-    """Texts as rows of words end to end: ``numbers`` (T,) in a :class:`WordVocabulary`, ``ends`` (N,) of the texts."""
+    """Texts as word numbers: ``numbers`` (T,) in a :class:`WordVocabulary`, ``ends`` (N,) of each text."""
 
     numbers: NDArray[np.int32]
     ends: Rows
@@ -50,20 +50,20 @@ class WordRows:
         return WordRows(self.numbers[gather(self.ends[rows] - lengths, lengths)], np.cumsum(lengths))
 
     def cut(self, room: Rows) -> WordRows:
-        """At most ``room[i]`` words of text ``i``: its first ones."""
+        """The first ``room[i]`` words of each text ``i``."""
         lengths = self.lengths()
         places = np.arange(len(self.numbers)) - np.repeat(self.ends - lengths, lengths)
-        kept = places < np.repeat(room, lengths)
-        return WordRows(self.numbers[kept], np.cumsum(np.minimum(lengths, room)))
+        fits = places < np.repeat(room, lengths)
+        return WordRows(self.numbers[fits], np.cumsum(np.minimum(lengths, room)))
 
 
 class WordVocabulary:
-    """Distinct words by number, and of each its lower-cased form, its stem and its pieces; grows by what is read.
+    """Numbered distinct words with their lower-cased forms, stems and pieces. Reading a text adds its new words.
 
     ==============  ==================  ===============================================================
-    ``lower``       (V,) int32          the number of the lower-cased form: equal where these are equal
-    ``stems``       (V,) int32          the same of the stem
-    ``pieces``      V rows              each word's pieces; words that have none are never in a text
+    ``lower``       (V,) int32          the number of the lower-cased form
+    ``stems``       (V,) int32          the number of the stem
+    ``pieces``      V rows              each word's pieces; a word without pieces is never in a text
     ==============  ==================  ===============================================================
     """
 
@@ -72,7 +72,7 @@ class WordVocabulary:
         self.lower = np.zeros(0, np.int32)
         self.stems = np.zeros(0, np.int32)
         self.pieces = Pieces.plain(np.zeros(0, np.int32), np.zeros(0, np.bool_), np.zeros(0, np.int64))
-        # Stop words are words here, and match.
+        # Stop words count as words here and can match.
         self._analyzer = Analyzer(stop_words=frozenset())
         self._forms, self._lower, self._stems = Lexicon(), Lexicon(), Lexicon()
 
@@ -81,26 +81,26 @@ class WordVocabulary:
 
     @property
     def forms(self) -> Lexicon:
-        """The words as they are written."""
+        """The words as written."""
         return self._forms
 
     def add(self, forms: Sequence[str]) -> NDArray[np.int32]:
-        """The numbers of words, those not seen before added."""
+        """The numbers of words; new words are added."""
         numbers = self._forms.add(list(forms))
         if len(self._forms) > len(self):
-            self._describe(self._forms.strings(range(len(self), len(self._forms))))
+            self._add_forms(self._forms.strings(range(len(self), len(self._forms))))
         return numbers
 
     def read(self, texts: Sequence[str]) -> WordRows:
-        """The words of texts; what has no pieces (control characters, say) is left out."""
-        found = [_WORD.findall(text) for text in texts]
-        numbers = self.add(list(chain.from_iterable(found)))
-        kept = self.pieces.lengths()[numbers] > 0
-        rows = np.repeat(np.arange(len(texts)), [len(words) for words in found])
-        return WordRows(numbers[kept], np.cumsum(np.bincount(rows[kept], minlength=len(texts))))
+        """The words of texts. Words without pieces, such as control characters, are left out."""
+        split = [_WORD.findall(text) for text in texts]
+        numbers = self.add(list(chain.from_iterable(split)))
+        has_pieces = self.pieces.lengths()[numbers] > 0
+        rows = np.repeat(np.arange(len(texts)), [len(words) for words in split])
+        return WordRows(numbers[has_pieces], np.cumsum(np.bincount(rows[has_pieces], minlength=len(texts))))
 
     def fit(self, words: WordRows, max_words: int, max_pieces: int) -> WordRows:
-        """The texts cut to so many words, and to words of so many pieces together."""
+        """Truncate texts to ``max_words`` words with at most ``max_pieces`` pieces together."""
         words = words.cut(np.full(len(words), max_words))
         ends = np.cumsum(self.pieces.lengths()[words.numbers])
         before = np.concatenate([[0], ends])[np.concatenate([[0], words.ends])[:-1]]
@@ -108,8 +108,8 @@ class WordVocabulary:
         rows = np.repeat(np.arange(len(words)), words.lengths())
         return words.cut(np.bincount(rows[fits], minlength=len(words)))
 
-    def _describe(self, fresh: list[str]) -> None:
-        """Lower-case, stem and split words that are new."""
+    def _add_forms(self, fresh: list[str]) -> None:
+        """Lower-case, stem and split new words."""
         lower = [form.lower() for form in fresh]
         self.lower = np.concatenate([self.lower, self._lower.add(lower)])
         stems = [stem or form for stem, form in zip(self._analyzer.stems(lower), lower, strict=True)]
@@ -125,7 +125,7 @@ class WordVocabulary:
 
 
 def lay_out_words(vocabulary: WordVocabulary, words: WordRows) -> tuple[Sequences, Rows]:
-    """``[CLS] text [SEP]`` for each text, of segment 0, and the number of pieces of each of its words (T,)."""
+    """``[CLS] text [SEP]`` for each text, and the number of pieces of each word (T,)."""
     pieces = vocabulary.pieces.take(words.numbers)
     counts, special = pieces.lengths(), vocabulary.tokenizer.special
     piece_ends = np.concatenate([[0], np.cumsum(counts)])[words.ends]
@@ -149,25 +149,24 @@ def lay_out_words(vocabulary: WordVocabulary, words: WordRows) -> tuple[Sequence
 
 
 FEATURES = 4
-"""Exact match, match of the lower-cased form, match of the stem, term frequency."""
+"""Exact match, lower-cased match, stem match, term frequency."""
 
 
 def match_features(vocabulary: WordVocabulary, queries: WordRows, documents: WordRows) -> NDArray[np.float32]:
-    """What a document's words have to do with the query's, row ``i`` with row ``i``: (T, 4) for the documents' words.
+    """How the words of document ``i`` match query ``i``: (T, 4) for all words of the documents.
 
-    Whether the query has the very word, the word in any case, a word of its stem; and which share of the document's
-    words it is, in any case.
-
+    Whether the query has the same word, the same lower-cased word, or a word with the same stem; and the word's share
+    of the document's words, ignoring case.
     """
     size = max(1, len(vocabulary))
     document_of = np.repeat(np.arange(len(documents)), documents.lengths())
     query_of = np.repeat(np.arange(len(queries)), queries.lengths())
-    found = np.empty((len(documents.numbers), FEATURES), np.float32)
+    features = np.empty((len(documents.numbers), FEATURES), np.float32)
     everything = np.arange(len(vocabulary), dtype=np.int32)
     for column, kind in enumerate((everything, vocabulary.lower, vocabulary.stems)):
-        wanted, here = kind[queries.numbers] + query_of * size, kind[documents.numbers] + document_of * size
-        found[:, column] = np.isin(here, wanted)
+        in_query, in_document = kind[queries.numbers] + query_of * size, kind[documents.numbers] + document_of * size
+        features[:, column] = np.isin(in_document, in_query)
     keys = vocabulary.lower[documents.numbers] + document_of * size
     _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    found[:, 3] = counts[which] / documents.lengths()[document_of]
-    return found
+    features[:, 3] = counts[which] / documents.lengths()[document_of]
+    return features
