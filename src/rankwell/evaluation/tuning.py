@@ -128,7 +128,7 @@ class Tuned(Generic[Setting]):
             lines.append(" " * margin + "".join(f"{text:>8} " for text in columns.values()).rstrip())
         for label, text in rows.items():
             begin = text.ljust(margin) if isinstance(label, str) else text.rjust(margin)
-            line = begin + "".join(f"{cells.get((label, own), ''):>9}" for own in columns)
+            line = begin + "".join(f"{cells.get((label, across), ''):>9}" for across in columns)
             lines.append(line.rstrip())
         best = f"best on all {len(self.qids):,} queries: {name(self.best)}, {max(self.means):.4f}"
         quoted = f"cross-validated, {len(self._chosen)} folds: {self.cross_validated:.4f}"
@@ -141,7 +141,7 @@ class Tuned(Generic[Setting]):
             "best": describe(self.best),
             "cross_validated": self.cross_validated,
             "folds": [describe(setting) for setting in self.fold_settings],
-            "grid": [{**describe(own), "mean": mean} for own, mean in zip(self.settings, self.means, strict=True)],
+            "grid": [{**describe(point), "mean": mean} for point, mean in zip(self.settings, self.means, strict=True)],
         }
 
 

@@ -86,8 +86,8 @@ class Shares:
     """The shares of a model's scores, a bi-encoder's similarities and the first stage's scores in a sum.
 
     Shares are not negative and sum to 1. ``normalise`` is applied to each run's scores within a query. A document that
-    a run lacks gets the lowest score that the run gives any document of the query (``missing="minimum"``), or only
-    documents that all runs have are kept (``"drop"``).
+    a run lacks gets the lowest score that the run gives any document of the query (``missing="minimum"``), or is
+    left out (``"drop"``).
 
     >>> print(Shares(model=0.6, similarity=0.3, first=0.1))
     model 0.6, similarity 0.3, first 0.1 (min-max)
@@ -208,7 +208,7 @@ def fuse(
     """Fuse ``runs``, called ``model``, ``similarity`` and ``first`` as in :class:`Shares`; rank fusion takes any names.
 
     ``depth`` limits the documents of each query. A query that one run lacks is ranked by the others, or left out with
-    ``missing="drop"``. A function of the query id gives queries fusions of their own.
+    ``missing="drop"``. A function of the query id can choose a fusion for each query.
 
     >>> bm25 = Run.from_scores({"q": {"a": 12.0, "b": 10.0, "c": 2.0}})
     >>> mono = Run.from_scores({"q": {"a": -3.0, "b": -1.0}})
@@ -218,9 +218,9 @@ def fuse(
     align = Alignment(runs)
     rankings: dict[str, Ranking] = {}
     for qid in align.qids:
-        own = fusion(qid) if callable(fusion) else fusion
-        own.check_runs(align.names)
-        ranking = _fuse_query(align(qid), own, depth)
+        chosen = fusion(qid) if callable(fusion) else fusion
+        chosen.check_runs(align.names)
+        ranking = _fuse_query(align(qid), chosen, depth)
         if len(ranking):
             rankings[qid] = ranking
     return Run(rankings, name=name)
@@ -268,8 +268,8 @@ class Alignment:
         docids, parts = self._by_number(qid) if self._numbered else self._by_id(qid)
         scores = np.full((len(parts), max(int(columns.max(initial=-1)) for columns, _ in parts) + 1), np.nan)
         ranks = scores.copy()
-        for row, (columns, own) in enumerate(parts):
-            scores[row, columns] = own
+        for row, (columns, values) in enumerate(parts):
+            scores[row, columns] = values
             ranks[row, columns] = np.arange(1, len(columns) + 1)
             if not len(columns):
                 scores[row] = 0.0
@@ -288,7 +288,7 @@ class Alignment:
         is_first = np.zeros(begins[-1], np.int64)
         is_first[np.concatenate(places)] = 1
         turns, names = np.cumsum(is_first) - 1, list(first)
-        parts = [(turns[own], ranking.scores) for own, ranking in zip(places, rankings, strict=True)]
+        parts = [(turns[place], ranking.scores) for place, ranking in zip(places, rankings, strict=True)]
         return lambda columns: [names[column] for column in columns.tolist()], parts
 
     def _by_number(self, qid: str) -> tuple[Callable[[Rows], list[str]], list[tuple[Rows, Scores]]]:
@@ -296,11 +296,11 @@ class Alignment:
         parts: list[tuple[Rows, Scores]] = []
         numbers = np.zeros(0, np.int64)
         for run in self._numbered:
-            own, scores = run.numbered(qid) if qid in run else (numbers[:0], _NOTHING.scores)
-            new = own[self._column[own] < 0]
+            hits, scores = run.numbered(qid) if qid in run else (numbers[:0], _NOTHING.scores)
+            new = hits[self._column[hits] < 0]
             self._column[new] = np.arange(len(numbers), len(numbers) + len(new))
             numbers = np.concatenate([numbers, new])
-            parts.append((self._column[own], scores))
+            parts.append((self._column[hits], scores))
         self._column[numbers] = -1
         documents: Numbering = self._numbered[0].documents
         return lambda columns: documents.docids(numbers[columns]), parts

@@ -34,8 +34,8 @@ def share_grid(parts: Sequence[str], step: float = 0.1, normalise: str = "z-scor
     [1.0, 0.5, 0.0]
     """
     steps = _steps(step)
-    counts = [counts for counts in product(range(steps, -1, -1), repeat=len(parts)) if sum(counts) == steps]
-    named = [dict(zip(parts, (count / steps for count in own), strict=True)) for own in counts]
+    grid = [counts for counts in product(range(steps, -1, -1), repeat=len(parts)) if sum(counts) == steps]
+    named = [dict(zip(parts, (count / steps for count in counts), strict=True)) for counts in grid]
     return tuple(Shares(**shares, normalise=normalise) for shares in named)  # type: ignore[arg-type]
 
 
@@ -178,8 +178,8 @@ def tune_windows(
     parsed = parse_measure(measure)
     check_folds(len(qrels), folds)
     values = np.zeros((len(settings), len(qrels)))
-    for aggregate in track(list(dict.fromkeys(own for _, own in settings)), "tuning", unit="aggregates"):
-        rows = [row for row, (_, own) in enumerate(settings) if own == aggregate]
+    for aggregate in track(list(dict.fromkeys(how for _, how in settings)), "tuning", unit="aggregates"):
+        rows = [row for row, (_, how) in enumerate(settings) if how == aggregate]
         shares = [settings[row][0] for row in rows]
         values[rows] = _figures(_window_runs(first, windows, aggregate), qrels, shares, parsed, qrels)
     return Tuned.choose(str(parsed), settings, list(qrels), values, folds=folds, seed=seed)

@@ -138,10 +138,10 @@ def search_segments(
             parts = list(pool.map(lambda job: score(*job), jobs))
     hits = []
     for s in range(len(segments)):
-        own = parts[s * (len(bounds) - 1) : (s + 1) * (len(bounds) - 1)]
+        pieces_of = parts[s * (len(bounds) - 1) : (s + 1) * (len(bounds) - 1)]
         width = min(k, len(segments[s]))
-        numbers = np.concatenate([np.empty((0, width), np.int64), *(part[0] for part in own)])
-        scores = np.concatenate([np.empty((0, width), np.float32), *(part[1] for part in own)])
+        numbers = np.concatenate([np.empty((0, width), np.int64), *(part[0] for part in pieces_of)])
+        scores = np.concatenate([np.empty((0, width), np.float32), *(part[1] for part in pieces_of)])
         hits.append(Hits(numbers, scores))
     return hits
 
@@ -159,7 +159,7 @@ def _plan(
     numbers = [segment.terms.find(terms) for segment in segments]
     if statistics is None:
         frequencies = sum(
-            (segment.document_frequencies(own) for segment, own in zip(segments, numbers, strict=True)),
+            (segment.document_frequencies(rows) for segment, rows in zip(segments, numbers, strict=True)),
             np.zeros(len(terms), np.int64),
         )
     else:
@@ -174,4 +174,4 @@ def _plan(
     order = np.lexsort([alphabetical[term_of], -weights, query_of])
     query_ends = np.searchsorted(query_of[order], np.arange(len(queries)), side="right")
     term_of = term_of[order]
-    return _Plan(query_ends.astype(np.int64), weights[order].astype(np.float32), [own[term_of] for own in numbers])
+    return _Plan(query_ends.astype(np.int64), weights[order].astype(np.float32), [rows[term_of] for rows in numbers])

@@ -105,10 +105,10 @@ class Numbering:
         if width < scores.shape[1]:
             wanted[ties[:, width:][~tied[:, width:]]] = False  # runs that begin past the end
         chosen = wanted[ties]
-        found, place = np.unique(numbers[chosen], return_inverse=True)
-        docids = self.docids(found)
-        rank = np.empty(len(found), np.int64)
-        rank[sorted(range(len(found)), key=docids.__getitem__, reverse=True)] = np.arange(len(found))
+        unique, place = np.unique(numbers[chosen], return_inverse=True)
+        docids = self.docids(unique)
+        rank = np.empty(len(unique), np.int64)
+        rank[sorted(range(len(unique)), key=docids.__getitem__, reverse=True)] = np.arange(len(unique))
         numbers[chosen] = numbers[chosen][np.lexsort([rank[place], ties[chosen]])]
 
 

@@ -74,7 +74,7 @@ class ShardedDense(DenseRanker):
         self, queries: Sequence[str], stores: Sequence[DocumentStore], k: int
     ) -> Iterable[tuple[Rows, Vectors]]:
         vectors = self._index.ask_one("encode", queries)
-        return chain.from_iterable(self._index.ask("nearest", [(vectors, k)] * len(self._index.replicas)))
+        return chain.from_iterable(self._index.ask("nearest", vectors, k))
 
 
 def search_hybrid_on(

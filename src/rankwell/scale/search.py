@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -56,10 +57,10 @@ class Shard:
 
 
 class ShardedIndex(Index):
-    """An index that is searched by actors. Made with :meth:`on`; ids and texts are read from the folder as ever."""
+    """An index that actors search; opened with :meth:`on`. Ids and texts are read from the folder in this process."""
 
     replicas: list[list[Any]]
-    """The actors of each shard, the one that is asked first in front."""
+    """The actors of each shard; the first one is asked first."""
     patience: float | None
 
     @classmethod
@@ -77,9 +78,9 @@ class ShardedIndex(Index):
     ) -> Iterator[ShardedIndex]:
         """Hold an index's segments in ``shards`` actors for as long as the context lasts.
 
-        With 0 there is one a segment, or fewer where the cluster has no room for that many. An actor is a ``shard`` of
-        its folders and of what is ``given``; where it does not answer, another is asked after so many seconds of
-        ``patience``, with None only once it is lost.
+        With 0 there is one for each segment, or as many as the cluster has room for. An actor is a ``shard``, made of
+        its folders and what is ``given``. If it does not answer within ``patience`` seconds, the next replica is
+        asked; without patience, once the actor is lost.
         """
         index = cls.open(folder)
         assert isinstance(index, ShardedIndex)
@@ -92,7 +93,7 @@ class ShardedIndex(Index):
             count = min(shards or fitting, len(index.segments))
             parts = np.array_split([str(segment.folder.absolute()) for segment in index.segments], count)
             for kind, room in rooms.items():
-                if (needed := count * replicas * needs[kind]) > room:  # Ray would wait for more without a word
+                if (needed := count * replicas * needs[kind]) > room:  # Ray would wait silently for more
                     things = "cores" if kind == "CPU" else "GPUs"
                     problem = f"{count} shards of {replicas} replicas need {needed:g} {things}"
                     raise RankwellError(f"{problem}; the cluster has {room:g}")
@@ -103,31 +104,28 @@ class ShardedIndex(Index):
             try:
                 yield index
             finally:
-                for actor in (actor for own in index.replicas for actor in own):
+                for actor in chain.from_iterable(index.replicas):
                     ray.kill(actor)
 
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
         """See :meth:`Index.search_terms`; ``threads`` are those of each actor."""
         terms = sorted({term for query in queries for term in query})
-        counts: list[Rows] = self.ask("frequencies", [(terms,)] * len(self.replicas))
+        counts: list[Rows] = self.ask("frequencies", terms)
         total: Rows = np.sum(counts, axis=0, dtype=np.int64)
         total_length = sum(segment.total_length for segment in self.segments)
         statistics = Statistics(len(self), total_length, dict(zip(terms, total.tolist(), strict=True)))
-        shards = self.ask("search", [(queries, bm25, k, threads, statistics)] * len(self.replicas))
+        shards = self.ask("search", queries, bm25, k, threads, statistics)
         parts = [hits for shard in shards for hits in shard]
         return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
 
     def ask_one(self, method: str, *arguments: Any) -> Any:
-        """An answer that any shard can give."""
+        """Call a method that every shard answers alike, on one of them."""
         return self._answer(0, getattr(self.replicas[0][0], method).remote(*arguments), method, arguments)
 
-    def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """An answer of every shard, from whichever replica gives one."""
-        calls = [getattr(actors[0], method).remote(*own) for actors, own in zip(self.replicas, arguments, strict=True)]
-        return [
-            self._answer(shard, call, method, own)
-            for shard, (call, own) in enumerate(zip(calls, arguments, strict=True))
-        ]
+    def ask(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of every shard, on the first replica that answers."""
+        calls = [getattr(actors[0], method).remote(*arguments) for actors in self.replicas]
+        return [self._answer(shard, call, method, arguments) for shard, call in enumerate(calls)]
 
     def _answer(self, shard: int, call: Any, method: str, arguments: tuple[Any, ...]) -> Any:
         import ray
@@ -155,9 +153,9 @@ def search_in_shards(
     name: str = "BM25",
 ) -> Run:
     """:meth:`Index.search`, with the run stored in shards of queries in ``folder``, so that a search can be resumed."""
-    asked = digest([(query.qid, query.text) for query in queries])  # in their order, which decides on the shards
+    texts = digest([(query.qid, query.text) for query in queries])  # in their order, which decides the shards
     made = {"index": index.manifest["data_hash"], "index config": index.manifest["config_hash"]}
-    config = {**made, "queries": asked, "k": k, **asdict(bm25)}
+    config = {**made, "queries": texts, "k": k, **asdict(bm25)}
     shards = Shards(folder, len(queries), QUERIES_A_SHARD, config, ".run")
 
     def write(items: range, file: IO[bytes]) -> None:

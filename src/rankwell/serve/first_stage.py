@@ -111,7 +111,7 @@ class FirstStage:
 
 @dataclass(frozen=True, slots=True)
 class SearchJob:
-    """The ``k`` best documents of a query, to be found."""
+    """A request for the ``k`` best documents of a query."""
 
     first_stage: FirstStage
     query: str
