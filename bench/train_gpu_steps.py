@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,9 @@ from torch import Tensor, nn
 
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import SpecialTokens, Template
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.kernels.cuda_graphs import GraphedEncoder
@@ -110,8 +113,8 @@ def make_task(data: Data, lists: Lists, max_pairs: int | None = None) -> Ranking
         TrainingSet(data.queries, None, data, cast("Any", None)),
         lambda epoch: lists,
         make_loss("listwise"),
-        Template(max_length=LONGEST),
-        SpecialTokens(CLS, SEP),
+        # A reader lays pairs out with the special tokens alone; these texts are tokens already.
+        Reader(cast("Tokenizer", SimpleNamespace(special=SpecialTokens(CLS, SEP))), Template(max_length=LONGEST)),
         max_pairs=max_pairs,
     )
     task.draw(0)

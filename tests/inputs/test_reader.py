@@ -144,6 +144,15 @@ def test_single_texts_are_read_in_windows_too(tokenizer: Any) -> None:
     assert laid.join(np.array([1, 3, 2], np.float32)).tolist() == [3, 2]
 
 
+def test_single_texts_are_truncated_without_windows(tokenizer: Any) -> None:
+    pieces = tokenizer.encode(["a b c d", "", "e f"])
+    laid = Reader.of_texts(tokenizer, 5).lay_out({"query": pieces})
+    cls, sep = tokenizer.special.cls, tokenizer.special.sep
+    assert laid.sequences.tokens.tolist() == [cls, *pieces.ids[:3], sep, cls, sep, cls, *pieces.ids[4:], sep]
+    assert laid.sequences.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3]
+    assert (laid.owners.tolist(), laid.truncated) == ([0, 1, 2], 1)
+
+
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
 def test_parts_hold_whole_pairs(tokenizer: Any, most: int) -> None:
     texts = ["a b c d e f", "a", "a b c", "a b"]

@@ -53,7 +53,7 @@ def test_a_vector_is_the_mean_over_all_tokens_as_transformers_computes_them(fold
     found = encoder.encode_documents(TEXTS)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert encoder.truncation.pairs_cut == 1
+    assert encoder.reader.truncation.pairs_cut == 1
 
 
 def test_a_folder_may_pool_by_its_first_token(folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_documents_that_are_tokenised_have_the_same_vectors(folder: Path) -> Non
 
 def test_a_length_of_its_own_is_another_model(folder: Path) -> None:
     own, shorter = (BiEncoder.from_pretrained(folder, device="cpu", max_length=length) for length in (None, 16))
-    assert own.template.max_length == 40
+    assert own.reader.template.max_length == 40
     assert own.name != shorter.name
     assert abs(own.encode_documents(TEXTS[2:3]) - shorter.encode_documents(TEXTS[2:3])).max() > 1e-3
 

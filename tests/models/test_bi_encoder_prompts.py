@@ -109,7 +109,7 @@ def test_tokens_have_the_prompt_before_them(folder: Path, prompt: str) -> None:
     numbers = np.array([4, 2, 0, 3, 3])
     found = encoder.encode_tokens(tokens, numbers)
     np.testing.assert_allclose(found, peer(folder).encode(TEXTS, prompt=prompt)[numbers], atol=1e-5)
-    assert encoder.truncation.pairs_cut == (2 if prompt == LONG else 1)
+    assert encoder.reader.truncation.pairs_cut == (2 if prompt == LONG else 1)
     assert encoder.encode_tokens(tokens, numbers[:0]).shape == (0, 32)
 
 

@@ -186,7 +186,7 @@ def test_a_model_of_one_score_cannot_compare(tiny_checkpoint: Path, ranker: Rank
 def test_options_are_checked() -> None:
     with pytest.raises(RankwellError, match="no duo aggregation is called 'mean'"):
         DuoOptions(aggregate="mean")
-    with pytest.raises(RankwellError, match="expected 1 or more"):
+    with pytest.raises(RankwellError, match="duo needs at least 1 candidate"):
         DuoOptions(depth=0)
 
 

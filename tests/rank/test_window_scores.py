@@ -148,7 +148,7 @@ def test_a_run_is_scores_of_one_window_each() -> None:
 
 
 def test_windows_that_were_not_kept_cannot_count(scores: WindowScores) -> None:
-    with pytest.raises(RankwellError, match="top4 needs the 4 best windows, but only 3 are kept"):
+    with pytest.raises(RankwellError, match="top4 needs the 4 best windows, but only 3 are stored"):
         scores.aggregate("top4")
 
 

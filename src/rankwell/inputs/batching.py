@@ -21,7 +21,7 @@ class Sequences:
     ``segments``   (T,) int8      segment (token type) ids
     ``positions``  (T,) int32     0, 1, 2, … within each sequence
     ``words``      (T,) int32     word ids within each sequence: pieces of one word share one
-    ``last``       (T,) bool      whether the token is the last kept piece of its word
+    ``last``       (T,) bool      whether the token is the last piece of its word that was not truncated
     ``ends``       (B,) int64     where each sequence ends
     =============  =============  =====================================================================
     """
@@ -57,12 +57,12 @@ def token_batches(lengths: Rows, budget: int, *, max_rows: int | None = None, sk
 
 
 def row_blocks(lengths: NDArray[np.int64], pieces: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Rows together, as ``begin, end``, as long as there are not too many of them nor of their pieces."""
+    """Blocks of consecutive rows, as ``begin, end``, each of at most ``rows`` rows and ``pieces`` pieces."""
     before = np.concatenate([[0], np.cumsum(lengths)])
     begin = 0
     while begin < len(lengths):
-        fitting = int(np.searchsorted(before, before[begin] + pieces, side="right")) - 1
-        end = max(begin + 1, min(begin + rows, fitting))
+        last = int(np.searchsorted(before, before[begin] + pieces, side="right")) - 1
+        end = max(begin + 1, min(begin + rows, last))
         yield begin, end
         begin = end
 
@@ -84,12 +84,12 @@ def take_sequences(sequences: Sequences, rows: NDArray[np.int64]) -> Sequences:
 def slice_sequences(sequences: Sequences, begin: int, end: int) -> Sequences:
     """The sequences from ``begin`` to ``end``, as views."""
     first = int(sequences.ends[begin - 1]) if begin else 0
-    own = slice(first, int(sequences.ends[end - 1]))
+    tokens = slice(first, int(sequences.ends[end - 1]))
     return Sequences(
-        sequences.tokens[own],
-        sequences.segments[own],
-        sequences.positions[own],
-        sequences.words[own],
-        sequences.last[own],
+        sequences.tokens[tokens],
+        sequences.segments[tokens],
+        sequences.positions[tokens],
+        sequences.words[tokens],
+        sequences.last[tokens],
         sequences.ends[begin:end] - first,
     )

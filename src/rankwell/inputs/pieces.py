@@ -67,7 +67,7 @@ class Pieces:
         return Pieces(self.ids[index], self.continues[index], np.cumsum(lengths), stems, opens)
 
     def after(self, front: Pieces) -> Pieces:
-        """These rows, each behind the one row of ``front``; without stems."""
+        """These rows, each preceded by the single row of ``front``; without stems."""
         size, rows = len(front.ids), len(self)
         places = np.repeat(self.begins, size)
         return Pieces.plain(
@@ -78,20 +78,20 @@ class Pieces:
 
 
 STEMS = (1 << 31) - 1
-"""Stems are numbered below this, which stands for none, so that a stem and a flag take 32 bits."""
+"""Stem numbers are below this, which means "no stem"; so a stem and a flag fit into 32 bits."""
 
 
 def packed_dtype(vocabulary_size: int, *, stems: bool = False) -> np.dtype[Any]:
-    """The integer that holds a packed piece: 16 bits for a vocabulary like BERT's, 64 where stems are kept too."""
+    """The integer that holds a packed piece: 16 bits for a vocabulary like BERT's, 64 with stems."""
     if stems:
         return np.dtype(np.uint64)
     return np.dtype(np.uint16 if vocabulary_size <= 1 << 15 else np.uint32)
 
 
 def pack_pieces(pieces: Pieces, vocabulary_size: int, *, stems: bool = False) -> Array:
-    """Each piece as one integer, for the document store: its id, with the continuation flag in the highest bit.
+    """Pack each piece into an integer for the document store: its id, with the continuation flag in the highest bit.
 
-    With ``stems`` that is the lower half, and the upper half is made of the stem and the opening flag in the same way.
+    With ``stems`` that is the lower half; the upper half holds the stem and the opening flag in the same way.
     """
     dtype = packed_dtype(vocabulary_size, stems=stems)
     if not stems:

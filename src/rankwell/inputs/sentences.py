@@ -1,4 +1,4 @@
-"""Sentences among pieces: where they begin, from the tokens alone, so that kept tokens are enough.
+"""Where sentences begin among pieces. Needs the tokens alone, so stored tokens are enough.
 
 A vocabulary like BERT's tells neither spaces nor line ends, and an uncased one no capitals. What is left decides:
 
@@ -143,8 +143,8 @@ def _counted(numbers: NDArray[np.integer], text: NDArray[np.int64]) -> NDArray[n
     run = np.cumsum(fresh) - 1
     several = np.bincount(run) > 1
     counts = several & (numbers[fresh] <= 1)
-    found: NDArray[np.bool_] = counts[run]
-    return found
+    items: NDArray[np.bool_] = counts[run]
+    return items
 
 
 def _flags(word: str) -> int:
@@ -158,12 +158,12 @@ def _flags(word: str) -> int:
         )
     if word.isdecimal():
         return _NUMBER
-    found = _QUOTE * (word.count('"') % 2)
+    flags = _QUOTE * (word.count('"') % 2)
     if _CLOSING_PIECE.fullmatch(word):
-        return found | _CLOSE * (word != '"')
+        return flags | _CLOSE * (word != '"')
     if _END_PIECE.fullmatch(word):
-        return found | (_END if set(word) & set(_ENDS) else _STOP)
-    return found | _JOIN * (word[:1] in set(_JOINING)) | _BULLET * (word in set(_BULLETS))
+        return flags | (_END if set(word) & set(_ENDS) else _STOP)
+    return flags | _JOIN * (word[:1] in set(_JOINING)) | _BULLET * (word in set(_BULLETS))
 
 
 def _spelled(names: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Pre-tokenised documents: tokenised once, then read as arrays, in whatever order they are asked for.
+"""Pre-tokenised documents: tokenised once, then read as arrays in any order.
 
 A store's tokens lie beside its texts under the tokenizer's digest, memory-mapped, two bytes a piece (eight with the
-stems that markers need). Who needs rows of them asks a :class:`TokenSource`, and does not care where they are.
+stems that markers need). A :class:`TokenSource` gives rows of them, wherever they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TokenSource(Protocol):
     """Documents as pieces, by number."""
 
     def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
-        """The numbers of documents; an unknown id is an error that names it."""
+        """The numbers of documents; raises, naming it, if an id is unknown."""
         ...
 
     def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -42,12 +42,12 @@ class TokenSource(Protocol):
 
 
 def tokens_name(tokenizer: Tokenizer, *, stems: bool = False) -> str:
-    """The name under which a store keeps what this tokenizer makes of its texts."""
+    """The name under which a store holds its texts' tokens by this tokenizer."""
     return f"{tokenizer.digest}-stems" if stems else tokenizer.digest
 
 
 def has_stored_tokens(store: DocumentStore, tokenizer: Tokenizer, *, stems: bool = False) -> bool:
-    """Whether a store's tokens are there already."""
+    """Whether a store holds its tokens already."""
     return store.has_tokens(tokens_name(tokenizer, stems=stems))
 
 
@@ -90,10 +90,10 @@ class StoredTokens(_PackedTokens):
 
     @classmethod
     def open(cls, store: DocumentStore, tokenizer: Tokenizer, stems: bool = False) -> StoredTokens:
-        """The tokens of all documents: those that are there, or else made now and kept.
+        """The tokens of all documents: those in the store, or else computed now and stored.
 
-        Several processes may do so at once: the first to finish has made them, the others take its. In a folder that
-        cannot be written they stay in memory.
+        Several processes may do so at once: they all use what the first to finish has stored. If the folder cannot be
+        written, the tokens stay in memory.
         """
         name, dtype = tokens_name(tokenizer, stems=stems), packed_dtype(len(tokenizer), stems=stems)
         if store.has_tokens(name):
@@ -148,7 +148,7 @@ def _tokenise(store: DocumentStore, tokenizer: Tokenizer, stems: bool) -> Iterat
 
 
 def _join(parts: Sequence[tuple[Array, NDArray[np.int64]]], dtype: np.dtype[np.generic]) -> Ragged:
-    """Batches of rows as one ragged array in memory."""
+    """Join batches of rows into a ragged array in memory."""
     bases = np.cumsum([0, *(len(values) for values, _ in parts)])
     ends = [ends + base for (_, ends), base in zip(parts, bases, strict=False)]
     return Ragged(

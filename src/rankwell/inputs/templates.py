@@ -35,9 +35,9 @@ NO_LIMIT = 0
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One part of a template; ``cap`` is the most pieces it may take, 0 for a share of what the others leave.
+    """A part of a template; ``cap`` is the maximum number of its pieces, 0 for a share of what the others leave.
 
-    One that is ``alone`` begins with a ``[CLS]`` of its own, and its positions are counted from there.
+    A field that is ``alone`` begins with another ``[CLS]``, and its positions are counted from there.
     """
 
     name: str
@@ -221,16 +221,16 @@ def lay_out_pairs(
     tokens, positions, words = (np.empty(room, np.int32) for _ in range(3))
     token_segments, last = np.empty(room, np.int8), np.empty(room, np.bool_)
     sequence_ends, cut = np.empty(pairs, np.int64), np.empty((pairs, len(layout)), np.int64)
-    none = np.zeros(0, np.int32)
+    unmarked = np.zeros(0, np.int32)
     size = lay_out(
         np.concatenate([p.ids for p in parts]),
         np.concatenate([p.continues for p in parts]),
         np.concatenate([marks.get(f.name, np.zeros(len(fields[f.name].ids), np.int32)) for f in layout])
         if marks
-        else none,
+        else unmarked,
         np.concatenate([p.opens if len(p.opens) else np.zeros(len(p.ids), np.bool_) for p in parts])
         if marks
-        else none.astype(np.bool_),
+        else unmarked.astype(np.bool_),
         begins,
         ends,
         np.array([f.cap for f in layout], np.int64),
@@ -256,7 +256,7 @@ def lay_out_pairs(
 
 def _marks(template: Template, special: SpecialTokens, fields: Mapping[str, Pieces]) -> dict[str, NDArray[np.int32]]:
     if special.first_marker < 0:
-        raise RankwellError("this model has no marker tokens; its template must not use markers")
+        raise RankwellError("this model has no marker tokens, so its template cannot use markers")
     query, document = fields["query"], fields["document"]
     if "other" in fields:
         raise RankwellError("markers are not defined for the template duo")

@@ -1,4 +1,4 @@
-"""Tokenizers: a checkpoint's own, as saved in its folder, giving :class:`Pieces` for whole batches of texts."""
+"""The tokenizer of a checkpoint folder, which turns batches of texts into :class:`Pieces`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rankwell.inputs.pieces import STEMS, Pieces
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
 
 _ENCODE_BATCH = 1024
-# Of what :meth:`Tokenizer.encode` makes of a text: with a new number, kept tokens are made anew.
+# The version of what :meth:`Tokenizer.encode` returns; stored tokens of other versions are not used.
 _VERSION = 1
 _SPECIAL_NAMES = {
     "cls_token": "[CLS]",
@@ -40,17 +40,17 @@ def marker_names() -> list[str]:
 
 
 class Tokenizer:
-    """A fast tokenizer behind a lock: requests that come together never meet in one."""
+    """A fast tokenizer behind a lock, because it must not be used by two threads at once."""
 
     def __init__(self, backend: Any, names: dict[str, str] | None = None, max_length: int | None = None):
         self._backend = backend
         self._backend.no_truncation()
         self._backend.no_padding()
-        # A user's text that spells [SEP] or [e1] has brackets and letters in it, not the token: that is a template's.
+        # A text that spells [SEP] or [e1] gets brackets and letters: only templates write special tokens.
         self._backend.encode_special_tokens = True
         self._names = {**_SPECIAL_NAMES, **(names or {})}
         self.max_length = max_length
-        """The length of sequences the checkpoint was made for, where it says so."""
+        """The sequence length the checkpoint was made for, if it says so."""
         self._lock = Lock()
         self._analyzer = Analyzer.english()
 
@@ -95,14 +95,14 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """A name for what this tokenizer makes of a text, under which a store may keep it."""
+        """Identifies this tokenizer's output, so that stores can hold it by name."""
         return hashlib.blake2b(f"{_VERSION} {self._backend.to_str()}".encode(), digest_size=8).hexdigest()
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     def token_id(self, name: str) -> int:
-        """The id of a token, -1 where the vocabulary does not have it."""
+        """The id of a token, -1 if it is not in the vocabulary."""
         number = self._backend.token_to_id(name)
         return -1 if number is None else int(number)
 
@@ -132,14 +132,14 @@ class Tokenizer:
 
     @cached_property
     def _first_marker(self) -> int:
-        """The id of ``[e1]`` where all markers follow it in order, else -1: templates count on from the first."""
+        """The id of ``[e1]`` if all markers follow it in order, else -1: templates count from the first."""
         ids = [self.token_id(name) for name in marker_names()]
         return ids[0] if ids[0] >= 0 and ids == list(range(ids[0], ids[0] + len(ids))) else -1
 
     def add_markers(self) -> list[list[int]]:
         """Add the marker tokens; returns, for each in order, the ids of the pieces its embedding starts from.
 
-        Empty where the vocabulary has them already.
+        Empty if the vocabulary has them already.
         """
         if self._first_marker >= 0:
             return []
@@ -180,9 +180,11 @@ class Tokenizer:
             continues.append(same)
             if stems:
                 begins = chain.from_iterable((begin for begin, _ in e.offsets) for e in encodings)
-                found = self._match_words(batch, np.array(sizes), np.fromiter(begins, np.int64, sum(sizes)))
-                numbers.append(found[0])
-                opens.append(found[1])
+                stem_numbers, openings = self._match_words(
+                    batch, np.array(sizes), np.fromiter(begins, np.int64, sum(sizes))
+                )
+                numbers.append(stem_numbers)
+                opens.append(openings)
         return Pieces(
             np.concatenate(ids),
             np.concatenate(continues),
@@ -222,12 +224,12 @@ class Tokenizer:
 
 
 def _stem_number(stem: str) -> int:
-    """A hash, not a count of the stems seen so far: numbers that are kept must mean the same in another process."""
+    """A hash rather than a count of stems, because stored numbers must mean the same in every process."""
     return int.from_bytes(hashlib.blake2b(stem.encode("utf-8"), digest_size=8).digest()) % STEMS
 
 
 def _encodable(text: str) -> str:
-    """The text with a question mark for each half of a surrogate pair, which JSON may hold and no tokenizer takes."""
+    """The text with question marks for lone surrogates, which JSON may contain and tokenizers refuse."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -23,8 +23,8 @@ from rankwell.core.jsonfile import read_json, read_object
 from rankwell.core.manifest import digest
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
-from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
@@ -54,7 +54,7 @@ class BiEncoder:
 
     ===================  ===============================================================================================
     ``pooling``          ``mean`` over all tokens, ``[CLS]`` and ``[SEP]`` among them, or the ``first``
-    ``max_length``       maximum tokens of a text; longer ones are truncated and counted in ``truncation``
+    ``max_length``       maximum tokens of a text; longer ones are truncated and counted by ``reader``
     ``query_prompt``     put before each query
     ``document_prompt``  put before each document
     ``device``           default: a GPU if there is one
@@ -83,11 +83,10 @@ class BiEncoder:
         self.device = self._compute.device
         self.tokenizer = tokenizer
         self.pooling = pooling
-        self.template = Template("single", max_length)
+        self.reader = Reader.of_texts(tokenizer, max_length, segments=encoder.config.type_vocab_size)
         self.query_prompt, self.document_prompt = query_prompt, document_prompt
         for prompt in filter(None, (query_prompt, document_prompt)):
             self._check_room(prompt)
-        self.truncation = TruncationReport()
         self.name = name
 
     @classmethod
@@ -179,7 +178,7 @@ class BiEncoder:
         return front if alike else None
 
     def _check_room(self, prompt: str) -> None:
-        pieces, most = len(self.tokenizer.encode([prompt]).ids), self.template.max_length
+        pieces, most = len(self.tokenizer.encode([prompt]).ids), self.reader.template.max_length
         if pieces + 2 >= most:  # with [CLS] and [SEP]
             raise RankwellError(f"the prompt {prompt!r} has {pieces} pieces: no room is left in a length of {most}")
 
@@ -191,9 +190,7 @@ class BiEncoder:
         return np.concatenate(parts)
 
     def _encode_pieces(self, pieces: Pieces) -> Vectors:
-        segments = self.encoder.config.type_vocab_size
-        fields = {"query": pieces}
-        sequences = lay_out_pairs(self.template, self.tokenizer.special, fields, self.truncation, segments=segments)
+        sequences = self.reader.lay_out({"query": pieces}).sequences
         return self._compute.run(sequences, self._vectors, self.width).cpu().numpy()
 
     def _vectors(self, batch: Sequences) -> Tensor:

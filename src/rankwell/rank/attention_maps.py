@@ -35,19 +35,19 @@ def attention_maps(
         note += ": those that share a piece with a matching or split word of the query, then those with the highest"
         note += " weights. "
     rows = first.positions("query")
-    shares = [own[np.ix_(rows, columns)].sum() / max(1, len(rows)) for own in weights]
-    rules = [f" ({one.rule})" if len(explanations) > 1 else "" for one in explanations]
+    shares = [matrix[np.ix_(rows, columns)].sum() / max(1, len(rows)) for matrix in weights]
+    rules = [f" ({explanation.rule})" if len(explanations) > 1 else "" for explanation in explanations]
     parts = [f"{share:.0%}{rule}" for share, rule in zip(shares, rules, strict=True)]
     note += f"The columns get {' and '.join(parts)} of the query's attention; the rest goes to other tokens."
-    titles = [f"{one.rule} attention, score {one.score:.3f}".replace("-", "−") for one in explanations]
+    titles = [f"{each.rule} attention, score {each.score:.3f}".replace("-", "−") for each in explanations]
     return [
-        _map(one, title, rows, columns, own, note, layer)
-        for one, title, own in zip(explanations, titles, weights, strict=True)
+        _map(explanation, title, rows, columns, matrix, note, layer)
+        for explanation, title, matrix in zip(explanations, titles, weights, strict=True)
     ]
 
 
 def rule_map(explanation: Explanation, *, most: int = MOST_WORDS_OF_RULE) -> AttentionMap:
-    """Who may attend to whom among all tokens; of a long document the split words, then those attended to most."""
+    """Which token may attend to which; of a long document the split words, then those attended to most."""
     split = {i for word in explanation.split_words for i in word.positions}
     weights = explanation.weights()
     columns, note = _choose(explanation, weights, most, lambda token: token.position in split)
@@ -93,9 +93,9 @@ def _choose(
     def order(unit: list[Token]) -> tuple[bool, float]:
         return not any(map(wanted, unit)), -float(max(highest[token.position] for token in unit))
 
-    chosen = sorted(words, key=order)[:most]
-    note = f"Shown are {len(chosen)} of the document's {len(words)} words"
-    return np.array(sorted(token.position for unit in chosen for token in unit), np.int64), note
+    shown = sorted(words, key=order)[:most]
+    note = f"Shown are {len(shown)} of the document's {len(words)} words"
+    return np.array(sorted(token.position for unit in shown for token in unit), np.int64), note
 
 
 def _units(tokens: Sequence[Token]) -> list[list[Token]]:

@@ -59,7 +59,7 @@ class Classifier:
     def from_pretrained(
         cls, folder: str | Path, *, max_length: int | None = None, engine: Mapping[str, Any] | None = None
     ) -> Classifier:
-        """Load a classifier's folder, ours or transformers' own, with the labels its ``config.json`` names.
+        """Load a classifier's folder, rankwell's or transformers', with the labels that its ``config.json`` names.
 
         ``engine`` holds options of :class:`~rankwell.rank.engines.torch_engine.TorchEngine` (device, dtype, budget).
         """

@@ -62,13 +62,13 @@ def _max(p: Preferences) -> NDArray[np.float64]:
     return scores
 
 
-# Its sum is over fewer: which, is decided before anything is computed, by opponents().
+# A sum over fewer opponents, which opponents() draws before anything is computed.
 AGGREGATIONS.register("sample")(_sum)
 
 
 @dataclass(frozen=True, slots=True)
 class DuoOptions:
-    """How many candidates are compared, and how their comparisons become scores; the last two are for ``sample``."""
+    """How many candidates are compared, and how comparisons become scores; the last two are for ``sample``."""
 
     depth: int = 30
     aggregate: str = "sum"
@@ -78,7 +78,7 @@ class DuoOptions:
     def __post_init__(self) -> None:
         AGGREGATIONS[self.aggregate]
         if self.depth < 1 or self.samples < 1:
-            raise RankwellError(f"duo of {self.depth} candidates, {self.samples} samples; expected 1 or more of each")
+            raise RankwellError(f"duo needs at least 1 candidate and 1 sample, not {self.depth} and {self.samples}")
 
 
 def opponents(n: int, duo: DuoOptions, qid: str) -> tuple[Rows, Rows]:
@@ -89,8 +89,8 @@ def opponents(n: int, duo: DuoOptions, qid: str) -> tuple[Rows, Rows]:
     """
     others = np.tile(np.arange(max(n - 1, 0)), (n, 1))
     if duo.aggregate == "sample" and duo.samples < n - 1:
-        own = int.from_bytes(hashlib.blake2b(qid.encode("utf-8", "surrogatepass"), digest_size=8).digest())
-        random = np.random.default_rng([duo.seed, own]).random(others.shape)
+        query_seed = int.from_bytes(hashlib.blake2b(qid.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+        random = np.random.default_rng([duo.seed, query_seed]).random(others.shape)
         others = np.sort(random.argsort(axis=1)[:, : duo.samples], axis=1)
     first = np.repeat(np.arange(n), others.shape[1])
     second = others.flatten()
@@ -177,7 +177,7 @@ def _lay_out(
     tokens, numbers = documents.tokens(used)
     pieces, queries = tokens.at(numbers), reader.encode([query])
     for begin in range(0, len(first), PAIRS_AT_A_TIME):
-        one = which[: len(first)][begin : begin + PAIRS_AT_A_TIME]
+        document = which[: len(first)][begin : begin + PAIRS_AT_A_TIME]
         other = which[len(first) :][begin : begin + PAIRS_AT_A_TIME]
-        fields = {"query": queries.take(np.zeros(len(one), np.int64)), "document": pieces.take(one)}
+        fields = {"query": queries.take(np.zeros(len(document), np.int64)), "document": pieces.take(document)}
         yield reader.lay_out({**fields, "other": pieces.take(other)}).sequences, None

@@ -1,7 +1,7 @@
-"""Why a pair has its score: its tokens as the model sees them, what the attention rule does to them, who looks at what.
+"""Explains a pair's score: its tokens as the model reads them, the effect of the attention rule, and the attention.
 
-The engines never form the attention probabilities. Here a slow dense pass through the same modules does, one pair at a
-time, in float32, and gives the engines' logits as well. Layers and heads count from 1, as in the papers.
+Engines do not compute attention probabilities explicitly. A slow dense pass through the same modules does, for one pair
+at a time in float32, and gives the engine's logits as well. Layers and heads count from 1, as in the papers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity
 from rankwell.rank.engines.torch_engine import TorchEngine
 
 Head = int | Literal["mean"]
-# Stand-ins with which a pair is laid out a second time, each piece under its own number (see _origins).
+# Placeholders for special tokens when a pair is laid out a second time with numbered pieces (see _origins).
 _FIRST_MARKER, _CLS, _SEP = 1 << 29, 1 << 30, (1 << 30) + 1
 
 
@@ -57,7 +57,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word and the positions of its pieces; under STRM others see it at ``stands``, its last kept piece, alone."""
+    """A word and the positions of its pieces; under STRM others see only the piece at ``stands``, its last one."""
 
     text: str
     field: str
@@ -68,7 +68,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The attention one word pays another: the mean over the pieces that look, the sum over those looked at."""
+    """The attention of a word to another: the mean over the source's pieces of the sum over the target's."""
 
     source: Word
     target: Word
@@ -77,7 +77,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What of a field did not fit."""
+    """The part of a field that was truncated."""
 
     field: str
     pieces: int
@@ -112,14 +112,14 @@ class Explanation:
     @property
     def words(self) -> tuple[Word, ...]:
         """The words of all fields in their order."""
-        found = []
+        words = []
         for _, group in groupby(self.tokens, key=lambda token: token.word):
             pieces = list(group)
             if pieces[0].field != "special" and not pieces[0].marker:
                 places = tuple(token.position for token in pieces)
                 text = _joined([token.piece for token in pieces])
-                found.append(Word(text, pieces[0].field, places, places[-1], max(token.match for token in pieces)))
-        return tuple(found)
+                words.append(Word(text, pieces[0].field, places, places[-1], max(token.match for token in pieces)))
+        return tuple(words)
 
     @property
     def split_words(self) -> tuple[Word, ...]:
@@ -131,7 +131,7 @@ class Explanation:
         return np.array([token.position for token in self.tokens if token.field == field], np.int64)
 
     def weights(self, layer: int | None = None, head: Head = "mean") -> NDArray[np.float32]:
-        """The probabilities (L, L) of a layer (the last where none is named) and a head, or their mean over heads."""
+        """The probabilities (L, L) of a layer (default: the last) and a head, or their mean over heads."""
         layers, heads = self.attention.shape[:2]
         layer = layers if layer is None else layer
         if not 1 <= layer <= layers:
@@ -141,13 +141,13 @@ class Explanation:
             return mean
         if not 1 <= head <= heads:
             raise RankwellError(f"no head {head}: this model has heads 1 to {heads}, and mean")
-        one: NDArray[np.float32] = self.attention[layer - 1, head - 1]
-        return one
+        weights: NDArray[np.float32] = self.attention[layer - 1, head - 1]
+        return weights
 
     def open_in(self, layer: int | None = None) -> NDArray[np.bool_]:
-        """What a layer (the last where none is named) lets a row attend to (L, L)."""
-        opened: NDArray[np.bool_] = self.open[-1 if layer is None else layer - 1]
-        return opened
+        """What a layer (default: the last) lets a row attend to (L, L)."""
+        visible: NDArray[np.bool_] = self.open[-1 if layer is None else layer - 1]
+        return visible
 
     def strongest(self, layer: int | None = None, head: Head = "mean", *, most: int = 10) -> list[Link]:
         """The words of the document that words of the query attend to most, strongest first."""
@@ -162,7 +162,7 @@ class Explanation:
         return sorted(links, key=lambda link: -link.weight)[:most]
 
     def as_dict(self, layer: int | None = None, head: Head = "mean", *, digits: int = 5) -> dict[str, Any]:
-        """Everything as JSON takes it, with the attention of one layer and head, rounded."""
+        """Everything as JSON, with the rounded attention of one layer and head."""
         weights = self.weights(layer, head).astype(np.float64)
         return {
             **{name: getattr(self, name) for name in ("query", "document", "type", "rule")},
@@ -192,7 +192,7 @@ def explain(
     attention: AttentionRule | None = None,
     markers: bool | None = None,
 ) -> Explanation:
-    """Explain a pair's score; ``attention`` and ``markers`` replace the model's own choices."""
+    """Explain a pair's score; ``attention`` and ``markers`` override the model's configuration."""
     if isinstance(ranker, Loaded):
         ranker = Ranker.from_loaded(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
@@ -253,34 +253,34 @@ def dense_pass(
         for values in (sequence.tokens, sequence.segments, sequence.positions, sequence.words)
     )
     mask = dense_mask(words[None], torch.from_numpy(sequence.last).to(device)[None], None, rule)
-    begun = encoder.embed(tokens, segments, positions)
+    embedded = encoder.embed(tokens, segments, positions)
     assert isinstance(encoder, Encoder)
     free = torch.ones_like(mask)
     masks = encoder.masks(mask, free, segments[None])
-    x, kept = _dense_layers(encoder, begun, masks)
+    x, attention = _dense_layers(encoder, embedded, masks)
     first = x[:1] if model.pooler is None else torch.tanh(model.pooler(x[:1]))
     scores = model.head(first).float()
     if model.similarity:
-        alone, _ = _dense_layers(encoder, begun, encoder.masks(mask, free, segments[None], len(encoder.layers)))
+        alone, _ = _dense_layers(encoder, embedded, encoder.masks(mask, free, segments[None], len(encoder.layers)))
         query, document = (alone[part].float().mean(dim=0, keepdim=True) for part in (segments == 0, segments != 0))
         scores = scores + add_similarity(cosine(query, document), model.similarity)
     logits: Logits = scores.cpu().numpy()
-    return logits, torch.stack(kept).numpy(), torch.cat(masks)[:, 0].cpu().numpy()
+    return logits, torch.stack(attention).numpy(), torch.cat(masks)[:, 0].cpu().numpy()
 
 
 def _dense_layers(
     encoder: Encoder, x: torch.Tensor, masks: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The last states of one sequence (L, H), and each layer's attention probabilities (heads, L, L)."""
-    kept = []
+    attention = []
     for layer, seen in zip(encoder.layers, masks, strict=True):
         assert isinstance(layer, Layer)
         query, key, value = layer.qkv(x).view(len(x), 3, layer.heads, -1).permute(1, 2, 0, 3)  # (heads, L, size) each
         fit = (query @ key.transpose(1, 2)).float() * query.shape[-1] ** -0.5
         weights = fit.masked_fill(~seen[0], -torch.inf).softmax(dim=-1)
-        kept.append(weights.cpu())
+        attention.append(weights.cpu())
         x = layer.finish(x, (weights.to(x.dtype) @ value).transpose(0, 1).flatten(1))
-    return x, kept
+    return x, attention
 
 
 def _describe(
@@ -319,10 +319,9 @@ def _describe(
 
 
 def _origins(fields: Mapping[str, Pieces], template: Template) -> NDArray[np.int32]:
-    """For each token the number of the piece it is (counted through the fields), or a stand-in.
+    """For each token the number of its piece (counted through the fields), or a placeholder.
 
-    The pair is laid out once more with pieces numbered instead of named. Reading the fields off the ids would go wrong
-    where a text itself holds ``[SEP]`` or a marker.
+    The pair is laid out once more with numbers in place of the pieces' ids, since ids alone do not tell fields apart.
     """
     numbered, begin = {}, 0
     for name, rows in fields.items():
@@ -332,7 +331,7 @@ def _origins(fields: Mapping[str, Pieces], template: Template) -> NDArray[np.int
 
 
 def _matches(fields: Mapping[str, Pieces]) -> dict[str, NDArray[np.int32]]:
-    """The number of the query's term each piece matches, whether the template marks it or not."""
+    """The number of the query term each piece matches, whether or not the template marks it."""
     query, document = fields["query"], fields["document"]
     marks = {"query": np.empty(len(query.ids), np.int32), "document": np.empty(len(document.ids), np.int32)}
     match_stems(

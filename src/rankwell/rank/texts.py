@@ -26,7 +26,7 @@ from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import Numbering
 
 WORTH_KEEPING = 0.05
-"""Tokens of a whole collection are made when a run needs at least this share of its documents."""
+"""All documents of a collection are tokenised if a run needs at least this share of them."""
 
 
 class Texts(Protocol):
@@ -49,7 +49,7 @@ class InMemoryTexts:
         return [self._texts[docid] for docid in docids]
 
     def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> InMemoryTokens:
-        """Their tokens, made when they are first asked for."""
+        """Their tokens, computed at the first call."""
         name = tokens_name(tokenizer, stems=stems)
         if name not in self._tokens:
             self._tokens[name] = InMemoryTokens(list(self._texts), list(self._texts.values()), tokenizer, stems)
@@ -156,50 +156,50 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
 
 
 def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:
-    """Tokenise all documents of an index or a store, and keep that there; where nothing can be kept, do nothing."""
+    """Tokenise all documents of an index or store and save the tokens there; does nothing if it is read-only."""
     for store in stores_of(texts):
         if is_writable(store):
             StoredTokens.open(store, tokenizer, stems)
 
 
 def stores_of(texts: Texts) -> list[DocumentStore]:
-    """Where what is computed of the documents can be kept."""
+    """The stores of an index, or the store itself; none for texts in memory."""
     if isinstance(texts, Index):
         return [segment.store for segment in texts.segments]
     return [texts] if isinstance(texts, DocumentStore) else []
 
 
 def is_writable(store: DocumentStore) -> bool:
-    """Whether anything can be kept there."""
+    """Whether files can be added to a store."""
     return os.access(store.folder, os.W_OK)
 
 
 def distinct(values: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct values in the order they come, and which of them each value is."""
+    """The distinct values in order of first occurrence, and the number of each value among them."""
     numbers: dict[str, int] = {}
     which = np.fromiter((numbers.setdefault(value, len(numbers)) for value in values), np.int64, len(values))
     return list(numbers), which
 
 
 def find_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource | None:
-    """The tokens of texts, where they are kept: in memory, or beside the texts in an index or a store."""
+    """The tokens of texts if there are any: in memory, or stored in the index or document store."""
     if isinstance(texts, InMemoryTexts):
         return texts.tokens(tokenizer, stems=stems)
     if isinstance(texts, Index):
-        kept = all(has_stored_tokens(segment.store, tokenizer, stems=stems) for segment in texts.segments)
-        return IndexTokens(texts, tokenizer, stems) if kept else None
+        stored = all(has_stored_tokens(segment.store, tokenizer, stems=stems) for segment in texts.segments)
+        return IndexTokens(texts, tokenizer, stems) if stored else None
     if isinstance(texts, DocumentStore) and has_stored_tokens(texts, tokenizer, stems=stems):
         return StoredTokens.open(texts, tokenizer, stems)
     return None
 
 
 def worth_keeping(texts: Texts, run: Run) -> bool:
-    """Whether a run needs so many of the documents that all of them are better tokenised now than these each time."""
+    """Whether a run needs so many documents that it pays to tokenise the whole collection once."""
     return isinstance(texts, Index | DocumentStore) and len(_documents(run)) >= WORTH_KEEPING * len(texts)
 
 
 def digest_texts(texts: Texts, run: Run) -> str:
-    """A hash of the texts of a run's documents: the same wherever they come from."""
+    """A hash of the texts of a run's documents, independent of where they are stored."""
     whole = hashlib.blake2b(digest_size=12)
     docids = sorted(_documents(run))
     for begin in range(0, len(docids), 4096):

@@ -1,6 +1,6 @@
-"""The scores of documents' windows, kept: scored once, they are joined and weighted in as many ways as one likes.
+"""Scores of documents' windows on disk: computed once, then aggregated and weighted in many ways.
 
-The file has a line for each pair, and its header says how many of the best windows are kept:
+The file has a line for each pair. Its header says how many of the best windows are stored:
 
     query    document    windows    first    mean    best1    best2    best3
     q1       d7          5          0.12     0.31    0.88     0.40     0.12
@@ -62,18 +62,18 @@ class WindowScores:
             return self.first if kind == "first" else self.mean
         n = len(weights)
         if n > self.best.shape[1] and bool((self.counts > self.best.shape[1]).any()):
-            raise RankwellError(f"{how} needs the {n} best windows, but only {self.best.shape[1]} are kept")
+            raise RankwellError(f"{how} needs the {n} best windows, but only {self.best.shape[1]} are stored")
         best = self.best[:, :n]
         weight_of = np.where(np.isnan(best), np.float32(0), np.array(weights[: best.shape[1]], np.float32))
         total: Scores = (np.nan_to_num(best) * weight_of).sum(axis=1) / weight_of.sum(axis=1)
         return total
 
     def run(self, how: str, *, name: str = "windows") -> Run:
-        """The run by the windows alone."""
+        """The run of the aggregated scores."""
         return Run(split_rankings(self.docids, self.aggregate(how)), name=name)
 
     def write(self, path: FilePath) -> None:
-        """Write a tsv file; ``.gz`` compresses it. What is read again is the same, bit for bit."""
+        """Write a tsv file; ``.gz`` compresses it. Reading it gives the same scores, bit for bit."""
         write_lines(path, "scores of windows", self._lines(path))
 
     def _lines(self, path: FilePath) -> Iterator[str]:
@@ -100,23 +100,23 @@ class WindowScores:
         docids: dict[str, list[str]] = {}
         counts: list[int] = []
         numbers: list[list[float]] = []
-        kept = len(names) - len(COLUMNS)
+        stored = len(names) - len(COLUMNS)
         for number, line in lines:
             cells = line.split("\t")
             try:
                 count, values = whole_number(cells[2]), list(map(float, cells[3:]))
             except (ValueError, IndexError):
                 count, values = 0, []
-            if count < 1 or len(values) != 2 + min(count, kept) or not np.isfinite(values).all():
-                expected = f"{', '.join(COLUMNS)} and as many of the {kept} best as there are windows"
+            if count < 1 or len(values) != 2 + min(count, stored) or not np.isfinite(values).all():
+                expected = f"{', '.join(COLUMNS)} and as many of the {stored} best as there are windows"
                 raise InputError(path, number, f"expected {expected}, found {excerpt(line)}")
             if docids and cells[0] in docids and cells[0] != next(reversed(docids)):
                 raise InputError(path, number, f"query {cells[0]!r} comes again after another")
             docids.setdefault(cells[0], []).append(cells[1])
             counts.append(count)
-            numbers.append([*values, *[np.nan] * (kept - min(count, kept))])
-        table = np.array(numbers, np.float32).reshape(-1, 2 + kept)
-        whole = {qid: tuple(own) for qid, own in docids.items()}
+            numbers.append([*values, *[np.nan] * (stored - min(count, stored))])
+        table = np.array(numbers, np.float32).reshape(-1, 2 + stored)
+        whole = {qid: tuple(names) for qid, names in docids.items()}
         return cls(whole, np.array(counts, np.int64), table[:, 0], table[:, 1], table[:, 2:])
 
 
@@ -130,12 +130,12 @@ def score_windows(
     keep: int = 3,
     activation: Activation = None,
 ) -> WindowScores:
-    """Score the windows of a run's documents, the first ``depth`` of each query, with the ranker's own windows.
+    """Score the windows of a run's documents, the first ``depth`` of each query, in the ranker's windows.
 
-    ``keep`` best ones are kept of each pair. The score cache holds scores of documents, so it is not used.
+    The ``keep`` best of each pair are stored. The score cache is not used, since it holds scores of whole documents.
     """
     if keep < 1:
-        raise RankwellError(f"the {keep} best windows are to be kept; it takes at least 1")
+        raise RankwellError(f"keep is {keep}; it must be at least 1")
     docids: dict[str, tuple[str, ...]] = dict.fromkeys(run, ())
     empty = np.zeros(0, np.float32)
     parts = [(np.zeros(0, np.int64), empty, empty, np.zeros((0, keep), np.float32))]

@@ -127,7 +127,7 @@ class State:
 
     @cached_property
     def tokens(self) -> dict[str, TokenSource | None]:
-        """For each model, the tokens of all documents, where they are kept beside the index."""
+        """For each model the tokens of all documents, if the index has them."""
         if self.index is None:
             return {}
         return {
@@ -147,7 +147,7 @@ class State:
 
 
 def open_state(sources: Sources, generation: int = 1) -> State:
-    """Open everything and use it once: what is broken is found now, and the first request is as fast as the next."""
+    """Open everything and use it once, so that problems show now and the first request is fast."""
     if sources.index is None and not sources.models:
         raise RankwellError("nothing to serve: give an index, a model, or both")
     index = Index.open(sources.index) if sources.index is not None else None
@@ -170,7 +170,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     state = replace(state, first_stage=first_stage)
     if first_stage is not None:
         first_stage.search([WARM_UP], 1)
-    state.tokens  # noqa: B018  (found now, not at the first request)
+    state.tokens  # noqa: B018  (loaded now rather than at the first request)
     return state
 
 

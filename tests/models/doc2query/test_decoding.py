@@ -13,10 +13,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.doc2query.checkpoints import load_writer  # noqa: E402
 from rankwell.models.doc2query.decoding import Signs, Writer, Writing, beam_search, join_pieces, sample  # noqa: E402
-from rankwell.models.doc2query.inputs import lay_out_passages, passage_grid  # noqa: E402
+from rankwell.models.doc2query.inputs import passage_grid  # noqa: E402
 from rankwell.models.doc2query.writer import Decoder, Passages  # noqa: E402
 from rankwell.models.spec import EncoderConfig  # noqa: E402
 
@@ -174,7 +175,7 @@ def test_a_passage_s_queries_do_not_depend_on_its_batch(written: Any) -> None:
 def test_passages_that_are_through_are_left_out_without_a_trace(written: Any) -> None:
     """Writers with and without the others' short queries beside them: see `sample`, which drops finished passages."""
     model, tokenizer = written
-    sequences = lay_out_passages(tokenizer.encode(TEXTS), tokenizer.special, 32)
+    sequences = Reader.of_texts(tokenizer, 32).lay_out({"query": tokenizer.encode(TEXTS)}).sequences
     slots, real = map(torch.from_numpy, passage_grid(sequences.ends))
     passages = model.read(*Placer(torch.device("cpu"), "full")(sequences), slots, real)
     signs, options = Signs.of(tokenizer), Writing(top_k=20)

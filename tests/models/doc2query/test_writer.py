@@ -13,10 +13,11 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import InputError  # noqa: E402
+from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.inputs.templates import SpecialTokens  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer, writer_tensors  # noqa: E402
-from rankwell.models.doc2query.inputs import cut_passages, lay_out_passages, passage_grid, query_grid  # noqa: E402
+from rankwell.models.doc2query.inputs import passage_grid, query_grid  # noqa: E402
 from rankwell.models.doc2query.writer import Decoder, Memory, Passages, QueryWriter  # noqa: E402
 
 TEXTS = ["the bees keep warm in winter", "insouciantly numeric", "", "a bank lends money to people " * 3]
@@ -40,7 +41,7 @@ def shaken(tiny_checkpoint: Path) -> Any:
 
 
 def read(model: QueryWriter, tokenizer: Any, texts: list[str], max_length: int = 64) -> Passages:
-    sequences = lay_out_passages(tokenizer.encode(texts), tokenizer.special, max_length)
+    sequences = Reader.of_texts(tokenizer, max_length).lay_out({"query": tokenizer.encode(texts)}).sequences
     slots, real = map(torch.from_numpy, passage_grid(sequences.ends))
     with torch.no_grad():
         return model.read(*Placer(torch.device("cpu"), "full")(sequences), slots, real)
@@ -122,7 +123,7 @@ def test_transformers_loads_the_folder_and_computes_the_same(shaken: Any, folder
     inputs = torch.from_numpy(grid.inputs)
     with torch.no_grad():
         expected = reference.eval()(input_ids=ids, attention_mask=mask, decoder_input_ids=inputs).logits
-        sequences = lay_out_passages(tokenizer.encode(TEXTS), tokenizer.special, 64)
+        sequences = Reader.of_texts(tokenizer, 64).lay_out({"query": tokenizer.encode(TEXTS)}).sequences
         slots, real = map(torch.from_numpy, passage_grid(sequences.ends))
         batch = Placer(torch.device("cpu"), "full")(sequences)
         rows = torch.from_numpy(grid.rows)
@@ -212,26 +213,6 @@ def test_padding_of_a_batch_changes_nothing(shaken: Any) -> None:
         alone = model.decoder.states(tokens, model.decoder.remember(read(model, tokenizer, TEXTS[:1])))
         among = model.decoder.states(tokens.repeat(4, 1), model.decoder.remember(read(model, tokenizer, TEXTS)))
     torch.testing.assert_close(among[:1], alone, atol=1e-5, rtol=1e-5)
-
-
-def test_passages_are_laid_out_and_cut(loaded: Any) -> None:
-    tokenizer = loaded[1]
-    pieces = tokenizer.encode(["bees and honey", "", "the bank of the river"])
-    sequences = lay_out_passages(pieces, SpecialTokens(cls=2, sep=3), 5)
-    ids = [*pieces.ids]
-    assert sequences.tokens.tolist() == [2, *ids[:3], 3, 2, 3, 2, *ids[3:6], 3]
-    assert sequences.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 0, 1, 2, 3, 4]
-    assert sequences.ends.tolist() == [5, 7, 12]
-
-
-def test_long_passages_are_read_in_windows_that_cover_them(loaded: Any) -> None:
-    tokenizer = loaded[1]
-    pieces = tokenizer.encode(["bees honey hive flower river bridge stone", "tea", ""])
-    windows, owners = cut_passages(pieces, 6)
-    assert owners.tolist() == [0, 0, 0, 1, 2]
-    assert max(windows.lengths()) == 4
-    seen = np.concatenate([windows.take([row]).ids for row in range(3)])
-    assert set(seen) == set(pieces.take([0]).ids)
 
 
 def test_queries_become_inputs_and_what_follows() -> None:

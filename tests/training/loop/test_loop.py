@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from rankwell.core.errors import RankwellError
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.loop.list_task import RankingTask
@@ -36,7 +38,8 @@ def make_task(template: Template, *, max_pairs: int | None = None, lists: int = 
     labels[:, 0] = 1
     whole = Lists(np.arange(lists), np.arange(lists * size).reshape(lists, size), labels)
     loss = make_loss("listwise")
-    return RankingTask(data, lambda epoch: whole, loss, template, SPECIAL, max_pairs=max_pairs)
+    reader = Reader(SimpleNamespace(special=SPECIAL), template)  # type: ignore[arg-type]
+    return RankingTask(data, lambda epoch: whole, loss, reader, max_pairs=max_pairs)
 
 
 def options(**changes: object) -> ValidatedOptions:
@@ -160,8 +163,10 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path, template: Template)
 RUN = """
 import os, signal, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 sys.path.insert(0, {root!r})
 from tests.training.loop.test_loop import make_model, make_task, options, saver
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.training.loop.loop import train
 

@@ -22,9 +22,11 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.inputs.windows import Windows
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.doc2query.inputs import cut_passages, lay_out_passages, passage_grid
+from rankwell.models.doc2query.inputs import passage_grid
 from rankwell.models.doc2query.writer import Decoder, Memory, Passages, Past, QueryWriter
 from rankwell.models.kernels.top_k import top_k
 
@@ -198,6 +200,7 @@ class Writer:
         self._compute = Compute(model, model.encoder, device=device, budget=budget, cpu_budget=4 * CPU_BUDGET)
         self.device = self._compute.device
         self.model, self.tokenizer, self.max_length, self.options = model, tokenizer, max_length, options
+        self._reader = Reader.of_texts(tokenizer, max_length, windows=Windows())
         self._signs = Signs.of(tokenizer)
 
     def write(self, passages: Pieces, keys: Sequence[str]) -> list[list[str]]:
@@ -205,17 +208,17 @@ class Writer:
 
         A passage longer than the writer reads is read in windows, which share its ``n`` queries, one each at least.
         """
-        windows, owners = cut_passages(passages, self.max_length)
+        laid = self._reader.lay_out({"query": passages})
+        owners = laid.owners
         counts = np.bincount(owners, minlength=len(passages))
         number = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
         shares = -(-self.options.n // counts)[owners]
-        sequences = lay_out_passages(windows, self.tokenizer.special, self.max_length)
         written: list[list[str]] = [[] for _ in owners]
         for share in np.unique(shares).tolist():
             rows = np.flatnonzero(shares == share)
             names = [f"{keys[owners[row]]}\0{number[row]}" for row in rows]
             for row, queries in zip(
-                rows, self._write_alike(take_sequences(sequences, rows), names, share), strict=True
+                rows, self._write_alike(take_sequences(laid.sequences, rows), names, share), strict=True
             ):
                 written[row] = queries
         ends = np.cumsum(counts)

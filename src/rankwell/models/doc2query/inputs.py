@@ -1,4 +1,4 @@
-"""What a query writer is given: passages as ``[CLS] D [SEP]``, and queries as a grid that begins with ``[CLS]``."""
+"""What a query writer is given: places of packed passages in a grid, and queries as a grid that begins with [CLS]."""
 
 from __future__ import annotations
 
@@ -7,24 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.inputs.batching import Sequences
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
-from rankwell.inputs.windows import fit_windows
-
-
-def lay_out_passages(pieces: Pieces, special: SpecialTokens, max_length: int) -> Sequences:
-    """``[CLS] D [SEP]`` for each row, of which at most ``max_length - 2`` pieces are kept."""
-    # The cap of a query means nothing here; 1 is within any length.
-    template = Template("single", max_length=max_length, max_query=1)
-    return lay_out_pairs(template, special, {"query": pieces})
-
-
-def cut_passages(pieces: Pieces, max_length: int) -> tuple[Pieces, NDArray[np.int64]]:
-    """The windows a writer reads long passages in, each overlapping the next by half, and whose each one is."""
-    room = np.full(len(pieces), max_length - 2, np.int64)
-    begins, ends, owners = fit_windows(pieces, np.ones(len(pieces.ids), np.int64), room)
-    return pieces.cut(begins, ends - begins), owners
+from rankwell.inputs.templates import SpecialTokens
 
 
 def passage_grid(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rankwell.inputs.batching import Sequences, slice_sequences
-from rankwell.inputs.templates import SpecialTokens, Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.reader import Reader
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.loop.gradient_cache import backward_scores
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
@@ -76,25 +77,23 @@ class ListTask(Task):
 
 
 class RankingTask(ListTask):
-    """A cross-encoder's lists; pointwise, pairwise and listwise training differ only in lists and loss."""
+    """A cross-encoder's lists; pointwise, pairwise and listwise training differ only in lists and loss.
+
+    Whatever the reader's windows, a pair is one sequence: training truncates long documents.
+    """
 
     def __init__(
         self,
         data: TrainingSet,
         draw: Callable[[int], Lists],
         loss: Loss,
-        template: Template,
-        special: SpecialTokens,
+        reader: Reader,
         *,
-        segments: int = 2,
         max_pairs: int | None = None,
     ):
         super().__init__(draw, loss, max_pairs=max_pairs)
         self.data = data
-        self.truncation = TruncationReport()
-        self._template = template
-        self._special = special
-        self._segments = segments
+        self.reader = replace(reader, windows=None)
 
     def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
         """See :class:`ListTask`; a pair costs its tokens."""
@@ -115,4 +114,4 @@ class RankingTask(ListTask):
             fields["other"] = self.data.documents.at(lists.others.reshape(-1))
         if self.data.types is not None:
             fields["type"] = self.data.types.take(queries)
-        return lay_out_pairs(self._template, self._special, fields, self.truncation, segments=self._segments)
+        return self.reader.lay_out(fields).sequences

@@ -28,13 +28,14 @@ from rankwell.corpus.formats.expansions import read_expansions
 from rankwell.corpus.records import Qrels, Query, TermWeights
 from rankwell.enrich.doc2query import ExpandJob, Filtering, combine_weights, count_expansions
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Batch, Placer
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.doc2query.checkpoints import load_writer, save_writer
 from rankwell.models.doc2query.decoding import Writing
-from rankwell.models.doc2query.inputs import lay_out_passages, passage_grid, query_grid
+from rankwell.models.doc2query.inputs import passage_grid, query_grid
 from rankwell.plots.expansions import ExpandedText, write_expansions_page
 from rankwell.rank.judge import RankerJudge
 from rankwell.retrieve.index import Index
@@ -131,6 +132,7 @@ class QueryWritingTask(Task):
         self.pairs = pairs
         self.max_length, self.max_query = max_length, max_query
         self.smoothing = smoothing
+        self._reader = Reader.of_texts(tokenizer, max_length)
         self._special, self._pad = tokenizer.special, tokenizer.pad
         self._targets = np.minimum(pairs.queries.lengths() + 1, max_query)
 
@@ -167,7 +169,7 @@ class QueryWritingTask(Task):
 
     def logits(self, model: nn.Module, chunk: NDArray[np.int64], step: Step) -> tuple[Tensor, Tensor]:
         """The logits (K, vocabulary) of all pieces these pairs' queries have, and the pieces (K,)."""
-        passages = lay_out_passages(self.pairs.tokens.at(self.pairs.documents[chunk]), self._special, self.max_length)
+        passages = self._reader.lay_out({"query": self.pairs.tokens.at(self.pairs.documents[chunk])}).sequences
         grid = query_grid(self.pairs.queries.take(chunk), self._special, self.max_query, self._pad)
         arrays = (*passage_grid(passages.ends), grid.inputs, grid.rows, grid.targets)
         slots, real, inputs, rows, targets = (torch.from_numpy(a).to(step.device, non_blocking=True) for a in arrays)

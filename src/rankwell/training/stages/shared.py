@@ -15,6 +15,7 @@ from pydantic import Field
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.notation import parse_measures
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import is_cross_encoder
@@ -93,15 +94,8 @@ class RankerInTraining:
 
     def task(self, data: TrainingSet, lists: Callable[[int], Lists], loss: Loss, max_pairs: int | None) -> RankingTask:
         """Learning from these lists, laid out as the ranker reads them."""
-        return RankingTask(
-            data,
-            lists,
-            loss,
-            self.config.template,
-            self.tokenizer.special,
-            segments=self.model.encoder.config.type_vocab_size,
-            max_pairs=max_pairs,
-        )
+        reader = Reader(self.tokenizer, self.config.template, None, self.model.encoder.config.type_vocab_size)
+        return RankingTask(data, lists, loss, reader, max_pairs=max_pairs)
 
 
 def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
