@@ -248,7 +248,7 @@ def test_the_documentation_has_the_table_of_options() -> None:
 
 def test_the_tables_say_kind_default_and_meaning() -> None:
     rows = {name: rest for name, *rest in option_rows(stage_kinds()["listwise"].options)}
-    assert rows["negatives"] == ["whole number", "5", "Non-relevant documents of a list, drawn afresh each epoch."]
+    assert rows["negatives"] == ["whole number", "5", "Non-relevant documents per list, drawn anew each epoch."]
     assert rows["weighting"][:2] == ["uniform, rank, top", "uniform"]
     assert rows["patience"][:2] == ["whole number", "none"]
 

@@ -42,11 +42,12 @@ class TuningOptions(Options):
     """What stages that learn a first stage have; the grid is that of an index of counted terms."""
 
     tune_queries: int = Field(
-        default=500, ge=5, description="Training queries set aside to tune BM25, a fifth of all at most."
+        default=500, ge=5, description="Training queries set aside to tune BM25; at most a fifth of all."
     )
-    measure: str = Field(default="RR@10", description="What tuning maximises.")
+    measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
     k1: str = Field(
-        default="0.3,0.6,0.9,1.2,1.6,2,3,4", description="Values of k1 to try: FIRST:LAST:STEP, or with commas."
+        default="0.3,0.6,0.9,1.2,1.6,2,3,4",
+        description="Values of k1 to try: FIRST:LAST:STEP or a comma-separated list.",
     )
     b: str = Field(default="0.1:0.9:0.2", description="Values of b to try.")
 

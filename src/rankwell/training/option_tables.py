@@ -21,8 +21,8 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "`model`": ModelOptions,
     "`evaluate`": EvaluateOptions,
     "Stages that train": TrainingOptions,
-    "Stages that are measured while they train (all that train but pretrain and deepct)": ValidatedOptions,
-    "Stages that are measured on dev (pointwise, listwise, duo, distil, sdnet)": DevOptions,
+    "Stages that are measured during training (all but pretrain and deepct)": ValidatedOptions,
+    "Stages that are measured on dev during training (pointwise, listwise, duo, distil, sdnet)": DevOptions,
     "Stages that train on lists (pointwise, listwise, duo, sdnet)": ListOptions,
     "Stages that learn a first stage (deepct, doc2query)": TuningOptions,
 }
@@ -41,7 +41,7 @@ def option_rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
 
 def option_tables() -> str:
     """A table for each part of a recipe; a stage's has what it does not share with the others, or does differently."""
-    parts, stages = [], {f"Stage `{name}`": kind.options for name, kind in stage_kinds().items()}
+    parts, stages = [], {f"Stage `{name}`": kind.options for name, kind in sorted(stage_kinds().items())}
     for title, model in {**_SECTIONS, **stages, **_SUITES}.items():
         own = [row for row in option_rows(model) if row[0] in model.__annotations__]
         lines = [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in own]

@@ -25,43 +25,50 @@ class DataOptions(Options):
     """Documents, queries and judgments."""
 
     folder: str = Field(description="A folder with a collection, queries and qrels, or an id like irds:beir/scifact.")
-    train: str = Field(default="train", description="The split to train on.")
+    train: str = Field(default="train", description="Split to train on.")
     dev: str | None = Field(
-        default=None, description=f"The split to validate on; none: the first of {', '.join(DEV_NAMES)} that is there."
+        default=None, description=f"Split to validate on; none: the first of {', '.join(DEV_NAMES)} that exists."
     )
-    relevance: int = Field(default=1, ge=1, description="The lowest grade that counts as relevant.")
+    relevance: int = Field(default=1, ge=1, description="Lowest grade that counts as relevant.")
     types: str = Field(
         default="auto",
-        description="The queries' types, where the template has a place for them: auto (the data set's own labels, "
+        description="Query types, if the template uses them: auto (the data set's labels, "
         "else rules), none, rules, a file of labels ({split} stands for the split), or the folder of a classifier.",
     )
     train_queries: int | None = Field(
-        default=None, ge=1, description="Use the first so many training queries; none: all."
+        default=None, ge=1, description="Maximum number of training queries, from the first on; none: all."
     )
-    dev_queries: int | None = Field(default=None, ge=1, description="Use the first so many dev queries; none: all.")
+    dev_queries: int | None = Field(
+        default=None, ge=1, description="Maximum number of dev queries, from the first on; none: all."
+    )
     train_share: float = Field(
-        default=1, gt=0, le=1, description="Use a random share of the training queries; a smaller one is part of it."
+        default=1,
+        gt=0,
+        le=1,
+        description="Random share of the training queries to use; a smaller share is a subset of a larger one.",
     )
 
 
 class FirstStageOptions(Options):
-    """BM25, BM25 and a bi-encoder, or given runs."""
+    """How candidates are found: BM25, hybrid search with a bi-encoder, or existing runs."""
 
-    k1: float = Field(default=0.9, ge=0, description="How slowly a repeated term saturates.")
-    b: float = Field(default=0.4, ge=0, le=1, description="How much long documents are discounted.")
+    k1: float = Field(default=0.9, ge=0, description="BM25's k1: how slowly a repeated term saturates.")
+    b: float = Field(default=0.4, ge=0, le=1, description="BM25's b: how much long documents are discounted.")
     k2: float | None = Field(
-        default=None, ge=0, description="How slowly a term repeated in the query saturates; none: it does not."
+        default=None,
+        ge=0,
+        description="BM25's k2: how slowly a term repeated in the query saturates; none: no saturation.",
     )
     hybrid: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="A bi-encoder's share beside BM25; with 1 it searches alone, with none BM25 does.",
+        description="The bi-encoder's share in hybrid search, BM25 has the rest; 1: bi-encoder only, none: BM25 only.",
     )
-    encoder: str = Field(default=DEFAULT, description="The bi-encoder of `hybrid`, named as `model.start` is.")
-    depth: int = Field(default=100, ge=1, description="Candidates a query.")
-    train_run: str | None = Field(default=None, description="A run of the training queries, used instead of BM25.")
-    dev_run: str | None = Field(default=None, description="A run of the dev queries, used instead of BM25.")
+    encoder: str = Field(default=DEFAULT, description="Bi-encoder for `hybrid`: a folder or name, as in `model.start`.")
+    depth: int = Field(default=100, ge=1, description="Candidates per query.")
+    train_run: str | None = Field(default=None, description="Run of the training queries to use instead of searching.")
+    dev_run: str | None = Field(default=None, description="Run of the dev queries to use instead of searching.")
 
     def search_options(self) -> str | None:
         """What ``rankwell search`` is told to find such candidates; None where they were given.
@@ -78,36 +85,38 @@ class FirstStageOptions(Options):
 
 
 class ModelOptions(Options):
-    """What is trained, and what it reads."""
+    """The model to train and how it reads its input."""
 
     start: str = Field(
         default=BACKBONE,
-        description="The checkpoint to start from: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub.",
+        description="Checkpoint to start from: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub.",
     )
-    template: str = Field(default="mono", description="How texts are put together: mono, typed, twin or nli.")
-    attention: AttentionRule = Field(default="full", description="Which token may see which.")
+    template: str = Field(default="mono", description="Template that joins the texts: mono, typed, twin or nli.")
+    attention: AttentionRule = Field(default="full", description="Which tokens may attend to which.")
     attention_layers: tuple[int, ...] | None = Field(
         default=None,
-        description="The layers that follow this rule, from 0 on, or from the last down, which is -1; in the others a "
-        "token sees all.",
+        description="Layers that follow this rule, counted from 0, or from the end as -1; the others use full "
+        "attention. none: all layers.",
     )
     apart: int = Field(
-        default=0, ge=0, description="How many of the first layers read query and document apart, as a bi-encoder does."
+        default=0,
+        ge=0,
+        description="Number of first layers that read query and document separately, as a bi-encoder does.",
     )
     similarity: float = Field(
         default=0.0,
         ge=0,
-        description="How many times the cosine of the query's and the document's mean states, read apart, is added to "
-        "the score. A bi-encoder's weights begin as just that bi-encoder then. Listwise and distillation only.",
+        description="Weight of the cosine similarity of the query's and the document's mean states, which is added to "
+        "the score. A model started from a bi-encoder then begins as that bi-encoder. Listwise and distil only.",
     )
-    max_length: int = Field(default=180, ge=8, description="Most tokens of a sequence; only the document is cut.")
-    max_query: int = Field(default=64, ge=1, description="Most tokens of a query.")
+    max_length: int = Field(
+        default=180, ge=8, description="Maximum sequence length in tokens. Only the document is truncated."
+    )
+    max_query: int = Field(default=64, ge=1, description="Maximum query length in tokens.")
     markers: bool = Field(
         default=False, description="Mark the words that query and document share, as MarkedBERT does."
     )
-    mark_unmatched_query: bool = Field(
-        default=False, description="Mark query words that the document does not have, too."
-    )
+    mark_unmatched_query: bool = Field(default=False, description="Also mark query words that the document lacks.")
     long_documents: Literal["cut", "windows"] = Field(
         default="windows",
         description="How the trained model reads documents over `max_length`: in windows, of which the best counts, or "
@@ -116,17 +125,17 @@ class ModelOptions(Options):
     pooler: bool = Field(default=True, description="Put BERT's pooler (dense + tanh) between [CLS] and the head.")
     adapt: bool = Field(
         default=False,
-        description="Start from a ranker of another template, attention rule or markers; without it, an error.",
+        description="Allow a start checkpoint with another template, attention rule or markers.",
     )
 
 
 class EvaluateOptions(Options):
-    """What is measured on dev after each stage; changing it trains nothing again but SDNets, and tunes shares anew."""
+    """What is measured on dev after each stage. Changing it repeats only SDNets and the tuning of shares."""
 
     measures: tuple[str, ...] = Field(
         default=("RR@10", "nDCG@10", "R@100"), description="Measures in ir-measures notation."
     )
-    depth: int = Field(default=100, ge=1, description="Candidates a query that are re-ranked.")
+    depth: int = Field(default=100, ge=1, description="Candidates per query that are re-ranked.")
 
 
 @dataclass(frozen=True)
@@ -147,8 +156,8 @@ class Stage(Generic[O_co]):
 class Recipe(Options):
     """A checked recipe."""
 
-    name: str = Field(description="What the recipe is called.")
-    seed: int = Field(default=1, ge=0, description="Fixes everything that is random.")
+    name: str = Field(description="Name of the recipe.")
+    seed: int = Field(default=1, ge=0, description="Random seed.")
     data: DataOptions = Field(description="Documents, queries and judgments; a plain string is its folder.")
     first_stage: FirstStageOptions = Field(default=FirstStageOptions(), description="Where candidates come from.")
     model: ModelOptions = Field(default=ModelOptions(), description="What is trained.")

@@ -228,14 +228,14 @@ def _stages(tree: Any, complain: Complain) -> tuple[Stage[Any], ...]:
             raise complain(path, "a stage's name has letters, digits, '_' and '-' only")
         kind = str(options.get("kind", name))
         if kind not in kinds:
-            hint = f"{_nearest(str(kind), kinds)} (known: {', '.join(kinds)})"
+            hint = f"{_nearest(str(kind), kinds)} (known: {', '.join(sorted(kinds))})"
             raise complain(f"{path}.kind" if "kind" in options else path, f"no stage kind is called {kind!r}{hint}")
         known = kinds[kind].options
         try:
             checked = known.model_validate({key: value for key, value in options.items() if key != "kind"})
         except ValidationError as error:
             below, problem = problem_of(error, known)
-            others = [other for other, its in kinds.items() if below in its.options.model_fields]
+            others = [other for other, its in sorted(kinds.items()) if below in its.options.model_fields]
             if others and below not in known.model_fields:
                 problem = f"no such key; the stage kinds that have it: {', '.join(others)}"
             raise complain(f"{path}.{below}", problem) from None

@@ -93,7 +93,6 @@ def test_the_level_says_what_is_relevant() -> None:
         (Selection(depth=3), "abcexy"),
         (Selection(skip=2), "bcdefxy"),
         (Selection(skip=2, depth=4), "bcdexy"),
-        (Selection(skip=2, depth=4, judged_negatives=True), "abcdexyz"),
     ],
 )
 def test_the_ranks_of_negatives_can_be_chosen(selection: Selection, expected: str) -> None:

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows, Scores
-from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.corpus.formats import write_run
+from rankwell.corpus.formats.lines import FilePath
+from rankwell.corpus.records import Qrels, Query, Ranking, Run
 
 UNJUDGED = -1
 _DOCIDS_AT_A_TIME = 2**18
@@ -39,13 +41,12 @@ class Selection:
     """Which documents become candidates.
 
     ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents from rank ``skip + 1`` to
-    rank ``depth`` (None: all of them). ``judged_negatives`` also takes what was judged non-relevant elsewhere.
+    rank ``depth`` (None: all of them).
     """
 
     level: int = 1
     skip: int = 0
     depth: int | None = 100
-    judged_negatives: bool = False
 
     def __post_init__(self) -> None:
         if self.skip < 0:
@@ -282,8 +283,6 @@ def _selected(candidates: Candidates, selection: Selection) -> Mask:
     ranks = np.arange(len(candidates)) - np.repeat(candidates.ends - candidates.lengths, candidates.lengths)
     depth = len(candidates) if selection.depth is None else selection.depth
     taken = ~np.isnan(candidates.scores) & (ranks >= selection.skip) & (ranks < depth)
-    if selection.judged_negatives:
-        taken |= ~candidates.unjudged
     return taken | candidates.relevant
 
 
@@ -312,3 +311,17 @@ def _refuse_empty(left_out: Mapping[str, Sequence[str]], queries: int, judgments
     reasons = [f"{len(qids):,} are {reason} (such as {qids[0]!r})" for reason, qids in left_out.items() if qids]
     why = "; ".join(reasons) or "none of its queries is asked"
     raise RankwellError(f"{judgments}: none of the {queries:,} queries can be trained on: {why}")
+
+
+def write_candidates(candidates: Candidates, path: FilePath) -> None:
+    """Write candidates as a run with the first stage's scores, from which ``Candidates.of`` makes them again.
+
+    Relevant documents that the first stage missed are left out: the judgments bring them back.
+    """
+    rankings: dict[str, Ranking] = {}
+    begins = (candidates.ends - candidates.lengths).tolist()
+    ranked = ~np.isnan(candidates.scores)
+    for qid, begin, end in zip(candidates.qids, begins, candidates.ends.tolist(), strict=True):
+        rows = begin + np.flatnonzero(ranked[begin:end])
+        rankings[qid] = Ranking(tuple(candidates.names(candidates.documents[rows])), candidates.scores[rows])
+    write_run(Run(rankings, name="candidates"), path)

@@ -32,12 +32,12 @@ Loaded = tuple[CrossEncoder, Tokenizer, RankerConfig]
 
 
 class AverageOptions(Options):
-    """`average`: the mean of several stages' weights, which often keeps the best of each."""
+    """`average`: averages the weights of several stages, which often combines their strengths."""
 
     stages: tuple[str, ...] = Field(
-        min_length=2, description="The stages, all before this one, by name; `start` is the start checkpoint."
+        min_length=2, description="Names of earlier stages; `start` is the start checkpoint."
     )
-    weights: tuple[float, ...] | None = Field(default=None, description="Each stage's share; none: alike.")
+    weights: tuple[float, ...] | None = Field(default=None, description="Weight of each stage; none: equal weights.")
 
 
 def run(work: Work, stage: Stage[AverageOptions], folder: Path) -> StageResult:

@@ -44,20 +44,20 @@ RANK_NOTHING = ("pretrain", "denoise", "filter", "classify", "deepct", "doc2quer
 
 
 class BlendOptions(Options):
-    """`blend`: the ranker's scores, a bi-encoder's similarities and the first stage's scores, in the best shares."""
+    """`blend`: combines the scores of ranker, bi-encoder and first stage with the best shares; trains nothing."""
 
     encoder: Annotated[str, Meaning.MODEL] = Field(
         default="start",
-        description="The bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's own start "
-        "checkpoint, before any training.",
+        description="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's start "
+        "checkpoint before training.",
     )
-    first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share, too.")
-    step: float = Field(default=0.1, gt=0, le=1, description="Between two shares to try, which sum to 1.")
+    first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share.")
+    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of shares, which sum to 1.")
     normalise: Literal["none", "min-max", "z-score"] = Field(
-        default="z-score", description="Of all scores within each query, before they are added."
+        default="z-score", description="Normalisation of the scores within each query before they are added."
     )
-    measure: str = Field(default="RR@10", description="What tuning maximises.")
-    folds: int = Field(default=5, ge=2, description="Folds of the dev queries.")
+    measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
+    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")
 
 
 def check(work: Work, stage: Stage[BlendOptions]) -> None:

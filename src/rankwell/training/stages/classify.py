@@ -32,23 +32,21 @@ from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 
 
 class ClassifyOptions(ValidatedOptions):
-    """`classify`: trains a classifier of questions by their kind of answer, from labelled texts."""
+    """`classify`: trains a text classifier on labelled texts, such as questions by type of answer."""
 
     epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
-    batch: int = Field(default=32, ge=1, description="Texts of one optimiser step, over all devices.")
-    learning_rate: float = Field(
-        default=1e-4, gt=0, description="The highest learning rate, reached at the end of `warm_up`."
-    )
+    batch: int = Field(default=32, ge=1, description="Texts per optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate, reached at the end of `warm_up`.")
     best: Literal["accuracy", "last"] = Field(
-        default="last", description="Keep the checkpoint that is best on `test`, or `last`."
+        default="last", description="`accuracy` on `test` selects the checkpoint, or `last`."
     )
     train: Annotated[str, Meaning.DATA_FILE] = Field(
-        default="train.tsv", description="The labelled texts to train on, a file of `data.folder`."
+        default="train.tsv", description="File of labelled texts to train on, in `data.folder`."
     )
     test: Annotated[str | None, Meaning.DATA_FILE] = Field(
-        default="test.tsv", description="The labelled texts to measure on, a file of `data.folder`."
+        default="test.tsv", description="File of labelled texts to measure on, in `data.folder`; none: no measuring."
     )
-    max_length: int = Field(default=64, ge=8, description="Most tokens of a text.")
+    max_length: int = Field(default=64, ge=8, description="Maximum text length in tokens.")
 
 
 class ClassificationTask(Task):

@@ -51,52 +51,55 @@ EVERY_EPOCH = -1
 
 
 class DistilOptions(DevOptions):
-    """`distil`: learns to score as its teachers do, whatever is asked; judgments are not needed for that."""
+    """`distil`: learns to score as its teachers do; needs few judgments or none."""
 
     teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
         default=(BACKBONE,),
         min_length=1,
-        description="Bi-encoders and rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
+        description="Bi-encoders or rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
     )
     unit: Literal["query", "teacher"] = Field(
         default="query",
-        description="What a teacher's scores are divided by: their deviation within the list, or its mean over lists.",
+        description="What a teacher's scores are divided by: their deviation in the list, or its mean over lists.",
     )
     temperature: float = Field(
-        default=0.3, gt=0, description="The teachers' scores are divided by this, too: lower sharpens them."
+        default=0.3, gt=0, description="Temperature: the teachers' scores are also divided by this; lower is sharper."
     )
     bonus: float = Field(
-        default=0, ge=0, description="Added to the score of the list's relevant document, in units as above; 0: none."
+        default=0, ge=0, description="Added to the relevant document's score, in the same unit; 0: none."
     )
-    loss: str = Field(default="kl", description="kl or margin_mse, or another of docs/losses.md.")
-    loss_options: dict[str, Any] = Field(default_factory=dict, description="The loss's own options.")
-    list_size: int = Field(default=12, ge=2, description="Documents of a list; one of them is known to be relevant.")
-    random: int = Field(default=2, ge=0, description="Documents of a list drawn from the whole collection.")
+    loss: str = Field(default="kl", description="Loss function: kl, margin_mse or another of docs/losses.md.")
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss.")
+    list_size: int = Field(default=12, ge=2, description="Documents per list, of which one is known to be relevant.")
+    random: int = Field(default=2, ge=0, description="Documents per list drawn at random from the whole collection.")
     weighting: Literal["uniform", "rank", "top"] = Field(
-        default="rank", description="How the others are drawn: alike, higher ranks more often, or the highest ranks."
+        default="rank",
+        description="How the others are drawn: uniformly, higher ranks more often, or always the top ranks.",
     )
-    depth: int = Field(default=100, ge=0, description="First-stage candidates a query; 0: none.")
+    depth: int = Field(default=100, ge=0, description="First-stage candidates per query; 0: none.")
     dense: int = Field(
-        default=50, ge=0, description="Candidates a query that are the first bi-encoder's nearest documents; 0: none."
+        default=50,
+        ge=0,
+        description="Candidates per query that are nearest according to the first bi-encoder; 0: none.",
     )
     search: Literal["given", "all"] = Field(
-        default="given", description="Whose first-stage candidates are used: the given queries', or all queries'."
+        default="given", description="Queries that the first stage searches: the given ones, or all."
     )
     queries: tuple[str, ...] = Field(
-        default=(), description="Further splits of the data whose queries are asked, such as headings.train."
+        default=(), description="Further splits of the data set whose queries are used, such as headings.train."
     )
-    synthetic: int = Field(default=0, ge=0, description="Queries made of passages, other ones in each epoch.")
-    batch: int = Field(default=64, ge=1, description="Lists of one optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="The highest learning rate.")
-    best: str = Field(default="last", description="Keep the checkpoint that is best in this measure on dev, or `last`.")
+    synthetic: int = Field(default=0, ge=0, description="Synthetic queries per epoch, generated from passages.")
+    batch: int = Field(default=64, ge=1, description="Lists per optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
+    best: str = Field(default="last", description="Measure on dev that selects the checkpoint, or `last`.")
     head: Literal["new", "pointwise"] = Field(
-        default="new", description="Where the head of one score starts: new, or as the difference of two logits."
+        default="new", description="Initial one-score head: new, or the difference of the two logits."
     )
     teacher_length: int | None = Field(
-        default=None, ge=8, description="Most tokens of a text a bi-encoder reads; none: as many as it was made for."
+        default=None, ge=8, description="Maximum text length in tokens for bi-encoders; none: the model's own limit."
     )
     max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None, ge=1, description="Pairs whose activations are held at once; more come in turns."
+        default=None, ge=1, description="Pairs whose activations are in memory at once; larger batches are split."
     )
 
 

@@ -31,13 +31,15 @@ from rankwell.training.stages.shared import (
 
 
 class DuoOptions(ListOptions):
-    """`duo`: which of two documents is better (duoBERT), for the best documents of the model before it."""
+    """`duo`: learns which of two documents is better (duoBERT), for the top documents of the model before it."""
 
-    learning_rate: float = Field(default=3e-5, gt=0, description="The highest learning rate. In the paper: 3e-6.")
-    compare: int = Field(default=30, ge=2, description="The best documents of a query that are compared two by two.")
-    max_length: int = Field(default=320, ge=16, description="Most tokens of a sequence, which holds two documents.")
+    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 3e-6).")
+    compare: int = Field(default=30, ge=2, description="Number of top documents per query that are compared in pairs.")
+    max_length: int = Field(
+        default=320, ge=16, description="Maximum length in tokens of a sequence of query and two documents."
+    )
     aggregate: Literal["sum", "binary", "min", "max", "sample"] = Field(
-        default="sum", description="A document's score from its comparisons."
+        default="sum", description="How comparisons become a document's score."
     )
 
     def comparison(self) -> duo.DuoOptions:

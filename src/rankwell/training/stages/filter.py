@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rankwell.models.checkpoints.names import BACKBONE
-from rankwell.training.data.candidates import Candidates
-from rankwell.training.data.denoising import write_candidates
+from rankwell.training.data.candidates import Candidates, write_candidates
 from rankwell.training.data.teachers import Named, Teacher, load_teachers
 from rankwell.training.options import Meaning, Options
 from rankwell.training.recipe import Stage
@@ -21,15 +20,15 @@ from rankwell.training.stages.shared import training_candidates
 
 
 class FilterOptions(Options):
-    """`filter`: drops the candidates that teachers take for relevant though nobody judged them."""
+    """`filter`: drops unjudged candidates that the teachers consider relevant."""
 
     teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
         default=(BACKBONE,), min_length=1, description="As in `distil`."
     )
     margin: float = Field(
         default=0.0,
-        description="Unjudged candidates scored above the best relevant document less this are dropped; in deviations "
-        "of the query's scores.",
+        description="Unjudged candidates that score above the best relevant document minus this margin are dropped; "
+        "in standard deviations of the query's scores.",
     )
     teacher_length: int | None = Field(default=None, ge=8, description="As in `distil`.")
 

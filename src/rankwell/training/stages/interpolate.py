@@ -52,22 +52,25 @@ ALONE, TOGETHER = "windows alone", "interpolated"
 
 
 class InterpolateOptions(Options):
-    """`interpolate`: β·BM25 + (1−β)·the model before it, all of it tuned by cross-validation on dev; trains nothing."""
+    """`interpolate`: β·BM25 + (1−β)·model, tuned by cross-validation on dev; trains nothing."""
 
     # CCNU: β .9 with the best 3 windows; α .8 for passages.
     beta: float | str = Field(
-        default="0.0:1:0.1", description="The first stage's share, or shares to try: FIRST:LAST:STEP, or with commas."
+        default="0.0:1:0.1",
+        description="Share of the first stage, or shares to try: FIRST:LAST:STEP or a comma-separated list.",
     )
     aggregate: tuple[str, ...] = Field(
-        default=("max", "mean", "top2", "top3", "top5"), description="Aggregates of windows to try."
+        default=("max", "mean", "top2", "top3", "top5"), description="Window aggregates to try."
     )
-    weights: int = Field(default=3, ge=0, le=4, description="Try all weights of so many best windows, too; 0: none.")
-    step: float = Field(default=0.1, gt=0, le=1, description="Between two weights, which sum to 1.")
+    weights: int = Field(
+        default=3, ge=0, le=4, description="Also try all weightings of this many best windows; 0: none."
+    )
+    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of weights, which sum to 1.")
     normalise: Literal["none", "min-max", "z-score"] = Field(
-        default="min-max", description="Of both scores within each query, before they are added."
+        default="min-max", description="Normalisation of the scores within each query before they are added."
     )
-    measure: str = Field(default="RR@10", description="What tuning maximises.")
-    folds: int = Field(default=5, ge=2, description="Folds of the dev queries.")
+    measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
+    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")
 
 
 def check(work: Work, stage: Stage[InterpolateOptions]) -> None:

@@ -16,11 +16,11 @@ class ListwiseOptions(ListOptions):
     """`listwise`: one score and a softmax over each list (DR-BERT's fourth stage)."""
 
     epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
-    negatives: int = Field(default=5, ge=1, description="Non-relevant documents of a list, drawn afresh each epoch.")
-    loss: str = Field(default="listwise", description="The loss; docs/losses.md lists them.")
-    learning_rate: float = Field(default=3e-5, gt=0, description="The highest learning rate. In the paper: 1e-6.")
+    negatives: int = Field(default=5, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
+    loss: str = Field(default="listwise", description="Loss function; see docs/losses.md.")
+    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 1e-6).")
     head: Literal["new", "pointwise"] = Field(
-        default="new", description="Where the head of one score starts: new, or as the difference of the two logits."
+        default="new", description="Initial one-score head: new, or the difference of the two logits."
     )
 
 

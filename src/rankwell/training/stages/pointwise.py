@@ -16,7 +16,7 @@ class PointwiseOptions(ListOptions):
     """`pointwise`: two logits and cross entropy (monoBERT, MarkedBERT, DR-BERT's second stage)."""
 
     # monoBERT and MarkedBERT: 3e-6 (BERT-large, BERT-base) with 32 to 128 pairs a step.
-    learning_rate: float = Field(default=5e-5, gt=0, description="The highest learning rate. In the papers: 3e-6.")
+    learning_rate: float = Field(default=5e-5, gt=0, description="Peak learning rate (papers: 3e-6).")
 
 
 def check(work: Work, stage: Stage[PointwiseOptions]) -> None:

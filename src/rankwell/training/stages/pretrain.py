@@ -56,18 +56,18 @@ _SPECIAL_NAME = re.compile(r"\[.+\]|<.+>")
 
 
 class PretrainOptions(TrainingOptions):
-    """`pretrain`: masked words and next spans of the collection itself."""
+    """`pretrain`: masked language modelling and next span prediction on the collection."""
 
     # The paper: 5 epochs, 128 a step, 1e-6 for BERT-large.
-    batch: int = Field(default=128, ge=1, description="Span pairs of one optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="The highest learning rate. In the paper: 1e-6.")
-    masked: float = Field(default=0.15, gt=0, lt=1, description="Share of the pieces (or words) that are masked.")
-    whole_word: bool = Field(default=False, description="Mask all pieces of a word together.")
+    batch: int = Field(default=128, ge=1, description="Span pairs per optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate (paper: 1e-6).")
+    masked: float = Field(default=0.15, gt=0, lt=1, description="Share of the tokens (or words) that are masked.")
+    whole_word: bool = Field(default=False, description="Mask all tokens of a word together.")
     other: float = Field(
         default=0.5, ge=0, le=1, description="Share of pairs whose second span comes from another passage."
     )
-    short: float = Field(default=0.1, ge=0, le=1, description="Share of pairs cut to a random shorter length.")
-    max_length: int = Field(default=180, ge=8, description="Most tokens of a span pair.")
+    short: float = Field(default=0.1, ge=0, le=1, description="Share of pairs truncated to a random shorter length.")
+    max_length: int = Field(default=180, ge=8, description="Maximum length of a span pair in tokens.")
     held_out: float = Field(
         default=0,
         ge=0,
@@ -77,7 +77,7 @@ class PretrainOptions(TrainingOptions):
     )
     reference: Annotated[str | None, Meaning.DATA_FILE] = Field(
         default=None,
-        description="A file of words by falling frequency, one per line, that the domain gap is measured against; "
+        description="File of words by falling frequency, one per line, that the domain gap is measured against; "
         "none: the start checkpoint's vocabulary.",
     )
 

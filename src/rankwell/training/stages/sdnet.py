@@ -63,41 +63,43 @@ PAPER = Shares(model=0.2, first=0.8, normalise="none")
 
 
 class SdnetOptions(ListOptions):
-    """`sdnet`: a small network over the features of the start checkpoint, which stays as it is (CCNU's SDNet)."""
+    """`sdnet`: trains a small network over features of the frozen start checkpoint (CCNU's SDNet)."""
 
     # As in the paper, which is silent on batch, epochs and negatives.
     epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
-    batch: int = Field(default=32, ge=1, description="Lists of one optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="The highest learning rate.")
-    warm_up: float = Field(default=0, ge=0, description="The learning rate rises over this share of the steps.")
-    weight_decay: float = Field(default=0, ge=0, description="AdamW's decay; 0 is plain Adam.")
-    clip: float = Field(default=10, ge=0, description="Longest gradient (its norm); 0 does not clip.")
+    batch: int = Field(default=32, ge=1, description="Lists per optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
+    warm_up: float = Field(default=0, ge=0, description="Share of the steps over which the learning rate rises.")
+    weight_decay: float = Field(default=0, ge=0, description="AdamW's weight decay; 0 is plain Adam.")
+    clip: float = Field(default=10, ge=0, description="Maximum gradient norm; 0: no clipping.")
     schedule: Literal["linear", "constant", "cosine"] = Field(
-        default="constant", description="How the learning rate falls after `warm_up`."
+        default="constant", description="Learning rate schedule after `warm_up`."
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        default="fp32", description="What is computed in: recurrent layers gain little from 16 bits."
+        default="fp32", description="Precision of the computation; recurrent layers gain little from 16 bits."
     )
-    loss: str = Field(default="hinge", description="The loss; docs/losses.md lists them.")
+    loss: str = Field(default="hinge", description="Loss function; see docs/losses.md.")
     layers: int | None = Field(
         default=None,
         ge=1,
-        description="The encoder's last so many layers are kept and mixed; none: all, embeddings too.",
+        description="Number of last encoder layers to mix; none: all, including the embeddings.",
     )
-    max_words: int = Field(default=256, ge=1, description="Words of a passage that are read.")
+    max_words: int = Field(default=256, ge=1, description="Maximum passage length in words.")
     vectors: Annotated[str | None, Meaning.VECTORS] = Field(
         default=None,
         description="Word vectors: GloVe's or word2vec's text, a .npy with its words, a folder or PACKAGE:FOLDER of "
         "these; none: the encoder's own input embeddings.",
     )
     signals: Literal["softmax", "cosine", "dot"] = Field(
-        default="softmax", description="How a passage's words are compared with the query."
+        default="softmax", description="How passage words are compared with the query."
     )
-    top: int = Field(default=10, ge=1, description="The largest signals, which make the score.")
-    dropout: float = Field(default=0.4, ge=0, lt=1, description="Of all layers, the same for all words of a text.")
-    hidden: int = Field(default=125, ge=1, description="Width of a recurrent layer, each way.")
-    folds: int = Field(default=5, ge=2, description="Of the cross-validation that chooses α, BM25's share.")
-    shard: int = Field(default=256, ge=1, description="Passages whose features are computed, and written, at a time.")
+    top: int = Field(default=10, ge=1, description="Number of strongest signals that make up the score.")
+    dropout: float = Field(
+        default=0.4, ge=0, lt=1, description="Dropout of all layers, with one mask for all words of a text."
+    )
+    hidden: int = Field(default=125, ge=1, description="Width of a recurrent layer in each direction.")
+    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation that chooses BM25's share α.")
+    shard: int = Field(default=256, ge=1, description="Passages whose features are computed and written at a time.")
 
 
 class SdnetTask(ListTask):

@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.reader import Reader
@@ -26,7 +27,6 @@ from rankwell.models.heads import start_listwise_head
 from rankwell.rank.duo import DuoOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Candidates, Numbering, Selection
-from rankwell.training.data.denoising import read_candidates
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.loop.guard import CollapseGuard
@@ -42,37 +42,40 @@ from rankwell.training.stage import StageResult, Work
 
 
 class DevOptions(ValidatedOptions):
-    """What stages that are measured on the dev queries while they train have besides."""
+    """Further options of stages that are measured on dev during training."""
 
     dev_queries: int | None = Field(
-        default=None, ge=1, description="Dev queries of an evaluation during training; none: all."
+        default=None, ge=1, description="Number of dev queries to evaluate on during training; none: all."
     )
 
 
 class ListOptions(DevOptions):
-    """What stages that train on lists of candidates have besides."""
+    """Further options of stages that train on lists of candidates."""
 
-    positives: int = Field(default=1, ge=1, description="Relevant documents of a list.")
-    negatives: int = Field(default=1, ge=1, description="Non-relevant documents of a list, drawn afresh each epoch.")
+    positives: int = Field(default=1, ge=1, description="Relevant documents per list.")
+    negatives: int = Field(default=1, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
     weighting: Literal["uniform", "rank", "top"] = Field(
-        default="uniform", description="How negatives are drawn: alike, higher ranks more often, or the highest ranks."
+        default="uniform",
+        description="How negatives are drawn: uniformly, higher ranks more often, or always the top ranks.",
     )
     per: Literal["positive", "query"] = Field(
-        default="positive", description="An epoch has a list for each relevant document, or one for each query."
+        default="positive", description="Lists per epoch: one for each relevant document, or one for each query."
     )
     labels: Literal["relevance", "grade"] = Field(
-        default="relevance", description="What the loss sees: 1 and 0, or the grades of the judgments."
+        default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
     )
-    skip: int = Field(default=0, ge=0, description="Candidates at the top of the first stage that are no negatives.")
+    skip: int = Field(default=0, ge=0, description="Number of top first-stage candidates not used as negatives.")
     depth: int | None = Field(
-        default=None, ge=1, description="Candidates that negatives are drawn from; none: all of the first stage's."
+        default=None,
+        ge=1,
+        description="Number of candidates that negatives are drawn from; none: all of the first stage's.",
     )
-    loss: str = Field(default="pointwise", description="The loss; docs/losses.md lists them.")
-    loss_options: dict[str, Any] = Field(default_factory=dict, description="The loss's own options, such as `margin`.")
+    loss: str = Field(default="pointwise", description="Loss function; see docs/losses.md.")
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
     max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
         default=None,
         ge=1,
-        description="Pairs whose activations are held at once; more come in turns, at a third more time.",
+        description="Pairs whose activations are in memory at once; larger batches are split and take a third longer.",
     )
 
     def plan(self) -> Plan:
@@ -124,11 +127,11 @@ def ranker_tokens(work: Work, ranker: RankerInTraining) -> TokenSource:
 
 
 def training_candidates(work: Work, documents: Numbering, *, skip: int = 0, depth: int | None = None) -> Candidates:
-    """What an earlier stage kept, or else what the first stage found."""
+    """The candidates that an earlier stage selected, or else the first stage's."""
     split, level = work.data.train, work.recipe.data.relevance
     if work.candidates is not None:
         selection = Selection(level=level, skip=skip, depth=depth)
-        return read_candidates(work.candidates, split.queries, split.qrels, documents, selection)
+        return Candidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
     selection = Selection(level=level, skip=skip, depth=depth or work.recipe.first_stage.depth)
     judgments = f"the judgments of the split {split.name!r}"
     return Candidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)

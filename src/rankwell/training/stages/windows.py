@@ -25,21 +25,20 @@ from rankwell.training.stages.shared import check_ranker
 
 
 class WindowsOptions(Options):
-    """`windows`: reads long documents in windows and keeps the scores of the best; trains nothing."""
+    """`windows`: reads long documents in windows and stores the best scores; trains nothing."""
 
     # CCNU: windows of 100 words, the best 3.
-    unit: Unit = Field(
-        default="words", description="What windows are made of: so many words, or whole sentences of up to so many."
-    )
-    size: int = Field(default=100, ge=0, description="Words of a window; 0 cuts documents at `model.max_length`.")
-    stride: int = Field(default=50, ge=1, description="Words from one window to the next.")
+    unit: Unit = Field(default="words", description="Unit of `size`: words, or whole sentences of up to `size` words.")
+    size: int = Field(default=100, ge=0, description="Words per window; 0: truncate documents at `model.max_length`.")
+    stride: int = Field(default=50, ge=1, description="Words from the start of one window to the next.")
     aggregate: str = Field(
-        default="top3", description="A document's score from its windows': first, max, mean, top3, top3:0.5,0.3,0.2."
+        default="top3",
+        description="How window scores become a document's score: first, max, mean, top3, top3:0.5,0.3,0.2.",
     )
-    depth: int = Field(default=100, ge=1, description="Candidates a query that are read.")
-    keep: int = Field(default=10, ge=1, description="Best windows of a document whose scores are kept.")
+    depth: int = Field(default=100, ge=1, description="Candidates per query to score.")
+    keep: int = Field(default=10, ge=1, description="Number of best windows per document whose scores are stored.")
     scores: Literal["probability", "raw"] = Field(
-        default="probability", description="What is kept: p(relevant) or p(entailment), or the model's own scores."
+        default="probability", description="What is stored: p(relevant) or p(entailment), or the raw scores."
     )
 
     def windows(self) -> Windows | None:

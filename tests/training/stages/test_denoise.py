@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
@@ -18,18 +19,9 @@ from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.retrieve.index import Index
 from rankwell.sample import FOLDER
-from rankwell.training.data.candidates import UNJUDGED, Candidates, Names, Selection
-from rankwell.training.data.denoising import (
-    AUDIT_COLUMNS,
-    REASONS,
-    Audit,
-    Denoising,
-    cross_fit,
-    denoise,
-    read_candidates,
-    write_candidates,
-)
+from rankwell.training.data.candidates import UNJUDGED, Candidates, Names, Selection, write_candidates
 from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.stages.denoise import AUDIT_COLUMNS, REASONS, Audit, DenoiseOptions, cross_fit, denoise
 
 
 class Numbered:
@@ -48,7 +40,7 @@ class Numbered:
 DOCUMENTS = Numbered("abcdefghij")
 QUERIES = [Query("p", "first\tquery"), Query("q", "second query")]
 RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = REASONS
-ANY_NUMBER = Denoising(most=1)
+ANY_NUMBER = DenoiseOptions(most=1)
 
 
 def make(grades: list[list[int]]) -> Candidates:
@@ -76,9 +68,9 @@ def test_unjudged_candidates_above_the_threshold_are_dropped() -> None:
 def test_where_too_many_are_above_the_threshold_none_is_noise() -> None:
     candidates = make([[1, UNJUDGED, UNJUDGED, UNJUDGED, UNJUDGED]])
     p = np.array([0.9, 0.95, 0.2, 0.1, 0.3], np.float32)
-    believed, audit = denoise(candidates, p, Denoising(most=0.25))
+    believed, audit = denoise(candidates, p, DenoiseOptions(most=0.25))
     assert (believed.documents.tolist(), audit.rate, audit.doubted) == ([0, 2, 3, 4], 0.25, 0)
-    kept, audit = denoise(candidates, p, Denoising(most=0.24))
+    kept, audit = denoise(candidates, p, DenoiseOptions(most=0.24))
     assert (kept.documents.tolist(), audit.rate, audit.doubted) == ([0, 1, 2, 3, 4], 0, 0.25)
     assert reasons(audit) == [RELEVANT, DOUBTED, CLEAN, CLEAN, CLEAN]
     listed = [line.split("\t")[4] for line in audit._lines({}, DOCUMENTS, 0)]
@@ -87,14 +79,14 @@ def test_where_too_many_are_above_the_threshold_none_is_noise() -> None:
 
 def test_rocketqa_keeps_what_is_below_a_low_limit() -> None:
     candidates = make([[1, UNJUDGED, UNJUDGED, 0, UNJUDGED]])
-    kept, _ = denoise(candidates, np.array([0.01, 0.1, 0.5, 0.6, 0.09], np.float32), Denoising(keep_below=0.1))
+    kept, _ = denoise(candidates, np.array([0.01, 0.1, 0.5, 0.6, 0.09], np.float32), DenoiseOptions(keep_below=0.1))
     assert kept.documents.tolist() == [0, 3, 4]
 
 
 def test_the_hardest_are_the_likeliest_of_what_is_no_noise() -> None:
     candidates = make([[UNJUDGED, 1, UNJUDGED, UNJUDGED, 0, UNJUDGED], [1, UNJUDGED]])
     p = np.array([0.3, 0.0, 0.95, 0.8, 0.5, 0.5, 0.9, 0.1], np.float32)
-    kept, audit = denoise(candidates, p, Denoising(most=1, hardest=2))
+    kept, audit = denoise(candidates, p, DenoiseOptions(most=1, hardest=2))
     # Of two with equal p the one the first stage ranked higher.
     assert reasons(audit) == [EASY, RELEVANT, NOISE, CLEAN, NON_RELEVANT, EASY, RELEVANT, CLEAN]
     assert kept.lengths.tolist() == [3, 2]
@@ -113,13 +105,13 @@ def test_a_query_keeps_its_least_likely_negative() -> None:
 def test_or_such_a_query_is_left_out() -> None:
     candidates = make([[UNJUDGED, 1], [1, UNJUDGED]])
     p = np.array([0.97, 0.9, 0.9, 0.1], np.float32)
-    kept, audit = denoise(candidates, p, Denoising(most=1, keep_one=False))
+    kept, audit = denoise(candidates, p, DenoiseOptions(most=1, keep_one=False))
     assert kept.qids == ("q1",)
     assert kept.documents.tolist() == [2, 3]
     assert reasons(audit) == [NOISE, ALONE, RELEVANT, CLEAN]
     assert audit.figures()["queries left out"] == 1
     with pytest.raises(RankwellError, match="leaves no query with a negative"):
-        denoise(candidates, np.ones(4, np.float32), Denoising(most=1, keep_one=False))
+        denoise(candidates, np.ones(4, np.float32), DenoiseOptions(most=1, keep_one=False))
 
 
 @given(
@@ -135,7 +127,8 @@ def test_what_was_judged_is_never_noise_and_no_query_loses_all(
 ) -> None:
     candidates = make([[*own, 1, UNJUDGED] for own in grades])
     p = np.array([random.choice([0, 0.1, 0.5, 0.55, 0.9, 0.95, 1]) for _ in range(len(candidates))], np.float32)  # type: ignore[attr-defined]
-    kept, audit = denoise(candidates, p, Denoising(threshold, most, below, hardest))
+    options = DenoiseOptions(threshold=threshold, most=most, keep_below=below, hardest=hardest)
+    kept, audit = denoise(candidates, p, options)
     assert set(candidates.documents[candidates.relevant]) <= set(kept.documents)
     noise = candidates.documents[audit.noise]
     assert (candidates.grades[noise] == UNJUDGED).all()
@@ -161,16 +154,16 @@ def test_probabilities_are_checked() -> None:
 
 @pytest.mark.parametrize("options", [{"threshold": 1.1}, {"most": 2}, {"keep_below": -1}, {"hardest": 0}])
 def test_options_are_checked(options: dict[str, float]) -> None:
-    with pytest.raises(RankwellError, match=f"{next(iter(options))} is .*, expected"):
-        Denoising(**options)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match=next(iter(options))):
+        DenoiseOptions(**options)  # type: ignore[arg-type]
 
 
-def found(level: int = 1, **options: bool) -> Candidates:
+def found(level: int = 1) -> Candidates:
     run = Run.from_scores(
         {"p": {"a": 3.25, "b": 2.1, "c": -0.1, "d": -0.2}, "q": {"e": 1e-9, "f": 0.0}}, name="first stage"
     )
     qrels = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
-    return Candidates.of(QUERIES, qrels, run, DOCUMENTS, Selection(level=level, **options))
+    return Candidates.of(QUERIES, qrels, run, DOCUMENTS, Selection(level=level))
 
 
 QRELS = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
@@ -228,22 +221,12 @@ def test_kept_candidates_are_read_back_the_same(tmp_path: Path) -> None:
     kept, _ = denoise(found(), np.array([0.93, 0.7, 0.2, 0.1, 0.5, 0.99, 1.0], np.float32), ANY_NUMBER)
     path = tmp_path / "candidates.run.gz"
     write_candidates(kept, path)
-    again = read_candidates(path, QUERIES, QRELS, DOCUMENTS)
+    again = Candidates.of(QUERIES, QRELS, read_run(path), DOCUMENTS, Selection(depth=None))
     assert again.qids == kept.qids
     for column in ("ends", "documents", "grades", "scores"):
         np.testing.assert_array_equal(getattr(again, column), getattr(kept, column))
     assert again.names(again.documents) == list("bcdief")
     assert read_run(path)["p"].docids == ("b", "c", "d")
-
-
-def test_judged_negatives_the_run_missed_are_read_back_too(tmp_path: Path) -> None:
-    candidates = found(judged_negatives=True)
-    assert candidates.names(candidates.documents) == list("abcdijef")
-    write_candidates(candidates, tmp_path / "candidates.run")
-    again = read_candidates(tmp_path / "candidates.run", QUERIES, QRELS, DOCUMENTS)
-    assert sorted(again.names(again.documents[:6])) == list("abcdij")
-    assert read_run(tmp_path / "candidates.run")["p"].docids == tuple("abcdj")
-    assert int((~again.relevant & ~again.unjudged).sum()) == int((~candidates.relevant & ~candidates.unjudged).sum())
 
 
 def test_no_query_is_scored_by_a_model_that_saw_it() -> None:
@@ -293,7 +276,9 @@ def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:
     assert audit.noise.tolist() == planted
     assert sum(planted) > 100
     write_candidates(kept, tmp_path / "candidates.run.gz")
-    again = read_candidates(tmp_path / "candidates.run.gz", queries, qrels, store, Selection(level=2, depth=None))
+    again = Candidates.of(
+        queries, qrels, read_run(tmp_path / "candidates.run.gz"), store, Selection(level=2, depth=None)
+    )
     assert again.qids == kept.qids
     assert np.array_equal(again.documents, kept.documents)
     assert np.array_equal(again.scores, kept.scores, equal_nan=True)
