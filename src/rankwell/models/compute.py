@@ -35,7 +35,7 @@ CPU_BUDGET = 2048
 GPU_BUDGET = 1 << 18
 """Default token budgets of a batch."""
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
-SHORT = (torch.bfloat16, torch.float16)
+HALF_TYPES = (torch.bfloat16, torch.float16)
 
 _pools: dict[int, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
@@ -80,7 +80,7 @@ class Compute:
         model.eval().to(self.device, self.dtype)
         self.budget = budget or (gpu_budget if on_gpu else cpu_budget)
         self.lanes = 1 if self.device.type != "cpu" else lanes or torch.get_num_threads()
-        wants_packed = packed or (packed is None and on_gpu and self.dtype in SHORT)
+        wants_packed = packed or (packed is None and on_gpu and self.dtype in HALF_TYPES)
         blocks = packed_blocks(encoder, rule) if wants_packed and encoder is not None else None
         if packed and blocks is None:
             size = encoder.config.head_size if isinstance(encoder, Encoder) else "unknown"

@@ -25,7 +25,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.models.compute import CPU_BUDGET, Compute
+from rankwell.models.compute import Compute
 from rankwell.models.doc2query.inputs import passage_grid
 from rankwell.models.doc2query.writer import Decoder, Memory, Passages, Past, QueryWriter
 from rankwell.models.kernels.top_k import top_k
@@ -196,8 +196,7 @@ class Writer:
         device: str | None = None,
         budget: int | None = None,
     ):
-        # A step decodes one token of each row, so batches on a CPU have more rows than those of models that only read.
-        self._compute = Compute(model, model.encoder, device=device, budget=budget, cpu_budget=4 * CPU_BUDGET)
+        self._compute = Compute(model, model.encoder, device=device, budget=budget)
         self.device = self._compute.device
         self.model, self.tokenizer, self.max_length, self.options = model, tokenizer, max_length, options
         self._reader = Reader.of_texts(tokenizer, max_length, windows=Windows())

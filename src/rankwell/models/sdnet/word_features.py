@@ -24,7 +24,7 @@ from rankwell.models.batch import Batch
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.compute import GPU_BUDGET, Compute
+from rankwell.models.compute import CPU_BUDGET, GPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
 from rankwell.models.sdnet.network import WordBatch
 from rankwell.models.sdnet.word_vectors import WordVectors
@@ -90,8 +90,15 @@ class FeatureEncoder:
             raise RankwellError(f"cannot use {layers} layers of an encoder that has {known}, embeddings included")
         self.layers = layers or known
         self.encoder = encoder.requires_grad_(False)
-        # The states of all layers are held at once, so a batch on a GPU has fewer tokens than a ranker's.
-        self._compute = Compute(encoder, device=device, dtype="fp32", budget=budget, gpu_budget=GPU_BUDGET // 4)
+        # The states of all layers are held at once, so a batch has fewer tokens than a ranker's.
+        self._compute = Compute(
+            encoder,
+            device=device,
+            dtype="fp32",
+            budget=budget,
+            gpu_budget=GPU_BUDGET // 4,
+            cpu_budget=CPU_BUDGET // 2,
+        )
         self.device = self._compute.device
         self.vocabulary = vocabulary
         self.digest = name

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rankwell.inputs.batching import Sequences
-from rankwell.models.compute import DTYPES, SHORT, Compute
+from rankwell.models.compute import DTYPES, HALF_TYPES, Compute
 from rankwell.models.devices import DTypeName
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.spec import AttentionRule
@@ -53,7 +53,7 @@ class TorchEngine(Engine):
             packed=packed,
         )
         if isinstance(model.encoder, Encoder):
-            model.encoder.join_gelu(self.compute.dtype in SHORT if joined_gelu is None else joined_gelu)
+            model.encoder.join_gelu(self.compute.dtype in HALF_TYPES if joined_gelu is None else joined_gelu)
 
     def logits(self, sequences: Sequences) -> Logits:
         """See :class:`~rankwell.rank.engines.engine.Engine`."""
