@@ -116,7 +116,7 @@ def test_tokens_have_the_prompt_before_them(folder: Path, prompt: str) -> None:
 def test_tokens_are_not_taken_where_the_prompt_would_change_them(folder: Path) -> None:
     encoder = ours(folder, document_prompt="passage")  # passagehow do bees keep warm
     assert not encoder.takes_tokens
-    with pytest.raises(RankwellError, match="after the prompt 'passage' texts have other tokens than alone"):
+    with pytest.raises(RankwellError, match="texts have other tokens after the prompt 'passage' than alone"):
         encoder.encode_tokens(InMemoryTokens(["a"], TEXTS[:1], encoder.tokenizer), np.array([0]))
 
 

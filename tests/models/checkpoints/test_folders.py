@@ -144,7 +144,7 @@ class TestChanges:
         [
             ({"attention": "sparse"}, "attention: Input should be 'full', 'strm', 'strict' or 'exact_match'"),
             ({"atention": "strm"}, "atention: Extra inputs are not permitted"),
-            ({"template": {"length": 3}}, "template.length: Extra inputs"),
+            ({"template": {"length": 3}}, "template.length: Unexpected keyword argument"),
         ],
     )
     def test_a_wrong_one_is_named(self, tiny_checkpoint: Path, changes: dict[str, Any], problem: str) -> None:
