@@ -1,4 +1,4 @@
-"""``rankwell demo``: the whole way, on the bundled sample."""
+"""``rankwell demo``: every step, on the bundled sample."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SHOWN = 3
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Where the demo's index and runs go.")] = Path("out/demo"),
+    out: Annotated[Path, typer.Option("--out", help="Output folder for the index and runs.")] = Path("out/demo"),
 ) -> None:
-    """Index, search, re-rank and evaluate the bundled sample, and show what came out.
+    """Index, search, re-rank and evaluate the bundled sample, and show the results.
 
     **Example**
 

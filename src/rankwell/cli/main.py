@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rankwell import cli
 from rankwell.core.errors import MissingExtraError, RankwellError
 
 PACKAGE = Path(__file__).parents[1]
@@ -40,7 +41,7 @@ ORDER = "index expand search rerank evaluate analyse tune train experiment types
 
 def find_verbs() -> list[Callable[..., None]]:
     """The function of every verb."""
-    names = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])} - {"main", "needs"}
+    names = {module.name for module in pkgutil.iter_modules(cli.__path__)} - {"main", "needs"}
     modules = {name: import_module(f"rankwell.cli.{name}") for name in names}
     verbs = {name: getattr(module, name) for name, module in modules.items() if callable(getattr(module, name, None))}
     return [verbs[name] for name in sorted(verbs, key=lambda name: (*ORDER, name).index(name))]

@@ -1,0 +1,47 @@
+"""The help: verbs are found by their files, and every option says what it does in a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import typer
+
+from rankwell import cli
+from rankwell.cli import main
+from rankwell.cli.needs import needs
+from rankwell.core.errors import RankwellError
+
+COMMANDS: dict[str, Any] = typer.main.get_command(main.app).commands  # type: ignore[attr-defined]
+
+
+def test_a_verb_is_a_file_with_a_function_of_its_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(COMMANDS) == main.ORDER
+    (tmp_path / "greet.py").write_text("def greet(name: str) -> None:\n    print(name)\n")
+    (tmp_path / "helpers.py").write_text("WORDS = ()\n")
+    monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
+    verbs = [verb.__name__ for verb in main.find_verbs()]
+    assert verbs == [*main.ORDER, "greet"]
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_option_is_explained_by_a_sentence(verb: str) -> None:
+    for parameter in COMMANDS[verb].params:
+        if parameter.name != "help":
+            text = parameter.help or ""
+            assert text.endswith((".", ")")), f"{verb} {parameter.name}: {text}"
+            assert not text.startswith(("Of ", "Before ", "Where ")), f"{verb} {parameter.name}: {text}"
+
+
+def test_an_option_that_needs_another_is_refused_without_it() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def verb(context: typer.Context, fuse: float | None = None, normalise: str = "min-max") -> None:
+        needs(context, {"normalise": ("fuse",)})
+
+    command = typer.main.get_command(app)
+    command(["--fuse", "0", "--normalise", "none"], standalone_mode=False)  # 0 is a value
+    command([], standalone_mode=False)
+    with pytest.raises(RankwellError, match=r"^--normalise needs --fuse$"):
+        command(["--normalise", "min-max"], standalone_mode=False)  # even if it is the default
