@@ -329,7 +329,7 @@ def test_other_processes_wait_for_the_first_ones_record(
 
     thread = threading.Thread(target=record)
     thread.start()
-    assert wait_for(folder, timeout=10).figures == {"a": 1}
+    assert wait_for(folder, timeout=60).figures == {"a": 1}
     thread.join()
     with pytest.raises(RankwellError, match="waited"):
         wait_for(tmp_path / "never", timeout=0.1)

@@ -161,7 +161,7 @@ def test_a_state_of_another_model_is_refused(tmp_path: Path, template: Template)
 
 
 RUN = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, {root!r})
@@ -181,25 +181,28 @@ def run(folder, dropout, epochs):
 KILLS = (
     RUN
     + """
-def start(folder):
+def die_after_next_state(folder, seconds):
+    before = sorted(folder.glob("last-*"))
+    while sorted(folder.glob("last-*")) == before:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+# The child kills itself: on a busy machine another process might come too late.
+def start(folder, kill=None):
     child = os.fork()
     if child == 0:
+        if kill is not None:
+            threading.Thread(target=die_after_next_state, args=(folder, 0.007 * kill), daemon=True).start()
         run(folder, 0.2, 12)
         os._exit(0)
-    return child
+    return os.waitpid(child, 0)[1]
 
 folder = Path({folder!r})
-assert os.waitpid(start(folder / "whole"), 0)[1] == 0
+assert start(folder / "whole") == 0
 for kill in range(4):
-    before = sorted((folder / "killed").glob("last-*"))
-    child = start(folder / "killed")
-    while sorted((folder / "killed").glob("last-*")) == before:
-        assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended before it could be killed"
-        time.sleep(0.001)
-    time.sleep(0.007 * kill)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-assert os.waitpid(start(folder / "killed"), 0)[1] == 0
+    assert start(folder / "killed", kill) == signal.SIGKILL
+assert start(folder / "killed") == 0
 """
 )
 
