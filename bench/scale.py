@@ -36,6 +36,7 @@ from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import make_tokens
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
@@ -176,10 +177,10 @@ def rerank(points: Points, folder: Path, queries: list[Query], clusters: list[Cl
 
         def work(attempt: int, name: str = f"{how}-{workers}", where: Cluster | None = cluster) -> Run:
             place = folder / f"scores-{name}-{attempt}"
-            options = {"template": {"max_length": 128}, "engine": {"device": "cpu"}}
-            model = str(folder / "model")
-            job = RerankJob(folder / "bm25.run", folder / "queries.tsv", index, model, place, ranker=options)
-            return join_scores(do(job, where))[0]
+            changes = {"template": {"max_length": 128}}
+            files = folder / "bm25.run", folder / "queries.tsv"
+            request = RerankRequest(*files, index, str(folder / "model"), device="cpu", changes=changes)
+            return join_scores(do(RerankJob(request, place), where))[0]
 
         run = points.time(work, job="rerank", how=how, workers=workers, pairs=pairs)
         write_run(run, path := folder / f"{how}-{workers}.run")
@@ -231,10 +232,11 @@ def equal(arguments: argparse.Namespace, points: Points, place: Path) -> None:
 SHARE = """
 import sys
 from pathlib import Path
+from rankwell.rank.rerank_request import RerankRequest
 from rankwell.scale.rerank import RerankJob
 from rankwell.core.jobs import do
 run, queries, collection, model, folder = sys.argv[1:]
-do(RerankJob(Path(run), Path(queries), collection, model, Path(folder), ranker={"engine": {"device": "cpu"}}))
+do(RerankJob(RerankRequest(Path(run), Path(queries), collection, model, device="cpu"), Path(folder)))
 """
 
 

@@ -14,7 +14,6 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.models.checkpoints import names
 from rankwell.models.checkpoints.names import DEFAULT, find_model
-from rankwell.rank.engines import engine
 
 pytest.importorskip("torch")
 
@@ -88,8 +87,8 @@ def test_the_demo_has_a_row_of_it(shipped: Path, rankwell: Callable[..., Any], m
 
 
 @pytest.mark.usefixtures("shipped")
-def test_where_torch_is_missing_the_extra_is_named(
-    rankwell: Callable[..., Any], index: Path, queries: Path, monkeypatch: pytest.MonkeyPatch
+def test_where_torch_is_missing_the_demo_names_the_extra(
+    rankwell: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = names.find_spec
     monkeypatch.setattr(names, "find_spec", lambda package: None if package == "torch" else known(package))
@@ -99,11 +98,6 @@ def test_where_torch_is_missing_the_extra_is_named(
     assert (shown.code, shown.err) == (0, "")
     assert f"left out, and 4. Re-rank: {line}" in shown.out
     assert not Path("demo/reranked.run").exists()
-    monkeypatch.setattr(engine, "find_spec", lambda package: None)
-    rankwell("search", index, queries, "--k", "3", "--out", "bm25.run")
-    shown = rankwell("rerank", "bm25.run", "--queries", queries, "--collection", index, "--out", "own.run")
-    assert (shown.code, shown.err.count("\n")) == (2, 1)
-    assert "pip install 'rankwell[models]'" in shown.err
 
 
 @pytest.mark.usefixtures("missing")

@@ -21,7 +21,7 @@ from rankwell.corpus.formats import write_documents, write_queries, write_run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
-from rankwell.rank.ranker import Ranker
+from rankwell.rank.rerank_request import RerankRequest
 from rankwell.retrieve.index import Index
 from rankwell.scale.rerank import RerankJob
 from rankwell.scale.search import ShardedIndex
@@ -288,9 +288,7 @@ def test_a_killed_command_goes_on_where_it_was(rerank: Call, data: Path, tiny_ch
     assert rerank("one.run").code == 0
     out = tmp_path / "two.run"
     names = [data / "bm25.run", data / "queries.tsv", str(data / "index"), str(tiny_checkpoint)]
-    windows = Ranker.from_pretrained(tiny_checkpoint).windows
-    options = {"backend": "torch", "engine": {"device": "cpu"}}
-    job = RerankJob(*names, tmp_path / "two.run.shards", ranker=options, windows=windows)
+    job = RerankJob(RerankRequest(*names), tmp_path / "two.run.shards")
     shards = job.prepare()
     # Shard 3 takes forever: its candidates are a pipe that nobody feeds.
     part = job.folder / "candidates" / shards.path(3).name

@@ -22,6 +22,7 @@ from rankwell.core.shards import Shards
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
 from rankwell.rank.pipeline import Fuse, Given, Rerank
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import open_texts
 from rankwell.retrieve.index import Index
 from rankwell.scale.rerank import ClusterRanker, RerankJob, join_scores
@@ -62,8 +63,8 @@ def whole(data: Path, tiny_checkpoint: Path) -> bytes:
 
 @pytest.fixture
 def job(data: Path, tiny_checkpoint: Path, tmp_path: Path) -> RerankJob:
-    model = str(tiny_checkpoint)
-    return RerankJob(data / "bm25.run", data / "queries.tsv", str(data / "index"), model, tmp_path / "shards")
+    files = data / "bm25.run", data / "queries.tsv"
+    return RerankJob(RerankRequest(*files, str(data / "index"), str(tiny_checkpoint)), tmp_path / "shards")
 
 
 def joined(shards: Shards, folder: Path) -> bytes:
@@ -84,14 +85,16 @@ def test_on_a_cluster_too(job: RerankJob, whole: bytes, tmp_path: Path, cluster:
 def test_a_collection_that_is_a_plain_file(
     job: RerankJob, data: Path, whole: bytes, tmp_path: Path, cluster: Cluster
 ) -> None:
-    job = replace(job, collection=str(data / "collection.tsv"), groups=2)
+    request = replace(job.request, collection=str(data / "collection.tsv"))
+    job = replace(job, request=request, groups=2)
     shards = do(job, cluster)
     assert len(shards) == 4
     assert joined(shards, tmp_path) == whole
 
 
 def test_what_was_cut_is_counted_in_all_shards(job: RerankJob, tmp_path: Path) -> None:
-    _, report = join_scores(do(replace(job, ranker={"template": {"max_length": 14, "max_query": 4}}, windows=None)))
+    request = replace(job.request, changes={"template": {"max_length": 14, "max_query": 4}}, windows="0")
+    _, report = join_scores(do(replace(job, request=request)))
     assert report.pairs == 24 * 20
     assert 0 < report.pairs_cut < report.pairs
     assert report.pieces_cut["document"] >= report.pairs_cut
@@ -137,9 +140,10 @@ import sys
 from pathlib import Path
 import rankwell.rank.ranker
 rankwell.rank.ranker.PAIRS_AT_A_TIME = {size}
+from rankwell.rank.rerank_request import RerankRequest
 from rankwell.scale.rerank import RerankJob
 from rankwell.core.jobs import do
-do(RerankJob(*map(Path, sys.argv[1:3]), *sys.argv[3:5], Path(sys.argv[5])))
+do(RerankJob(RerankRequest(*map(Path, sys.argv[1:3]), *sys.argv[3:5]), Path(sys.argv[5])))
 """
 
 
@@ -148,7 +152,8 @@ def test_a_killed_job_goes_on_where_it_was(job: RerankJob, whole: bytes, tmp_pat
     part = tmp_path / "shards" / "candidates" / shards.path(3).name
     kept = part.rename(tmp_path / "kept.run")
     os.mkfifo(part)
-    arguments = [job.run, job.queries, job.collection, job.model, job.folder]
+    request = job.request
+    arguments = [request.run, request.queries, request.collection, request.model, job.folder]
     command = [sys.executable, "-c", KILLED.format(size=PAIRS), *map(str, arguments)]
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})  # as workers have
     deadline = time.monotonic() + 60

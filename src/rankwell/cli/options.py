@@ -41,6 +41,14 @@ Markers = Annotated[
     ),
 ]
 
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        help="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default: MiniLM for --blend, "
+        "rankwell-mini for --hybrid.",
+    ),
+]
 Hybrid = Annotated[
     float | None,
     typer.Option("--hybrid", metavar="SHARE", help="Add dense search with this share of the score; 1 uses it alone."),

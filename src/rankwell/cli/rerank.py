@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.cli.encoders import EncoderOption, open_encoder, shares_of
 from rankwell.cli.needs import needs
-from rankwell.cli.options import Attention, BackendOption, Device, Format, Markers, Model, Normalise, RunOut
+from rankwell.cli.options import (
+    Attention,
+    BackendOption,
+    Device,
+    EncoderOption,
+    Format,
+    Markers,
+    Model,
+    Normalise,
+    RunOut,
+)
 from rankwell.cli.outputs import check_output
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
-
-if TYPE_CHECKING:
-    from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.names import DEFAULT
 
 
 def rerank(
@@ -142,131 +147,58 @@ def rerank(
     With --ray, scores equal those of a single process with as many threads as a worker (OMP_NUM_THREADS), bit for bit;
     --device cuda gives each worker a GPU. --duo runs in this process.
     """
-    from rankwell.core.errors import InputError, RankwellError
-    from rankwell.core.manifest import Manifest, file_digest
     from rankwell.core.shards import remove_shards, shards_folder
-    from rankwell.corpus.formats import read_queries, read_run, read_types, write_run
-    from rankwell.inputs.windows import parse_windows
-    from rankwell.models.checkpoints.identity import model_digest
-    from rankwell.models.checkpoints.names import find_model
-    from rankwell.rank.cache import ScoreCache
-    from rankwell.rank.engines.engine import engine_options
-    from rankwell.rank.pipeline import Duo, Fuse, Given, Rerank
-    from rankwell.rank.ranker import Ranker
-    from rankwell.rank.rankers import AnyRanker, kind_of, open_ranker
-    from rankwell.rank.texts import digest_texts, open_texts, worth_keeping
+    from rankwell.corpus.formats import write_run
+    from rankwell.rank.rerank_request import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
-    from rankwell.scale.workers import local_device
 
-    # What can be wrong is found before the work begins, the quickest to check first.
     check_output(out, tag)
-    if device is not None and backend != "torch":
-        raise RankwellError(f"--device is for the backend torch, not {backend}")
     needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
     cluster = cluster_of(ray, workers, device, cache=cache)
-    shares = shares_of(fuse, blend, normalise)
-    if windows is not None:
-        parse_windows(windows)
-    candidates = read_run(run).head(depth)
-    labels = read_types(types) if types else {}
-    asked = {query.qid: replace(query, type=labels.get(query.qid)) for query in read_queries(queries)}
-    lost = next((qid for qid in candidates if qid not in asked), None)
-    if lost is not None:
-        raise InputError(queries, None, f"no query {lost!r}, for which {run} has results")
-    reading = {"windows": windows, "stride": stride, "aggregate": aggregate, "keep_tokens": keep_tokens}
-    kind_of(model).check(model, types=types, cache=cache, ray=ray, **reading)
-    kept = ScoreCache(cache) if cache else None
-    computing = engine_options(backend, device, precision)
-    options: dict[str, Any] = {"backend": backend, "cache": kept, "engine": computing}
-    parts = _given(name=template, max_length=max_length, markers=markers)
-    changes = _given(attention=attention, template=parts or None)
-    here = local_device(cluster, device) if backend == "torch" else device
-    ranker = open_ranker(model, backend=backend, device=here, precision=precision, cache=kept, **changes)
-    ranker.windows = _windows(ranker.windows, windows, stride, aggregate)
-    if labels and not ranker.takes_types:
-        raise RankwellError(f"{model}: its template has no place for --types; add --template typed")
-    second = Ranker.from_pretrained(duo, **options) if duo else None
-    similar = None if blend is None else open_encoder(encoder or BACKBONE, local_device(cluster, device), precision)
-    texts = open_texts(collection, candidates)
-    if worth_keeping(texts, candidates) if keep_tokens is None else keep_tokens:
-        for reader in (ranker, second):
-            if reader is not None:
-                reader.store_tokens(texts)
-
-    scorer: AnyRanker | ClusterRanker = ranker
+    template_changes = _without_none(name=template, max_length=max_length, markers=markers)
+    request = RerankRequest(
+        run,
+        queries,
+        collection,
+        model,
+        depth,
+        types,
+        backend,
+        device,
+        precision,
+        _without_none(attention=attention, template=template_changes or None),
+        windows,
+        stride,
+        aggregate,
+        keep_tokens,
+        cache,
+        fuse,
+        blend,
+        normalise,
+        encoder,
+        duo,
+        duo_depth,
+        duo_aggregate,
+    )
+    request.check(ray=ray)
+    scorer = None
     if cluster is not None:
-        engine = {"device": "cpu", **computing} if backend == "torch" else {}
-        job = RerankJob(
-            run.absolute(),
-            queries.absolute(),
-            for_workers(collection),
-            for_workers(model),
-            shards_folder(out),
-            depth,
+        job = replace(
+            request,
+            run=run.absolute(),
+            queries=queries.absolute(),
             types=types.absolute() if types else None,
-            ranker={"backend": backend, "engine": engine, **changes},
-            windows=ranker.windows,
-            keep_tokens=keep_tokens,
+            collection=for_workers(collection),
+            model=for_workers(model),
         )
-        scorer = ClusterRanker(job, cluster)
-    pipeline = Given(candidates) >> Rerank(scorer, texts) % depth
-    if shares is not None:
-        if similar is None:
-            pipeline >>= Fuse(shares)
-        else:
-            from rankwell.rank.hybrid import Blend  # which needs torch
-
-            pipeline >>= Blend(similar, shares, texts, depth)
-    if second is not None:
-        pipeline >>= Duo(second, texts, duo_depth, duo_aggregate)
-    begin = time.monotonic()
-    found = pipeline.run([asked[qid] for qid in candidates], name=tag)
-    seconds = time.monotonic() - begin
-    write_run(found, out, format=format)
+        scorer = ClusterRanker(RerankJob(job, shards_folder(out)), cluster)
+    result = request.execute(scorer, name=tag)
+    write_run(result.run, out, format=format)
     if cluster is not None:
         remove_shards(out)
-    config = {
-        "depth": depth,
-        "backend": backend,
-        "device": device,
-        "precision": precision,
-        "attention": attention,
-        "template": asdict(ranker.template) if ranker.template else None,
-        "windows": asdict(ranker.windows) if ranker.windows else None,
-        "fuse": None if fuse is None else [fuse, normalise],
-        "blend": None if blend is None else [blend, normalise],
-        "duo": None if duo is None else [duo_depth, duo_aggregate],
-    }
-    data = {"run": file_digest(run), "queries": file_digest(queries), "texts": digest_texts(texts, candidates)}
-    data |= {"types": file_digest(types)} if types else {}
-    data |= {name: model_digest(find_model(folder)) for name, folder in (("model", model), ("duo", duo)) if folder}
-    data |= similar.identity if similar is not None else {}
-    Manifest("run", config, data).write_beside(out)
-    pairs = sum(map(len, candidates.values()))
-    report = [
-        f"{out}: {pairs:,} pairs, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
-        f"{scorer.truncation}",
-    ]
-    report += [f"duo: {second.truncation}"] if second else []
-    report += [f"{kept.hits:,} scores from {cache}"] if kept else []
-    print("; ".join(report))
+    result.manifest.write_beside(out)
+    print(f"{out}: {result.report}")
 
 
-def _windows(default: Windows | None, size: str | None, stride: int | None, aggregate: str | None) -> Windows | None:
-    """The model's windows, changed as the user asks."""
-    from rankwell.core.errors import RankwellError
-    from rankwell.inputs.windows import Windows, parse_windows
-
-    windows = default if size is None else parse_windows(size)
-    if size is not None and windows is None and (stride is not None or aggregate is not None):
-        raise RankwellError("--windows 0 truncates documents; --stride and --aggregate need windows")
-    if stride is not None:
-        if windows is None or windows.size is None:
-            raise RankwellError("--stride needs --windows")
-        windows = replace(windows, stride=stride)
-    return replace(windows or Windows(), aggregate=aggregate) if aggregate else windows
-
-
-def _given(**options: Any) -> dict[str, Any]:
-    """The options the user gave."""
+def _without_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

@@ -9,9 +9,18 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
-from rankwell.cli.encoders import EncoderOption, open_encoder
 from rankwell.cli.needs import needs
-from rankwell.cli.options import Device, Format, Hybrid, IndexArgument, PrecisionOption, Queries, RunOut, Threads
+from rankwell.cli.options import (
+    Device,
+    EncoderOption,
+    Format,
+    Hybrid,
+    IndexArgument,
+    PrecisionOption,
+    Queries,
+    RunOut,
+    Threads,
+)
 from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import DEFAULT
 
@@ -58,6 +67,7 @@ def search(
     from rankwell.corpus.formats import read_queries, write_run
     from rankwell.corpus.records import Run
     from rankwell.rank.fusion import Shares
+    from rankwell.rank.rankers import open_encoder
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
     from rankwell.scale.search import ShardedIndex, search_in_shards

@@ -14,9 +14,8 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.encoders import EncoderOption, shares_of
 from rankwell.cli.needs import needs
-from rankwell.cli.options import BackendOption, Device, Hybrid, Normalise, PrecisionOption
+from rankwell.cli.options import BackendOption, Device, EncoderOption, Hybrid, Normalise, PrecisionOption
 
 
 def serve(
@@ -102,6 +101,7 @@ def serve(
     from rankwell.core.errors import RankwellError
     from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_lacks
     from rankwell.rank.engines.engine import engine_options
+    from rankwell.rank.fusion import Shares
     from rankwell.serve.bodies import Limits
     from rankwell.serve.engine import Batching
     from rankwell.serve.first_stage import FusionOptions
@@ -117,7 +117,7 @@ def serve(
         raise RankwellError(
             f"--blend and --hybrid share one bi-encoder: choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
         )
-    shares = shares_of(fuse, blend, normalise)
+    shares = Shares.from_options(fuse, blend, normalise)
     needed = blend is not None or hybrid is not None
     similar = encoder or (DEFAULT if blend is None else BACKBONE)
     computing = engine_options("torch", device, precision) if needed else {}

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwell.cli.encoders import EncoderOption, open_encoder
 from rankwell.cli.needs import needs
-from rankwell.cli.options import Device, IndexArgument, PrecisionOption, Threads
+from rankwell.cli.options import Device, EncoderOption, IndexArgument, PrecisionOption, Threads
 from rankwell.cli.outputs import check_output
 from rankwell.models.checkpoints.names import DEFAULT
 
@@ -48,6 +47,7 @@ def tune(
     """
     from rankwell.core.jsonfile import write_json
     from rankwell.corpus.formats import read_qrels, read_queries
+    from rankwell.rank.rankers import open_encoder
     from rankwell.retrieve.index import Index
     from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
 

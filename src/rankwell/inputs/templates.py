@@ -181,6 +181,12 @@ class TruncationReport:
             for name, count in other.pieces_cut.items():
                 self.pieces_cut[name] = self.pieces_cut.get(name, 0) + count
 
+    def clear(self) -> None:
+        """Start again from zero."""
+        with self._lock:
+            self.pairs = self.pairs_cut = self.pairs_windowed = self.windows = 0
+            self.pieces_cut = {}
+
     def __str__(self) -> str:
         tokens = ", ".join(f"{count:,} {name} tokens" for name, count in self.pieces_cut.items() if count)
         parts = [f"truncated: {tokens} ({self.pairs_cut:,} of {self.pairs:,} pairs)"] if tokens else []

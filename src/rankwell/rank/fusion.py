@@ -122,6 +122,13 @@ class Shares:
         return cls(_rest(first, similarity), similarity, first, normalise, missing)
 
     @classmethod
+    def from_options(cls, fuse: float | None, blend: float | None, normalise: str) -> Shares | None:
+        """The first stage's share ``fuse`` and the bi-encoder's share ``blend``; ``None`` if neither is given."""
+        if fuse is None and blend is None:
+            return None
+        return cls.beside_model(first=fuse or 0.0, similarity=blend or 0.0, normalise=normalise)
+
+    @classmethod
     def hybrid(cls, similarity: float, normalise: str = "z-score") -> Shares:
         """A bi-encoder's share in hybrid search; BM25 has the rest. Raises unless 0 < share ≤ 1."""
         if not 0 < similarity <= 1:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.types import Scores
 from rankwell.corpus.records import Query, Run
 from rankwell.inputs.templates import Template, TruncationReport
@@ -21,9 +21,17 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.texts import Texts
 
+if TYPE_CHECKING:
+    from rankwell.models.bi_encoder import BiEncoder
+
 
 class Reranker(Protocol):
     """Anything that reorders candidates by their texts: a ranker of any kind, or a cluster of workers."""
+
+    @property
+    def truncation(self) -> TruncationReport:
+        """Counts of what was truncated so far."""
+        ...
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """Re-rank the first ``depth`` candidates of each query."""
@@ -44,11 +52,6 @@ class AnyRanker(Reranker, Protocol):
     @property
     def takes_types(self) -> bool:
         """Whether the ranker reads the queries' types."""
-        ...
-
-    @property
-    def truncation(self) -> TruncationReport:
-        """Counts of what was truncated so far."""
         ...
 
     def predict(self, pairs: Sequence[tuple[str, str]]) -> Scores:
@@ -122,6 +125,17 @@ def open_ranker(
     if ranker.template is not None:
         ranker.template.require("query", "document")
     return ranker
+
+
+def open_encoder(name: str, device: str | None, precision: Literal["auto", "fp32", "bf16"] | None = None) -> BiEncoder:
+    """Open a bi-encoder; without a precision it is exact on a CPU."""
+    try:
+        from rankwell.models.bi_encoder import BiEncoder
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "torch", "models", "a bi-encoder") from None
+    from rankwell.rank.engines.engine import engine_options
+
+    return BiEncoder.from_pretrained(name, **{"device": device, **engine_options("torch", device, precision)})
 
 
 def check_cross_encoder(folder: Path) -> None:

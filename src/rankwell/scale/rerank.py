@@ -8,27 +8,27 @@ that of one process.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.core.jobs import do
 from rankwell.core.manifest import file_digest
 from rankwell.core.shards import Shards, map_shards, open_shards
-from rankwell.corpus.formats import read_queries, read_run, read_types
+from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.rank.ranker import Ranker, groups_of_queries
-from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts, worth_keeping
+from rankwell.rank.ranker import groups_of_queries
+from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts
 from rankwell.retrieve.index import Index
 from rankwell.scale.runs import read_parts, write_part
 from rankwell.scale.workers import Cluster
@@ -38,32 +38,20 @@ REPORT = "# "
 
 @dataclass(frozen=True)
 class RerankJob:
-    """``rankwell rerank`` in shards: ``folder``, which all workers must see, holds the shards while it is done.
+    """A request's scores in shards: ``folder``, which all workers must see, holds the shards until the run is written.
 
-    ``groups`` of queries, of up to some 16,000 pairs each, make a shard. ``ranker`` are options of
-    :meth:`~rankwell.rank.ranker.Ranker.from_pretrained`. ``windows`` replaces the model's own unless it is "default".
+    A shard has ``groups`` groups of queries, of up to some 16,000 pairs each.
     """
 
-    run: Path
-    queries: Path
-    collection: str
-    model: str
+    request: RerankRequest
     folder: Path
-    depth: int = 1000
-    types: Path | None = None
-    ranker: Mapping[str, Any] = field(default_factory=dict)
-    windows: Windows | Literal["default"] | None = "default"
-    keep_tokens: bool | None = None
     groups: int = 1
 
     def prepare(self) -> Shards:
-        """Cut the run into the candidates of each shard, and see that all texts can be read by docid."""
-        candidates = read_run(self.run).head(self.depth)
-        lost = next((qid for qid in candidates if qid not in self._queries), None)
-        if lost is not None:
-            raise InputError(self.queries, None, f"no query {lost!r}, for which {self.run} has results")
-        texts = open_texts(self.collection, candidates)
-        data: dict[str, Any] = {"run": file_digest(self.run), "depth": self.depth}
+        """Split the run into the candidates of each shard, and make sure that all texts can be read by docid."""
+        request, (candidates, _) = self.request, self._input
+        texts = open_texts(request.collection, candidates)
+        data: dict[str, Any] = {"run": file_digest(request.run), "depth": request.depth}
         data |= {"texts": texts.manifest["data_hash"] if isinstance(texts, Index) else digest_texts(texts, candidates)}
         if isinstance(texts, InMemoryTexts):
             store = self._own_texts(data["texts"])
@@ -71,23 +59,23 @@ class RerankJob:
                 docids = list(dict.fromkeys(docid for ranking in candidates.values() for docid in ranking.docids))
                 DocumentStore.build(map(Document, docids, texts.texts(docids)), store)
             texts = DocumentStore.open(store)
-        groups = groups_of_queries(candidates, self.depth)
+        groups = groups_of_queries(candidates, request.depth)
         parts = self._candidates(Shards(self.folder, len(groups), self.groups, data))
 
         def write(items: range, file: IO[bytes]) -> None:
-            chosen = [qid for group in groups[items.start : items.stop] for qid in group]
-            write_part(Run({qid: candidates[qid] for qid in chosen}), file)
+            qids = [qid for group in groups[items.start : items.stop] for qid in group]
+            write_part(Run({qid: candidates[qid] for qid in qids}), file)
 
         map_shards(parts, write, description="cutting the run")
-        if worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens:
-            make_tokens(texts, Tokenizer.open(find_model(self.model)), stems=self._markers())
+        if request.caches_tokens(texts, candidates):
+            make_tokens(texts, Tokenizer.open(find_model(request.model)), stems=self._markers())
+        reading = ("backend", "device", "precision", "changes", "windows", "stride", "aggregate")
         config = {
             **data,
-            "queries": file_digest(self.queries),
-            "types": file_digest(self.types) if self.types else None,
-            "model": model_digest(find_model(self.model)),
-            "ranker": dict(self.ranker),
-            "windows": asdict(self.windows) if isinstance(self.windows, Windows) else self.windows,
+            "queries": file_digest(request.queries),
+            "types": file_digest(request.types) if request.types else None,
+            "model": model_digest(find_model(request.model)),
+            **{name: getattr(request, name) for name in reading},
         }
         return Shards(self.folder / "scores", len(groups), self.groups, config, ".run")
 
@@ -96,34 +84,35 @@ class RerankJob:
         open_shards(shards)
         if not shards.pending():
             return
-        ranker = Ranker.from_pretrained(self.model, windows=self.windows, **self.ranker)
-        parts, queries = self._candidates(shards), list(self._queries.values())
+        request = self.request
+        # A worker computes on the CPU unless it was given a GPU.
+        ranker = request.open_ranker(request.device or ("cpu" if request.backend == "torch" else None))
+        parts, (_, queries) = self._candidates(shards), self._input
         made = self._own_texts(shards.config["texts"])
-        source = made if made.exists() else self.collection
+        source = made if made.exists() else request.collection
 
         def write(items: range, file: IO[bytes]) -> None:
-            own = read_run(parts.path(items.start // shards.size))
-            ranker.reader = replace(ranker.reader, truncation=TruncationReport())
-            found = ranker.rerank(own, queries, open_texts(source, own), depth=self.depth)
+            candidates = read_run(parts.path(items.start // shards.size))
+            ranker.truncation.clear()
+            run = ranker.rerank(candidates, queries, open_texts(source, candidates), depth=request.depth)
             report = {name: value for name, value in vars(ranker.truncation).items() if name != "_lock"}
             file.write(f"{REPORT}{json.dumps(report)}\n".encode())
-            write_part(found, file)
+            write_part(run, file)
 
         map_shards(shards, write, description="re-ranking")
 
     @cached_property
-    def _queries(self) -> dict[str, Query]:
-        labels = read_types(self.types) if self.types else {}
-        return {query.qid: replace(query, type=labels.get(query.qid)) for query in read_queries(self.queries)}
+    def _input(self) -> tuple[Run, list[Query]]:
+        return self.request.read()
 
     def _own_texts(self, texts: str) -> Path:
-        """The store of the run's documents, made where the collection is neither an index nor a store."""
+        """The store of the run's documents, made if the collection is neither an index nor a store."""
         return self.folder / f"documents-{texts}"
 
     def _markers(self) -> bool:
-        own = read_ranker_config(find_model(self.model))
-        asked = self.ranker.get("template", {}).get("markers")
-        return bool(own is not None and own.template.markers) if asked is None else bool(asked)
+        config = read_ranker_config(find_model(self.request.model))
+        requested = self.request.changes.get("template", {}).get("markers")
+        return bool(config is not None and config.template.markers) if requested is None else bool(requested)
 
     def _candidates(self, shards: Shards) -> Shards:
         """The candidates of each shard of scores."""
@@ -141,10 +130,11 @@ class ClusterRanker:
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
         """The job's run; the run, queries and texts that come in are those the job names."""
-        found, self.truncation = join_scores(do(self.job, self.cluster, description="re-ranking"))
-        if list(found) != list(run) or depth != self.job.depth:
-            raise RankwellError(f"the job re-ranks {self.job.depth} documents of {len(found)} queries, not these")
-        return found
+        reranked, self.truncation = join_scores(do(self.job, self.cluster, description="re-ranking"))
+        if list(reranked) != list(run) or depth != self.job.request.depth:
+            problem = f"the job re-ranks {self.job.request.depth} documents of {len(reranked)} queries, not these"
+            raise RankwellError(problem)
+        return reranked
 
 
 def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, TruncationReport]:

@@ -1,0 +1,182 @@
+"""Re-ranking a run that lies in files, in this process or by the workers of a cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.manifest import Manifest, file_digest
+from rankwell.corpus.formats import read_queries, read_run, read_types
+from rankwell.corpus.records import Query, Run
+from rankwell.inputs.windows import Windows, parse_windows
+from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
+from rankwell.rank.cache import ScoreCache
+from rankwell.rank.fusion import Shares
+from rankwell.rank.pipeline import Duo, Fuse, Given, Pipeline, Rerank
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.rankers import AnyRanker, Reranker, kind_of, open_encoder, open_ranker
+from rankwell.rank.texts import Texts, digest_texts, open_texts, worth_keeping
+
+if TYPE_CHECKING:
+    from rankwell.models.bi_encoder import BiEncoder
+
+Precision = Literal["auto", "fp32", "bf16"]
+DuoAggregate = Literal["sum", "binary", "min", "max", "sample"]
+
+
+@dataclass(frozen=True, eq=False)
+class RerankResult:
+    """A re-ranked run with its manifest, and a line about pairs, time and truncation."""
+
+    run: Run
+    manifest: Manifest
+    report: str
+
+
+@dataclass(frozen=True)
+class RerankRequest:
+    """What to re-rank, and how; options that are ``None`` are the model's.
+
+    ``changes`` replace options of the checkpoint: ``attention``, and ``template`` with some of its fields.
+    """
+
+    run: Path
+    queries: Path
+    collection: str
+    model: str = DEFAULT
+    depth: int = 1000
+    types: Path | None = None
+    backend: str = "torch"
+    device: str | None = None
+    precision: Precision | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    windows: str | None = None
+    stride: int | None = None
+    aggregate: str | None = None
+    keep_tokens: bool | None = None
+    cache: Path | None = None
+    fuse: float | None = None
+    blend: float | None = None
+    normalise: str = "min-max"
+    encoder: str | None = None
+    duo: str | None = None
+    duo_depth: int = 30
+    duo_aggregate: DuoAggregate = "sum"
+
+    @property
+    def shares(self) -> Shares | None:
+        """The shares that ``fuse`` and ``blend`` give the first stage and the bi-encoder."""
+        return Shares.from_options(self.fuse, self.blend, self.normalise)
+
+    def check(self, **more: object) -> None:
+        """Raise for wrong options before anything is read; ``more`` are other options the ranker's kind must take."""
+        if self.device is not None and self.backend != "torch":
+            raise RankwellError(f"--device needs --backend torch, not {self.backend}")
+        self.shares  # noqa: B018  (raises)
+        if self.windows is not None:
+            parse_windows(self.windows)
+        names = ("types", "cache", "windows", "stride", "aggregate", "keep_tokens")
+        kind_of(self.model).check(self.model, **{name: getattr(self, name) for name in names}, **more)
+
+    def read(self) -> tuple[Run, list[Query]]:
+        """The candidates, and their queries in the same order."""
+        candidates = read_run(self.run).head(self.depth)
+        labels = read_types(self.types) if self.types else {}
+        queries = {query.qid: replace(query, type=labels.get(query.qid)) for query in read_queries(self.queries)}
+        missing = next((qid for qid in candidates if qid not in queries), None)
+        if missing is not None:
+            raise InputError(self.queries, None, f"no query {missing!r}, for which {self.run} has results")
+        return candidates, [queries[qid] for qid in candidates]
+
+    def open_ranker(self, device: str | None, cache: ScoreCache | None = None) -> AnyRanker:
+        """The model on a device, with this request's windows."""
+        ranker = open_ranker(
+            self.model, backend=self.backend, device=device, precision=self.precision, cache=cache, **self.changes
+        )
+        ranker.windows = self._windows(ranker.windows)
+        if self.types and not ranker.takes_types:
+            raise RankwellError(f"{self.model}: its template has no place for --types; add --template typed")
+        return ranker
+
+    def caches_tokens(self, texts: Texts, candidates: Run) -> bool:
+        """Whether to tokenise all documents and store the tokens."""
+        return worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens
+
+    def execute(self, workers: Reranker | None = None, *, name: str = "rankwell") -> RerankResult:
+        """Re-rank. If ``workers`` score in the model's place, this process computes on the CPU."""
+        candidates, queries = self.read()
+        cache = ScoreCache(self.cache) if self.cache else None
+        device = "cpu" if workers is not None and self.backend == "torch" else self.device
+        ranker = self.open_ranker(device, cache)
+        how: Any = {"backend": self.backend, "device": device, "precision": self.precision}
+        duo = Ranker.from_pretrained(self.duo, cache=cache, **how) if self.duo else None
+        encoder = None if self.blend is None else open_encoder(self.encoder or BACKBONE, device, self.precision)
+        texts = open_texts(self.collection, candidates)
+        if self.caches_tokens(texts, candidates):
+            ranker.store_tokens(texts)
+            if duo is not None:
+                duo.store_tokens(texts)
+        scorer = workers or ranker
+        pipeline = self._pipeline(scorer, candidates, texts, encoder, duo)
+        begin = time.monotonic()
+        run = pipeline.run(queries, name=name)
+        seconds = time.monotonic() - begin
+        pairs = sum(map(len, candidates.values()))
+        report = [
+            f"{pairs:,} pairs, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
+            f"{scorer.truncation}",
+        ]
+        report += [f"duo: {duo.truncation}"] if duo else []
+        report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
+        data = {"texts": digest_texts(texts, candidates), **(encoder.identity if encoder else {})}
+        return RerankResult(run, self._manifest(ranker, data), "; ".join(report))
+
+    def _pipeline(
+        self, scorer: Reranker, candidates: Run, texts: Texts, encoder: BiEncoder | None, duo: Ranker | None
+    ) -> Pipeline:
+        pipeline = Given(candidates) >> Rerank(scorer, texts) % self.depth
+        if self.shares is not None:
+            if encoder is None:
+                pipeline >>= Fuse(self.shares)
+            else:
+                from rankwell.rank.hybrid import Blend  # needs torch
+
+                pipeline >>= Blend(encoder, self.shares, texts, self.depth)
+        if duo is not None:
+            pipeline >>= Duo(duo, texts, self.duo_depth, self.duo_aggregate)
+        return pipeline
+
+    def _manifest(self, ranker: AnyRanker, data: dict[str, Any]) -> Manifest:
+        config = {
+            "depth": self.depth,
+            "backend": self.backend,
+            "device": self.device,
+            "precision": self.precision,
+            "attention": self.changes.get("attention"),
+            "template": asdict(ranker.template) if ranker.template else None,
+            "windows": asdict(ranker.windows) if ranker.windows else None,
+            "fuse": None if self.fuse is None else [self.fuse, self.normalise],
+            "blend": None if self.blend is None else [self.blend, self.normalise],
+            "duo": None if self.duo is None else [self.duo_depth, self.duo_aggregate],
+        }
+        files = {"run": self.run, "queries": self.queries, "types": self.types}
+        models = {"model": self.model, "duo": self.duo}
+        data |= {name: file_digest(file) for name, file in files.items() if file}
+        data |= {name: model_digest(find_model(model)) for name, model in models.items() if model}
+        return Manifest("run", config, data)
+
+    def _windows(self, default: Windows | None) -> Windows | None:
+        """The model's windows, changed as requested."""
+        windows = default if self.windows is None else parse_windows(self.windows)
+        if self.windows is not None and windows is None and (self.stride is not None or self.aggregate is not None):
+            raise RankwellError("--windows 0 truncates documents; --stride and --aggregate need windows")
+        if self.stride is not None:
+            if windows is None or windows.size is None:
+                raise RankwellError("--stride needs --windows")
+            windows = replace(windows, stride=self.stride)
+        return replace(windows or Windows(), aggregate=self.aggregate) if self.aggregate else windows
