@@ -46,7 +46,7 @@ def sit(command: list[str], killed: set[str], patience: float) -> dict[str, Any]
 
 def main() -> None:
     """Kill and continue."""
-    split = sys.argv.index("--")
+    split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("train_resume.json"))
     parser.add_argument("--patience", type=float, default=20.0, help="seconds into a stage")

@@ -106,9 +106,7 @@ def test_windows_of_nothing_known_are_one_line(
     given = ["rerank", first, "--queries", queries, "--collection", index, "--out", "out.run"]
     done = rankwell(*given, f"--windows={windows}")
     assert done.code == 2
-    assert done.err.strip().endswith(
-        f"windows {windows!r}: expected a number of words, or sentences, or sentences:WORDS"
-    )
+    assert done.err.strip().endswith(f"windows {windows!r}: expected a number of words, sentences, or sentences:WORDS")
     assert len(done.err.strip().splitlines()) == 1
 
 

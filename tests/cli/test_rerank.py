@@ -319,7 +319,7 @@ def complaint(outcome: Any) -> str:
         (["--markers"], {}, "no marker tokens"),
         (["--tag", "two words"], {}, "the run name is 'two words'"),
         (["--backend", "onnx"], {}, "not an exported model"),
-        (["--backend", "onnx", "--device", "cpu"], {}, "--device is for the backend torch, not onnx"),
+        (["--backend", "onnx", "--device", "cpu"], {}, "--device needs --backend torch, not onnx"),
         (["--cache", "theirs"], {}, "theirs: cannot be used as a score cache"),
         (["--duo", "nowhere"], {}, "nowhere: "),
         (["--duo-depth", "5"], {}, "--duo-depth needs --duo"),
