@@ -35,7 +35,9 @@ from rankwell.enrich.deepct import (
 )
 from rankwell.enrich.terms import StemWords
 from rankwell.inputs.batching import Sequences
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
@@ -137,7 +139,7 @@ def test_options_that_cannot_be_are_refused() -> None:
 
 def test_long_passages_are_read_in_windows_and_nothing_is_cut(weigher: TermWeigher) -> None:
     pieces = weigher.tokenizer.encode(TEXTS, stems=True)
-    passages = lay_out_passages(pieces, weigher.tokenizer.special, 24)
+    passages = lay_out_passages(Reader.of_texts(weigher.tokenizer, 24, windows=Windows()), pieces)
     assert passages.sequences.lengths().max() <= 24
     assert np.bincount(passages.owners).tolist()[:4] == [1, 1, 2, 1]
     assert np.bincount(passages.owners)[4] > 3

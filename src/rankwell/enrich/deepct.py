@@ -35,10 +35,10 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.terms import STEM_BITS, StemWords, TermFrequencies
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
-from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.inputs.windows import fit_windows
+from rankwell.inputs.windows import Windows
 from rankwell.models.batch import Batch
 from rankwell.models.checkpoints.heads import load_token_weights
 from rankwell.models.checkpoints.identity import model_digest
@@ -83,20 +83,17 @@ class Passages:
         return Passages(chosen, self.owners[begin:end], self.tokens[a:b] - first, self.rows[a:b], self.stems[a:b])
 
 
-def lay_out_passages(pieces: Pieces, special: SpecialTokens, max_length: int, *, segments: int = 2) -> Passages:
-    """Passages in windows of at most ``max_length`` tokens. Stop words, and what is no word, carry no weight."""
+def lay_out_passages(reader: Reader, pieces: Pieces) -> Passages:
+    """Passages in the reader's windows. Only words have weights, and of those no stop words."""
     if len(pieces.stems) != len(pieces.ids):
         raise ValueError("term weights need pieces with stems")
-    room = np.full(len(pieces), max_length - 2, np.int64)
-    begins, ends, owners = fit_windows(pieces, np.ones(len(pieces.ids), np.int64), room)
-    windows = pieces.cut(begins, ends - begins)
-    template = Template("single", max_length=max_length, max_query=1)
-    sequences = lay_out_pairs(template, special, {"query": windows}, segments=segments)
+    laid = reader.lay_out({"query": pieces})
+    windows, owners = laid.fields["query"], laid.owners
     window_of = np.repeat(np.arange(len(windows)), windows.lengths())
     firsts = np.flatnonzero(windows.opens)
-    # Before a window's pieces stand its own [CLS] and both special tokens of every window before it.
+    # A window's pieces come after its [CLS] and both special tokens of every window before it.
     tokens = firsts + 1 + 2 * window_of[firsts]
-    return Passages(sequences, owners, tokens, owners[window_of[firsts]], windows.stems[firsts].astype(np.int64))
+    return Passages(laid.sequences, owners, tokens, owners[window_of[firsts]], windows.stems[firsts].astype(np.int64))
 
 
 def weights_of(model: TokenWeightModel, batch: Batch) -> Tensor:
@@ -171,7 +168,8 @@ class TermWeigher:
         self.model, self.tokenizer = model, tokenizer
         self._compute = Compute(model, model.encoder, device=device, dtype=dtype, budget=budget, packed=packed)
         self.device = self._compute.device
-        self._segments = config.type_vocab_size
+        segments = config.type_vocab_size
+        self._reader = Reader.of_texts(tokenizer, self.max_length, windows=Windows(), segments=segments)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> TermWeigher:
@@ -181,7 +179,7 @@ class TermWeigher:
 
     def lay_out(self, pieces: Pieces) -> Passages:
         """Passages as this model reads them."""
-        return lay_out_passages(pieces, self.tokenizer.special, self.max_length, segments=self._segments)
+        return lay_out_passages(self._reader, pieces)
 
     def weigh(self, passages: Passages) -> NDArray[np.float32]:
         """The weight of each word's first piece (F,)."""

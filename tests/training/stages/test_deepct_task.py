@@ -15,8 +15,10 @@ import torch
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.inputs.batching import Sequences
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.inputs.windows import Windows
 from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.heads import load_token_weights
 from rankwell.training.loop.loop import train
@@ -67,7 +69,8 @@ def test_judgments_without_a_relevant_document_are_an_error(tokenizer: Tokenizer
 
 def task_of(tokenizer: Tokenizer, max_length: int = 64) -> TermWeightTask:
     source = InMemoryTokens([f"d{i}" for i in range(4)], PASSAGES, tokenizer, stems=True)
-    return TermWeightTask(source, recall_of(tokenizer), tokenizer.special, max_length=max_length)
+    reader = Reader.of_texts(tokenizer, max_length, windows=Windows())
+    return TermWeightTask(source, recall_of(tokenizer), reader)
 
 
 def step_of(budget: int) -> Step:

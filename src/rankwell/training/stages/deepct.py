@@ -36,9 +36,10 @@ from rankwell.enrich.deepct import (
 )
 from rankwell.enrich.terms import STEM_BITS
 from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
-from rankwell.inputs.templates import SpecialTokens
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.models.heads import TokenWeightModel
 from rankwell.plots.terms import WeighedText, draw_frequencies, draw_terms, write_terms_page
@@ -136,20 +137,16 @@ class TermRecall:
 class TermWeightTask(Task):
     """Mean squared error of the weights of words, each at its first piece; every passage once an epoch.
 
-    Stop words and punctuation are left out. A passage longer than ``max_length`` is read in windows; what stands in two
-    of them counts in both.
+    Stop words and punctuation are left out. A passage longer than the reader's length is read in windows; what is
+    in two of them counts in both.
     """
 
     items = "passages"
 
-    def __init__(
-        self, source: TokenSource, recall: TermRecall, special: SpecialTokens, *, max_length: int, segments: int = 2
-    ):
+    def __init__(self, source: TokenSource, recall: TermRecall, reader: Reader):
         self.recall = recall
         self._source = source
-        self._special = special
-        self._max_length = max_length
-        self._segments = segments
+        self._reader = reader
 
     def draw(self, epoch: int) -> int:
         """See :class:`~rankwell.training.loop.task.Task`."""
@@ -158,7 +155,7 @@ class TermWeightTask(Task):
     def lay_out(self, items: Rows) -> tuple[Passages, NDArray[np.float32]]:
         """These passages, and the target of each of their words (F,)."""
         pieces = self._source.at(self.recall.documents[items])
-        passages = lay_out_passages(pieces, self._special, self._max_length, segments=self._segments)
+        passages = lay_out_passages(self._reader, pieces)
         return passages, self.recall.targets(items[passages.rows], passages.stems)
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
@@ -211,13 +208,9 @@ def run(work: Work, stage: Stage[DeepctOptions], folder: Path) -> StageResult:
     model, tokenizer = load_token_weights(work.model, seed=work.seed)
     held = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     recall = term_recall(work, held.train, tokenizer)
-    task = TermWeightTask(
-        work.data.tokens(tokenizer, stems=True),
-        recall,
-        tokenizer.special,
-        max_length=options.max_length,
-        segments=model.encoder.config.type_vocab_size,
-    )
+    segments = model.encoder.config.type_vocab_size
+    reader = Reader.of_texts(tokenizer, options.max_length, windows=Windows(), segments=segments)
+    task = TermWeightTask(work.data.tokens(tokenizer, stems=True), recall, reader)
     outcome = train(
         model,
         task,
