@@ -76,39 +76,40 @@ def search(
     cluster = cluster_of(ray, workers, device)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     if hybrid is not None:
-        Shares.hybrid(hybrid)  # checked before anything is opened
+        Shares.hybrid(hybrid)  # raises before anything is opened
     bm25 = BM25(k1, b, k2)
     opened = Index.open(index)
-    asked = read_queries(queries)
+    records = read_queries(queries)
     check_output(out, tag)
     config = {"k": k, **asdict(bm25), "index": opened.manifest["config_hash"]}
     data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
     if hybrid is not None:
-        similar = open_encoder(encoder or DEFAULT, local_device(cluster, device), precision)
+        bi_encoder = open_encoder(encoder or DEFAULT, local_device(cluster, device), precision)
         from rankwell.rank.dense import DenseRanker
         from rankwell.rank.hybrid import search_hybrid
 
         if cluster is None:
-            every = threads or os.cpu_count() or 1
-            run = search_hybrid(opened, DenseRanker(similar), asked, hybrid, bm25, k=k, threads=every)
+            cores = threads or os.cpu_count() or 1
+            run = search_hybrid(opened, DenseRanker(bi_encoder), records, hybrid, bm25, k=k, threads=cores)
         else:
             from rankwell.scale.hybrid import EncoderSource, search_hybrid_on
 
             source = EncoderSource(for_workers(encoder or DEFAULT), device or "cpu", precision)
-            one = threads or 1
-            run = search_hybrid_on(cluster, opened, similar, asked, hybrid, source, bm25, k=k, threads=one)
+            run = search_hybrid_on(
+                cluster, opened, bi_encoder, records, hybrid, source, bm25, k=k, threads=threads or 1
+            )
         run = Run(run, name=tag or run.name)
         config |= {"hybrid": hybrid}
-        data |= similar.identity
+        data |= bi_encoder.identity
     elif cluster is None:
-        run = opened.search(asked, bm25, k=k, name=tag or "BM25", threads=threads or os.cpu_count() or 1)
+        run = opened.search(records, bm25, k=k, name=tag or "BM25", threads=threads or os.cpu_count() or 1)
     else:
         place = shards_folder(out)
-        with ShardedIndex.on(cluster, index, shards=workers) as held:
-            run = search_in_shards(held, asked, place, bm25, k=k, name=tag or "BM25", threads=threads or 1)
+        with ShardedIndex.on(cluster, index, shards=workers) as sharded:
+            run = search_in_shards(sharded, records, place, bm25, k=k, name=tag or "BM25", threads=threads or 1)
     write_run(run, out, format=format)
     if cluster is not None:
         remove_shards(out)
     Manifest("run", config, data).write_beside(out)
-    found = sum(map(len, run.values()))
-    print(f"{out}: {len(run):,} of {len(asked):,} queries, {found:,} documents")
+    results = sum(map(len, run.values()))
+    print(f"{out}: {len(run):,} of {len(records):,} queries, {results:,} documents")

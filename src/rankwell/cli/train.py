@@ -59,24 +59,24 @@ def train(
     from rankwell.training.stage_store import StageStore
     from rankwell.training.stages.blend import RERANK
 
-    asked = [f"data.train={queries}"] if queries is not None else []
-    chosen = read_recipe(recipe, [*(settings or ()), *asked])
+    changes = [*(settings or ()), *([f"data.train={queries}"] if queries is not None else [])]
+    checked = read_recipe(recipe, changes)
     if check:
-        claim(out, chosen, resume=resume)
-        _, plan = plan_recipe(chosen, out, device=device)
+        claim(out, checked, resume=resume)
+        _, plan = plan_recipe(checked, out, device=device)
         for planned in plan:
             state = "to do" if StageStore(out).finished(planned) is None else "done"
             print(f"{planned.folder_name}: {state}")
         return
     say = print if process_number() == 0 else lambda line: None
-    trained = run_recipe(chosen, out, device=device, resume=resume, say=say)
+    trained = run_recipe(checked, out, device=device, resume=resume, say=say)
     say(f"\n{as_text(trained.table)}")
     if trained.model is not None:
         say(f"\nmodel: {trained.model}")
     learned = [done.result.first_stage for done in trained.work.done if done.result.first_stage]
     if learned:
         say(f"\nindex: {learned[-1] / 'index'}, tuned: {learned[-1] / 'bm25.json'}")
-    elif trained.last is not None and (found := chosen.first_stage.search_options()):
+    elif trained.last is not None and (found := checked.first_stage.search_options()):
         say(f"candidates as above: rankwell search INDEX QUERIES {found} --out RUN")
     if trained.work.done and (told := trained.work.done[-1].result.figures.get(RERANK)):
         say(f"re-rank with it as above: rankwell rerank RUN --queries Q --collection C --model {trained.model} {told}")

@@ -54,17 +54,17 @@ def tune(
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     if out is not None:
         check_output(out)
-    similar = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
-    opened, asked, judged = Index.open(index), read_queries(queries), read_qrels(qrels)
+    bi_encoder = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
+    opened, records, judgments = Index.open(index), read_queries(queries), read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
-    tuning = tune_bm25(opened, asked, judged, k1=parse_values(k1), b=parse_values(b), **how)
+    tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)
     print(grid_table(tuning))
     record = tuning.as_dict(as_point)
-    if similar is not None:
+    if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker
         from rankwell.rank.hybrid import share_table, shares_tried, tune_hybrid
 
-        shares = tune_hybrid(opened, DenseRanker(similar), asked, judged, tuning.best, **how)
+        shares = tune_hybrid(opened, DenseRanker(bi_encoder), records, judgments, tuning.best, **how)
         print("\n" + share_table(shares))
         record["hybrid"] = shares_tried(shares)
     if out:

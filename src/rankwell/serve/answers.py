@@ -1,4 +1,4 @@
-"""From what was computed to what is answered: rankings side by side, and the spans a page highlights."""
+"""Answers: rankings side by side, and the spans a page highlights."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def query_type(body: Body, model: Model | None) -> str | None:
 def rerank_answer(
     body: CohereRerank | TeiRerank, scores: NDArray[np.float32], about: Mapping[str, Any]
 ) -> Answer | list[Answer]:
-    """Texts best first, in the shape of the request; ``about`` is what only Cohere's shape has room for."""
+    """The texts, best first, in the shape of the request; ``about`` is added in Cohere's shape only."""
     order = np.argsort(-scores, kind="stable").tolist()
     texts = body.document_texts()
     if isinstance(body, TeiRerank):
         rows = [{"index": i, "score": float(scores[i])} for i in order]
         return [{**row, "text": texts[row["index"]]} for row in rows] if body.return_text else rows
-    found: list[Answer] = [{"index": i, "relevance_score": float(scores[i])} for i in order[: body.top_n]]
+    results: list[Answer] = [{"index": i, "relevance_score": float(scores[i])} for i in order[: body.top_n]]
     if body.return_documents:
-        found = [{**row, "document": {"text": texts[row["index"]]}} for row in found]
-    return {"results": found, **about}
+        results = [{**row, "document": {"text": texts[row["index"]]}} for row in results]
+    return {"results": results, **about}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,18 +50,18 @@ class Reranked:
 
     @classmethod
     def of(cls, docids: Sequence[str], scores: NDArray[np.float32], probabilities: NDArray[np.float32]) -> Reranked:
-        """From the candidates in any order."""
+        """Sort candidates that come in any order."""
         order = ranking_order(docids, scores)
         ranking = Ranking(tuple(docids[i] for i in order), scores[order])
         return cls(ranking, probabilities[order].tolist())
 
 
-def search_answer(body: Search, found: Ranking, reranked: Reranked | None, *, first: str | None) -> Answer:
-    """A page of each ranking; each row says where its document stands in both.
+def search_answer(body: Search, candidates: Ranking, reranked: Reranked | None, *, first: str | None) -> Answer:
+    """A page of each ranking; each row has its document's rank in both.
 
-    ``first`` is what the first stage's page is called; None leaves it out.
+    ``first`` is the key of the first stage's page; None leaves it out.
     """
-    before = {docid: rank for rank, docid in enumerate(found.docids, 1)}
+    before = {docid: rank for rank, docid in enumerate(candidates.docids, 1)}
     after = {docid: rank for rank, docid in enumerate(reranked.ranking.docids, 1)} if reranked else {}
     page = slice(body.offset, body.offset + body.k)
 
@@ -77,11 +77,11 @@ def search_answer(body: Search, found: Ranking, reranked: Reranked | None, *, fi
     new_rows = rows(reranked.ranking) if reranked else None
     for entry, probability in zip(new_rows or (), reranked.probabilities[page] if reranked else (), strict=True):
         entry["probability"] = probability
-    return {**({first: rows(found)} if first else {}), "rerank": new_rows, "candidates": len(found)}
+    return {**({first: rows(candidates)} if first else {}), "rerank": new_rows, "candidates": len(candidates)}
 
 
 def documents_answer(state: State, model: Model | None, body: Search, docids: Sequence[str]) -> Answer:
-    """The documents' texts and the query's words, with the spans to highlight in each of them."""
+    """The documents' texts, with the spans to highlight in them and in the query."""
     assert state.index is not None
     assert state.first_stage is not None
     texts = state.index.texts(docids) if state.has_texts else [None] * len(docids)
@@ -100,14 +100,14 @@ def documents_answer(state: State, model: Model | None, body: Search, docids: Se
     matches = [
         [
             {"begin": word.begin, "end": word.end, "term": numbers[word.term]}
-            for word in own
+            for word in text_words
             if word.term is not None and word.term in numbers
         ]
-        for own in words
+        for text_words in words
     ]
     shown = {
-        docid: {"text": text, "matches": found, "split_words": split}
-        for docid, text, found, split in zip(docids, texts, matches[1:], splits[1:], strict=True)
+        docid: {"text": text, "matches": spans, "split_words": split}
+        for docid, text, spans, split in zip(docids, texts, matches[1:], splits[1:], strict=True)
     }
     return {"query_matches": matches[0], "query_split_words": splits[0], "documents": shown}
 
@@ -115,11 +115,13 @@ def documents_answer(state: State, model: Model | None, body: Search, docids: Se
 def _split_words(
     tokenizer: Tokenizer | None, words: Sequence[Sequence[Word]], texts: Sequence[str]
 ) -> list[list[Answer]]:
-    """Of each text the words that the tokenizer splits, with their pieces; each distinct word is tokenised once."""
+    """The words of each text that the tokenizer splits, with their pieces; distinct words are tokenised once."""
     if tokenizer is None:
         return [[] for _ in words]
-    spelled = [[text[word.begin : word.end] for word in own] for own, text in zip(words, texts, strict=True)]
-    distinct = list(dict.fromkeys(word for own in spelled for word in own))
+    spelled = [
+        [text[word.begin : word.end] for word in text_words] for text_words, text in zip(words, texts, strict=True)
+    ]
+    distinct = list(dict.fromkeys(word for spellings in spelled for word in spellings))
     pieces = tokenizer.encode(distinct)
     split: dict[str, list[str]] = {}
     for word, begin, end in zip(distinct, pieces.begins.tolist(), pieces.ends.tolist(), strict=True):
@@ -128,21 +130,21 @@ def _split_words(
     return [
         [
             {"begin": word.begin, "end": word.end, "pieces": split[text]}
-            for word, text in zip(own, written, strict=True)
+            for word, text in zip(text_words, spellings, strict=True)
             if text in split
         ]
-        for own, written in zip(words, spelled, strict=True)
+        for text_words, spellings in zip(words, spelled, strict=True)
     ]
 
 
 def explain_answer(model: Model, query: str, document: str, type: str | None, body: Explain) -> Answer:
-    """A pair's explanation, with one attention map."""
+    """The explanation of a pair, with one attention map."""
     from rankwell.rank.explain import explain
 
-    found = explain(model.ranker, query, document, type, attention=body.attention, markers=body.markers)
+    explanation = explain(model.ranker, query, document, type, attention=body.attention, markers=body.markers)
     return {
-        **found.as_dict(body.layer, body.head),
-        "open": found.open_in(body.layer).astype(int).tolist(),
+        **explanation.as_dict(body.layer, body.head),
+        "open": explanation.open_in(body.layer).astype(int).tolist(),
         "links": [
             {
                 "source": link.source.text,
@@ -151,6 +153,6 @@ def explain_answer(model: Model, query: str, document: str, type: str | None, bo
                 "target_positions": list(link.target.positions),
                 "weight": round(link.weight, 5),
             }
-            for link in found.strongest(body.layer, body.head, most=body.links)
+            for link in explanation.strongest(body.layer, body.head, most=body.links)
         ],
     }

@@ -214,8 +214,8 @@ class Gate:
             return
         begin = time.perf_counter()
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        sent = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
         about: dict[str, Any] = {}
         scope["state"] = {**scope.get("state", {}), "request_id": request_id, "about": about}
         status = 0
@@ -250,8 +250,8 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> ApiError | None:
         if self._key is not None:
-            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._key):
+            scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() == b"bearer" and hmac.compare_digest(sent.strip(), self._key):
                 return None
             if scope["path"] not in self._open or scope["method"] not in ("GET", "HEAD"):
                 challenge = {"WWW-Authenticate": "Bearer"}
