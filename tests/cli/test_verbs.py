@@ -127,7 +127,7 @@ def test_tune_prints_the_grid_and_writes_it(rankwell: Rankwell, index: Path, que
     assert len(written["grid"]) == 6
     best = max(written["grid"], key=lambda point: point["mean"])
     assert written["best"] == {"k1": best["k1"], "b": best["b"]}
-    assert f"--k1 {best['k1']:g} --b {best['b']:g}   {best['mean']:.4f}" in tuned.out
+    assert f"--k1 {best['k1']:g} --b {best['b']:g}, {best['mean']:.4f}" in tuned.out
 
 
 def test_the_demo_goes_all_the_way(rankwell: Rankwell, monkeypatch: pytest.MonkeyPatch) -> None:
