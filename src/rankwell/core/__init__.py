@@ -1,1 +1,1 @@
-"""What every layer stands on: errors, files, arrays on disk, progress, manifests, registries."""
+"""The foundation of every layer: errors, files, arrays on disk, locks, jobs, progress, manifests, registries."""

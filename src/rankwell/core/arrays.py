@@ -1,7 +1,7 @@
 """Arrays on disk: plain ``.npy`` files that are appended to while their length is unknown and memory-mapped afterwards.
 
 A *ragged* array is a sequence of rows of different lengths: ``NAME.npy`` holds the rows end to end and
-``NAME.ends.npy`` where each one ends. Texts, ids and token ids are all kept this way.
+``NAME.ends.npy`` the end of each row. Texts, ids and token ids are all stored this way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rankwell.core.types import Rows
 Array = NDArray[Any]
 
 # numpy pads the header of every one-dimensional plain array to this length, so it can be written last.
-_HEADER_BYTES = 128
+HEADER_BYTES = 128
 
 
 class ArrayWriter:
@@ -29,7 +29,7 @@ class ArrayWriter:
         self.dtype = np.dtype(dtype)
         self.size = 0
         self._file: IO[bytes] = path.open("wb")
-        self._file.write(bytes(_HEADER_BYTES))
+        self._file.write(bytes(HEADER_BYTES))
 
     def append(self, values: Array) -> None:
         """Add ``values``, converted to the file's type."""
@@ -45,7 +45,7 @@ class ArrayWriter:
             self._file.seek(0)
             header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.size,)}
             np.lib.format.write_array_header_1_0(self._file, header)
-            if self._file.tell() != _HEADER_BYTES:
+            if self._file.tell() != HEADER_BYTES:
                 raise AssertionError("numpy's header has an unexpected length")
         finally:
             self._file.close()
@@ -66,25 +66,25 @@ def save_array(path: Path, values: Array) -> None:
 
 
 def map_array(path: Path, dtype: DTypeLike | None = None) -> Array:
-    """Memory-map an array for reading; ``dtype`` is checked where it is given."""
+    """Memory-map an array for reading. If ``dtype`` is given, another type on disk is an error."""
     try:
         with path.open("rb") as file:
             if np.lib.format.read_magic(file) != (1, 0):
                 raise ValueError("not version 1.0 of the .npy format")
-            shape, fortran_order, found = np.lib.format.read_array_header_1_0(file)
+            shape, fortran_order, stored = np.lib.format.read_array_header_1_0(file)
             offset = file.tell()
-        if len(shape) != 1 or fortran_order or found.hasobject or (dtype is not None and found != np.dtype(dtype)):
-            raise ValueError(f"holds {found} of shape {shape}")
-        if path.stat().st_size != offset + shape[0] * found.itemsize:
+        if len(shape) != 1 or fortran_order or stored.hasobject or (dtype is not None and stored != np.dtype(dtype)):
+            raise ValueError(f"holds {stored} of shape {shape}")
+        if path.stat().st_size != offset + shape[0] * stored.itemsize:
             raise ValueError("is cut short or too long")
     except FileNotFoundError:
         raise InputError(path, None, "this file of the index or store is missing") from None
     except ValueError as error:
         raise InputError(path, None, f"not an array of this index or store ({error})") from None
     if shape[0] == 0:
-        return np.zeros(0, found)
+        return np.zeros(0, stored)
     # A plain view: slicing np.memmap itself costs several times more per access.
-    return np.asarray(np.memmap(path, found, "r", offset, shape))
+    return np.asarray(np.memmap(path, stored, "r", offset, shape))
 
 
 class RaggedWriter:
@@ -146,7 +146,7 @@ def gather(begins: Rows, lengths: Rows) -> Rows:
 
 
 def pack_strings(strings: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The strings as UTF-8, end to end, and where each one ends."""
+    """The strings as UTF-8, end to end, and the end of each."""
     encoded = [string.encode("utf-8", "surrogatepass") for string in strings]
     ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
     return np.frombuffer(b"".join(encoded), np.uint8), ends

@@ -1,6 +1,6 @@
-"""Errors that are the user's business: one line that says what is wrong and where.
+"""Errors that the user can fix: one line that says what is wrong and where.
 
-The command line prints them without a traceback and exits with code 2; anything else is a bug and keeps its traceback.
+The command line prints them without a traceback and exits with code 2; any other exception is a bug.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from typing import Any
 
 
 class RankwellError(Exception):
-    """Something the user can mend. The message is one complete line."""
+    """A problem that the user can fix. The message is one complete line."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is copied, also to another process, by a call with its message alone: others take more.
-        return _made_again, (type(self), self.args, self.__dict__)
+        # By default an exception is copied, also to another process, by calling its class with the message alone;
+        # subclasses take other arguments.
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _made_again(kind: type[RankwellError], args: tuple[Any, ...], state: dict[str, Any]) -> RankwellError:
+def _rebuild(kind: type[RankwellError], args: tuple[Any, ...], state: dict[str, Any]) -> RankwellError:
     error = kind.__new__(kind, *args)
     error.__dict__.update(state)
     return error
 
 
 class InputError(RankwellError):
-    """A file does not hold what it should; names the file and, where there is one, the line."""
+    """A file has the wrong contents. The message names the file and, if known, the line."""
 
     def __init__(self, path: str | PathLike[str], line: int | None, problem: str):
         self.path = str(path)
@@ -35,13 +36,13 @@ class InputError(RankwellError):
 
 
 class MissingExtraError(RankwellError):
-    """An optional package is not installed; the message holds the line that installs it."""
+    """An optional package is not installed. The message includes the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str):
         super().__init__(f"{purpose} needs the package {package}: pip install 'rankwell[{extra}]'")
 
 
 def excerpt(value: str, limit: int = 60) -> str:
-    """Quote ``value`` for an error message, printable and short."""
+    """``value`` quoted for an error message: printable and shortened."""
     shown = value if len(value) <= limit else value[:limit] + "…"
     return repr(shown)

@@ -1,8 +1,8 @@
 """Reading lines and writing files so that nothing goes wrong silently.
 
-Reading: gzip is recognised by its first bytes, not its name; broken gzip, bytes that are not UTF-8 and binary junk are
-:class:`InputError`s with a line number. Writing: everything goes to a temporary name in the same folder, is flushed to
-disk and then renamed, so a reader sees the old file or the whole new one, never half of it.
+Reading: gzip is recognised by its first bytes, not its name; broken gzip, bytes that are not UTF-8 and binary data
+raise :class:`InputError` with a line number. Writing: a file is written under a temporary name in the same folder,
+flushed to disk and then renamed, so readers see the old file or the complete new one, never half of it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DISK_ERRORS = {
 
 
 def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open ``path`` for reading, unzipping where it is gzip."""
+    """Open ``path`` for reading and decompress it if it is gzip."""
     try:
         raw = Path(path).open("rb")  # noqa: SIM115  (handed to the caller)
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn a full disk or a forbidden folder met while writing ``path`` into one readable line."""
+    """Report a full disk or missing permissions while writing ``path`` as a :class:`RankwellError`."""
     try:
         yield
     except OSError as error:
@@ -86,7 +86,7 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _cannot_be_made(error: OSError, path: Path) -> bool:
-    """Whether a new name is refused as not found, as /proc does; any other file that is missing is another matter."""
+    """Whether creating ``path`` failed with "not found", as in /proc. Any other missing file is a different error."""
     if error.errno != errno.ENOENT or not isinstance(error.filename, str | os.PathLike):
         return False
     named = Path(error.filename)
@@ -109,7 +109,7 @@ def temporary_name(path: Path) -> Path:
 
 @contextmanager
 def atomic_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write ``path`` as a whole or not at all; gzip where the name ends in ``.gz``, with no time stamp."""
+    """Write ``path`` whole or not at all; as gzip, without a time stamp, if the name ends in ``.gz``."""
     path = Path(path)
     temporary = temporary_name(path)
     with disk_errors(path):
@@ -160,7 +160,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what writers killed half-way left in ``folder``. Call it only while holding the folder's lock."""
+    """Delete what interrupted writers left in ``folder``. Call it only while holding the folder's lock."""
     for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

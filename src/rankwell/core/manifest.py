@@ -1,4 +1,4 @@
-"""What made a file: every run and index carries a manifest with the version, configuration, data, seed and machine."""
+"""Manifests: every run and index records the version, configuration, data, seed and machine that made it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankwell.core.jsonfile import write_json
 
 
 def machine() -> dict[str, Any]:
-    """The machine in the words a reader of a result needs; nothing that identifies its owner."""
+    """What a reader of a result needs to know of the machine; nothing that identifies its owner."""
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """A short hash of anything JSON can hold, independent of the order of its keys."""
+    """A short hash of any JSON value, independent of the order of its keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
@@ -55,7 +55,7 @@ class Manifest:
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as JSON holds it, with the hashes of configuration and data."""
+        """The record as JSON, with the hashes of configuration and data."""
         return {**asdict(self), "config_hash": digest(self.config), "data_hash": digest(self.data)}
 
     def write_beside(self, path: str | os.PathLike[str]) -> Path:

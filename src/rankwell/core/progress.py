@@ -13,7 +13,7 @@ PATIENCE_SECONDS = 2.0
 
 
 def track(items: Iterable[T], description: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
-    """Yield ``items`` and show how far it has come. ``total`` defaults to ``len(items)`` where that is known."""
+    """Yield ``items`` and show the progress. ``total`` defaults to ``len(items)`` if that is known."""
     if not sys.stderr.isatty():
         yield from items
         return

@@ -1,4 +1,4 @@
-"""Named parts (measures, losses, templates, …): one line registers one, a misspelt name gets a helpful error."""
+"""Named parts (measures, losses, templates, …): one line registers a part, a misspelt name gets a helpful error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 class UnknownNameError(RankwellError, KeyError):
-    """A registry has no part of that name; also a KeyError, so that ``get`` and ``in`` work as in any mapping."""
+    """A registry has no part of that name. It is also a KeyError, so that ``get`` works as in any mapping."""
 
     __str__ = Exception.__str__
 
 
 class Registry(Mapping[str, T]):
-    """A read-only mapping of names to parts, filled by decoration.
+    """A read-only mapping of names to parts, filled by a decorator.
 
     >>> losses: Registry[Callable[..., float]] = Registry("loss")
     >>> @losses.register("hinge")

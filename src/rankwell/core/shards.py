@@ -41,19 +41,19 @@ def remove_shards(out: Path) -> None:
 
 
 ShardWork = Callable[[range, IO[bytes]], None]
-"""Writes what becomes of these items; a pure function of them, so that it does not matter who does it."""
+"""Writes the results of some items. It is a pure function of them, so it does not matter which process runs it."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """``count`` items in ranges of ``size``, each a file of ``folder``; ``config`` is all their bytes depend on."""
+    """``count`` items in ranges of ``size``, each a file in ``folder``. The bytes depend on nothing but ``config``."""
 
     folder: Path
     count: int
     size: int
     config: Mapping[str, Any] = field(default_factory=dict)
     suffix: str = ".jsonl"
-    """How the files' names end; ``.gz`` at the end means gzip."""
+    """Suffix of the files; ``.gz`` at its end means gzip."""
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.size < 1:
@@ -84,7 +84,7 @@ class Shards:
             raise InputError(self.folder, None, f"{len(pending):,} of {len(self):,} shards are not done")
 
     def join(self, path: Path) -> None:
-        """Write all shards end to end as one file, zipped or not as its name says."""
+        """Write all shards end to end as one file; as gzip if its name ends in ``.gz``."""
         self.check()
         with atomic_binary(path) as joined:
             for shard in self.paths():
@@ -93,9 +93,9 @@ class Shards:
 
 
 def map_shards(shards: Shards, work: ShardWork, *, description: str = "working", wait: bool = True) -> None:
-    """Do the shards that nobody has done or is doing; with ``wait``, return only when all are done.
+    """Do the shards that no process has done or is doing; with ``wait``, return only when all are done.
 
-    One thread of a process may do so at a time: the locks are the process's.
+    Only one thread of a process may call it at a time, because the locks belong to the process.
     """
     with _locks(shards) as locks:
         for number in track(_claims(shards, locks, wait), description, total=len(shards.pending()), unit="shards"):
@@ -104,31 +104,31 @@ def map_shards(shards: Shards, work: ShardWork, *, description: str = "working",
 
 
 def open_shards(shards: Shards) -> None:
-    """Record what makes these shards, before any is made; a folder that holds others is an error."""
+    """Record what makes these shards, before any is made. Raises if the folder holds shards of other work."""
     with _locks(shards):
         pass
 
 
 def _claims(shards: Shards, locks: IO[bytes], wait: bool) -> Iterator[int]:
-    """Each shard that is this process's to do. While others work on the last ones it waits, lest one of them dies."""
+    """Claim shards one by one. While other processes do the last ones, wait: one of them may be killed."""
     while pending := shards.pending():
-        found = False
+        claimed = False
         for number in pending:
             if not _claim(locks, number):
                 continue
             if not shards.path(number).exists():  # another process may just have done it
                 _remove_leftovers(shards.path(number))
-                found = True
+                claimed = True
                 yield number
             fcntl.lockf(locks, fcntl.LOCK_UN, 1, number)
-        if not found:
+        if not claimed:
             if not wait:
                 return
             time.sleep(POLL_SECONDS)
 
 
 def _claim(locks: IO[bytes], number: int) -> bool:
-    """Lock one byte of the lock file, the shard's."""
+    """Lock the shard's byte of the lock file."""
     try:
         fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
     except (BlockingIOError, PermissionError):
@@ -137,19 +137,19 @@ def _claim(locks: IO[bytes], number: int) -> bool:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Delete what killed writers of this shard left. Only while holding its lock."""
+    """Delete what interrupted writers of this shard left. Call it only while holding its lock."""
     for leftover in path.parent.glob(f"{TEMPORARY_PREFIX}*-{path.name}"):
         leftover.unlink(missing_ok=True)
 
 
 @contextmanager
 def _locks(shards: Shards) -> Iterator[IO[bytes]]:
-    """The open lock file of a folder that holds these shards, or none yet, and no others."""
+    """The open lock file of the folder. Raises if the folder holds shards of other work."""
     with disk_errors(shards.folder):
         shards.folder.mkdir(parents=True, exist_ok=True)
         locks = (shards.folder / LOCK).open("ab")
     with locks:
-        # The byte after the shards': of processes that come together, one writes the manifest.
+        # The byte after those of the shards: one process writes the manifest, even if several start together.
         fcntl.lockf(locks, fcntl.LOCK_EX, 1, len(shards))
         try:
             _check_manifest(shards)
@@ -169,8 +169,8 @@ def _check_manifest(shards: Shards) -> None:
         write_json(path, manifest)
         return
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        recorded, config = found["config_hash"], found["config"]
+        written = json.loads(path.read_text(encoding="utf-8"))
+        recorded, config = written["config_hash"], written["config"]
     except (ValueError, KeyError, TypeError):
         raise InputError(path, None, "not the manifest of a folder of shards") from None
     if recorded != manifest["config_hash"]:

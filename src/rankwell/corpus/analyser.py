@@ -22,8 +22,8 @@ from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import read_lines
 from rankwell.corpus.characters import class_table
-from rankwell.corpus.kernels import find_words
 from rankwell.corpus.lexicon import Lexicon
+from rankwell.corpus.word_kernels import find_words
 
 LUCENE_STOP_WORDS = frozenset(
     (

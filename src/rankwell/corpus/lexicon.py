@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import map_array, pack_strings, save_array
 from rankwell.corpus.characters import lower_table
-from rankwell.corpus.kernels import find_interned, find_one, grow_table, intern_words
+from rankwell.corpus.word_kernels import find_interned, find_one, grow_table, intern_words
 
 _KEEP_CASE = np.zeros(0, np.int32)
 

@@ -1,7 +1,7 @@
 """The document store: document id → text (and, per tokenizer, token ids) in memory-mapped files.
 
-Opening costs a few system calls whatever the size; a read touches only the pages it needs; several processes share one
-copy in the page cache. A store is written once and never changed: token ids computed later are put beside the texts.
+Opening takes a few system calls, whatever the size; a read touches only the pages it needs; several processes share one
+copy in the page cache. A store is written once and never changed: token ids computed later are stored beside the texts.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str],
 
 
 class RepeatedIdError(RankwellError):
-    """Two documents of a collection have one id."""
+    """Two documents of a collection have the same id."""
 
     def __init__(self, docid: str):
         self.docid = docid
         super().__init__(f"document id {docid!r} comes twice in the collection; ids must be unique")
 
     def within(self, documents: Iterable[Document]) -> RankwellError:
-        """The same error, with its file and line where the documents are those of a file."""
+        """The same error, with file and line if the documents come from a file."""
         return blame_line(documents, self.docid, str(self), time=2)
 
 
 class StoreWriter:
-    """Append documents to a new store in ``folder``; an id that comes twice is an error."""
+    """Append documents to a new store in ``folder``; a repeated id is an error."""
 
     def __init__(self, folder: Path, *, texts: bool = True):
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class StoreWriter:
             self._texts.append(text, ends)
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Write the rest and finish the store."""
         self.docids.save(self.folder, "docids")
         if self._texts is not None:
             self._texts.close()
@@ -87,7 +87,7 @@ class StoreWriter:
 
 
 class DocumentStore:
-    """Documents by id, read from disk as they are asked for."""
+    """Documents by id, read from disk when they are needed."""
 
     def __init__(self, folder: Path, docids: Lexicon, texts: Ragged | None):
         self.folder = folder
@@ -96,7 +96,7 @@ class DocumentStore:
 
     @property
     def has_texts(self) -> bool:
-        """Whether the documents' texts are kept, rather than their ids alone."""
+        """Whether the store has the documents' texts, not only their ids."""
         return self._texts is not None
 
     @classmethod
@@ -129,13 +129,13 @@ class DocumentStore:
         folder = Path(folder)
         try:
             info = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-            found, has_texts = info["version"], info["texts"]
+            version, has_texts = info["version"], info["texts"]
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(folder, None, "not a document store (it has no store.json)") from None
         except (ValueError, KeyError, TypeError):
             raise InputError(folder / "store.json", None, "not the description of a document store") from None
-        if found != STORE_VERSION:
-            raise InputError(folder, None, f"a store of version {found}; this rankwell reads version {STORE_VERSION}")
+        if version != STORE_VERSION:
+            raise InputError(folder, None, f"a store of version {version}; this rankwell reads version {STORE_VERSION}")
         texts = Ragged.open(folder, "texts", np.uint8) if has_texts else None
         return cls(folder, Lexicon.open(folder, "docids"), texts)
 
@@ -172,7 +172,7 @@ class DocumentStore:
         return self._texts
 
     def put_tokens(self, name: str, rows: Iterable[tuple[Array, NDArray[np.int64]]], dtype: DTypeLike) -> Ragged:
-        """Keep token ids for every document under ``name`` (its tokenizer's hash, say): batches of values and ends."""
+        """Store token ids for every document under ``name`` (such as the tokenizer's hash), in batches of rows."""
         folder = self._tokens_folder(name)
         with atomic_folder(folder) as temporary, RaggedWriter(temporary, "tokens", dtype) as writer:
             count = 0
@@ -184,11 +184,11 @@ class DocumentStore:
         return self.tokens(name, dtype)
 
     def has_tokens(self, name: str) -> bool:
-        """Whether token ids were kept under ``name``."""
+        """Whether token ids are stored under ``name``."""
         return self._tokens_folder(name).is_dir()
 
     def tokens(self, name: str, dtype: DTypeLike) -> Ragged:
-        """The token ids kept under ``name``, one row for each document."""
+        """The token ids stored under ``name``, one row for each document."""
         return Ragged.open(self._tokens_folder(name), "tokens", dtype)
 
     def _tokens_folder(self, name: str) -> Path:

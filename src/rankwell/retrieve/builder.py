@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import Array, ArrayWriter, pack_strings, save_array
+from rankwell.core.arrays import HEADER_BYTES, Array, ArrayWriter, pack_strings, save_array
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
@@ -30,7 +30,6 @@ RUN_POSTINGS = 2_000_000
 MERGE_POSTINGS = 1_000_000
 LARGEST_WEIGHT, SMALLEST_WEIGHT = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 _RUN_DTYPES: dict[str, DTypeLike] = {"terms": "<u4", "counts": "<u4", "documents": "<u4", "frequencies": "<f4"}
-_HEADER_BYTES = 128
 
 
 class Vocabulary:
@@ -310,7 +309,7 @@ class _RunReader:
     def _read(self, name: str, first: int, count: int) -> Array:
         # Not memory-mapped: pages of a mapping would count towards the build's memory.
         dtype = np.dtype(_RUN_DTYPES[name])
-        offset = _HEADER_BYTES + first * dtype.itemsize
+        offset = HEADER_BYTES + first * dtype.itemsize
         return np.fromfile(self._folder / f"{name}.npy", dtype, count, offset=offset)
 
     def read_until(self, last_term: int) -> tuple[Array, Array, Array, Array]:

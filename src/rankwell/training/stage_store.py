@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jsonfile import write_json
+from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, digest, file_digest
 from rankwell.models.checkpoints.identity import model_digest
@@ -145,7 +145,7 @@ def read_finished(folder: Path) -> StageResult | None:
 
 def stage_seconds(folder: Path) -> float:
     """How long the last stretch of a finished stage's work took."""
-    return float(json.loads((folder / FINISHED).read_text(encoding="utf-8"))["seconds"])
+    return float(read_object(folder / FINISHED)["seconds"])
 
 
 def _record(folder: Path, planned: PlannedStage, work: Work, result: StageResult, seconds: float) -> None:
