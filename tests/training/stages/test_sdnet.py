@@ -105,7 +105,7 @@ def test_features_are_kept_beside_the_texts_and_shared(
     assert not np.allclose(one.detach(), two.detach())
     # Each passage is "word word market": three words in three layers of 32 numbers of two bytes.
     record = json.loads((folder / "stage.json").read_text())
-    assert record["produced"]["figures"]["bytes of features a passage"] == 3 * 3 * 32 * 2
+    assert record["produced"]["figures"]["bytes of features per passage"] == 3 * 3 * 32 * 2
 
 
 def test_features_of_passages_that_no_candidate_names_are_not_computed(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -1,18 +1,17 @@
-"""``sdnet``: a small network over features of a frozen encoder, and BM25's share beside it (CCNU's SDNet).
+"""``sdnet``: a small network over the features of a frozen encoder, interpolated with BM25 (CCNU's SDNet).
 
-Beside the network, the stage leaves
+The stage also writes
 
-    interpolation.json   α·BM25 + (1−α)·S for each α and normalisation, with 95 % intervals; what each fold chose
-    alpha.png            the same as lines
-    interpolated.run.gz  the dev queries under the setting that is best on all of them
+    interpolation.json   α·BM25 + (1−α)·S for each α and normalisation, with 95 % intervals, and the choice of each fold
+    alpha.png            the same as a plot
+    interpolated.run.gz  the dev queries under the setting that is best for all of them
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +27,7 @@ from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
 from rankwell.core.types import Rows
 from rankwell.corpus.formats import read_run, write_run
-from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS, mean_interval, mean_intervals
@@ -38,10 +37,10 @@ from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.models.sdnet.stored_features import PassageFeatures, StoredFeatures, open_features, store_features
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
-from rankwell.models.sdnet.word_vectors import open_vectors
+from rankwell.models.sdnet.word_vectors import WordVectors, open_vectors
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.sdnet import PassageSource, SdnetRanker
+from rankwell.rank.sdnet import SdnetRanker
 from rankwell.rank.tuning import tune_fusion
 from rankwell.training.data.lists import Lists
 from rankwell.training.data.sampling import draw
@@ -65,7 +64,7 @@ PAPER = Shares(model=0.2, first=0.8, normalise="none")
 class SdnetOptions(ListOptions):
     """`sdnet`: trains a small network over features of the frozen start checkpoint (CCNU's SDNet)."""
 
-    # As in the paper, which is silent on batch, epochs and negatives.
+    # As in the paper, which does not give batch, epochs and negatives.
     epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
     batch: int = Field(default=32, ge=1, description="Lists per optimiser step, over all devices.")
     learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
@@ -87,8 +86,8 @@ class SdnetOptions(ListOptions):
     max_words: int = Field(default=256, ge=1, description="Maximum passage length in words.")
     vectors: Annotated[str | None, Meaning.VECTORS] = Field(
         default=None,
-        description="Word vectors: GloVe's or word2vec's text, a .npy with its words, a folder or PACKAGE:FOLDER of "
-        "these; none: the encoder's own input embeddings.",
+        description="Word vectors: a text file of GloVe or word2vec, a .npy with a word list, or a folder or "
+        "PACKAGE:FOLDER with one of these; none: the encoder's input embeddings.",
     )
     signals: Literal["softmax", "cosine", "dot"] = Field(
         default="softmax", description="How passage words are compared with the query."
@@ -103,7 +102,7 @@ class SdnetOptions(ListOptions):
 
 
 class SdnetTask(ListTask):
-    """Lists of a query and passages, scored from features of the frozen encoder; a step's budget counts words."""
+    """Lists of a query and passages, scored from the frozen encoder's features. The budget of a step counts words."""
 
     def __init__(
         self,
@@ -128,74 +127,36 @@ class SdnetTask(ListTask):
             scores: Tensor = model(*make(queries[chunk], passages[chunk]))
             return scores
 
-        # An empty passage takes a place, too.
+        # An empty passage still takes one place.
         return np.maximum(1, self._passages.lengths(passages)), score
 
 
-@dataclass(frozen=True, eq=False)
-class SdnetValidation:
-    """What ``train`` calls to validate: re-ranks ``run`` from kept features and evaluates it."""
-
-    run: Run
-    queries: Sequence[Query]
-    qrels: Qrels
-    query_features: FeatureSource
-    passages: PassageSource
-    encoder: FeatureEncoder
-    table: WordTable
-    measure: Measure
-    depth: int = 100
-
-    def __call__(self, model: nn.Module) -> Mapping[str, float]:
-        """The measure's figure, by its notation."""
-        assert isinstance(model, Sdnet)
-        ranker = SdnetRanker(model, self.encoder, self.table)
-        reranked = ranker.rerank(
-            self.run, self.queries, passages=self.passages, query_features=self.query_features, depth=self.depth
-        )
-        return dict(evaluate(self.qrels, reranked, [self.measure]).mean)
-
-
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """What the network stands on."""
-
-    encoder: FeatureEncoder
-    table: WordTable
-    vectors_digest: str | None
-
-    @classmethod
-    def open(cls, work: Work, options: SdnetOptions) -> _Parts:
-        encoder = FeatureEncoder.from_pretrained(work.model, layers=options.layers, device=work.device)
-        if options.vectors is None:
-            return cls(encoder, WordTable(encoder.vocabulary, encoder.encoder, encoder.device), None)
-        vectors = open_vectors(find_vectors(options.vectors))
-        return cls(encoder, WordTable(encoder.vocabulary, vectors, encoder.device), vectors.digest)
-
-    def config(self, work: Work, options: SdnetOptions) -> SdnetConfig:
-        start = work.recipe.model.start
-        named = not Path(start).exists() and find_model(start) == work.model
-        return SdnetConfig(
-            encoder=start if named else str(work.model.resolve()),
-            encoder_digest=self.encoder.digest,
-            vectors=_absolute(options.vectors),
-            vectors_digest=self.vectors_digest,
-            width=self.encoder.width,
-            layers=self.encoder.layers,
-            vector_size=self.table.size,
-            hidden=options.hidden,
-            attention=2 * options.hidden,
-            signals=options.signals,
-            top=options.top,
-            dropout=options.dropout,
-            max_words=options.max_words,
-            max_query_words=work.recipe.model.max_query,
-            history=work.history,
-        )
+def _config(
+    work: Work, options: SdnetOptions, encoder: FeatureEncoder, table: WordTable, vectors: WordVectors | None
+) -> SdnetConfig:
+    start = work.recipe.model.start
+    is_name = not Path(start).exists() and find_model(start) == work.model
+    return SdnetConfig(
+        encoder=start if is_name else str(work.model.resolve()),
+        encoder_digest=encoder.digest,
+        vectors=_absolute(options.vectors),
+        vectors_digest=None if vectors is None else vectors.digest,
+        width=encoder.width,
+        layers=encoder.layers,
+        vector_size=table.size,
+        hidden=options.hidden,
+        attention=2 * options.hidden,
+        signals=options.signals,
+        top=options.top,
+        dropout=options.dropout,
+        max_words=options.max_words,
+        max_query_words=work.recipe.model.max_query,
+        history=work.history,
+    )
 
 
 def _absolute(vectors: str | None) -> str | None:
-    """Where a file is from anywhere; a name within a package is so already."""
+    """The absolute path of a file; a name within a package stays as it is."""
     return vectors if vectors is None or ":" in vectors else str(Path(vectors).resolve())
 
 
@@ -204,7 +165,9 @@ def check(work: Work, stage: Stage[SdnetOptions]) -> None:
     options = stage.options
     check_lists(work, stage)
     if any(later.kind != "interpolate" for later in work.recipe.stages[stage.number :]):
-        raise RankwellError(f"{stage.path} must be the last to train: what it leaves is no checkpoint to go on from")
+        raise RankwellError(
+            f"{stage.path} must be the last stage that trains: an SDNet is not a checkpoint that others can start from"
+        )
     known = read_encoder_config(work.model).num_hidden_layers + 1
     if options.layers is not None and options.layers > known:
         raise RankwellError(
@@ -219,18 +182,20 @@ def check(work: Work, stage: Stage[SdnetOptions]) -> None:
 def run(work: Work, stage: Stage[SdnetOptions], folder: Path) -> StageResult:
     """Compute features, train the network, measure it alone and interpolated with the first stage."""
     options = stage.options
-    parts = _Parts.open(work, options)
+    encoder = FeatureEncoder.from_pretrained(work.model, layers=options.layers, device=work.device)
+    vectors = None if options.vectors is None else open_vectors(find_vectors(options.vectors))
+    table = WordTable(encoder.vocabulary, vectors or encoder.encoder, encoder.device)
     store = work.data.collection.store
-    # Numbered by the document store, as the features are.
+    # The document store numbers the candidates, as it does the features.
     candidates = training_candidates(work, store, skip=options.skip, depth=options.depth)
-    begin, named = time.monotonic(), np.concatenate([candidates.documents, _dev_numbers(work)])
-    passages = open_features(store, parts.encoder, named, max_words=options.max_words, shard_size=options.shard)
+    begin, rows = time.monotonic(), np.concatenate([candidates.documents, _dev_numbers(work)])
+    passages = open_features(store, encoder, rows, max_words=options.max_words, shard_size=options.shard)
     feature_seconds = time.monotonic() - begin
-    queries = _training_queries(work, parts.encoder, candidates.qids, folder)
+    queries = _training_queries(work, encoder, candidates.qids, folder)
     lists = partial(draw, candidates, options.plan(), work.seed)
     loss = make_loss(options.loss, **options.loss_options)
-    task = SdnetTask(queries, passages, parts.table, lists, loss, max_pairs=options.max_pairs_in_memory)
-    model = new_sdnet(parts.config(work, options), work.seed)
+    task = SdnetTask(queries, passages, table, lists, loss, max_pairs=options.max_pairs_in_memory)
+    model = new_sdnet(_config(work, options, encoder, table, vectors), work.seed)
     outcome = train(
         model,
         task,
@@ -239,7 +204,7 @@ def run(work: Work, stage: Stage[SdnetOptions], folder: Path) -> StageResult:
         save=lambda target: save_sdnet(target, model),
         seed=work.seed,
         device=work.device,
-        validate=_validation(work, options, parts, passages),
+        validate=_validation(work, options, encoder, table, passages),
         guard=CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels))),
         description="SDNet",
     )
@@ -248,17 +213,17 @@ def run(work: Work, stage: Stage[SdnetOptions], folder: Path) -> StageResult:
     figures = outcome.figures() | {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "passages with features": len(passages.features),
-        "bytes of features a passage": round(passages.features.bytes_per_text),
+        "bytes of features per passage": round(passages.features.bytes_per_text),
         "feature seconds": round(feature_seconds, 1),
-        "passages cut": passages.features.truncated,
+        "truncated passages": passages.features.truncated,
     }
-    ranked = _rerank_dev(work, SdnetRanker(load_sdnet(folder / "model"), parts.encoder, parts.table), passages)
+    ranked = _rerank_dev(work, SdnetRanker(load_sdnet(folder / "model"), encoder, table), passages)
     write_run(ranked, folder / _dev_run(work))
     return StageResult(folder / "model", figures=figures | _interpolate(work, options, ranked, folder))
 
 
 def _dev_numbers(work: Work) -> Rows:
-    """The documents that are candidates of the dev queries."""
+    """The numbers of the dev queries' candidates."""
     head = work.data.dev.run.head(work.recipe.evaluate.depth)
     docids = list(dict.fromkeys(docid for ranking in head.values() for docid in ranking.docids))
     return work.data.collection.store.numbers(docids).astype(np.int64)
@@ -267,14 +232,13 @@ def _dev_numbers(work: Work) -> Rows:
 def _training_queries(work: Work, encoder: FeatureEncoder, qids: tuple[str, ...], folder: Path) -> StoredFeatures:
     by_id = {query.qid: query.text for query in work.data.train.queries}
     texts = [by_id[qid] for qid in qids]
-    most = work.recipe.model.max_query
     return store_features(
         encoder,
         lambda numbers: [texts[number] for number in numbers.tolist()],
         len(texts),
         folder / "queries",
         name=digest(texts),
-        max_words=most,
+        max_words=work.recipe.model.max_query,
         shard_size=1024,
     )
 
@@ -283,27 +247,30 @@ def _measure(work: Work, options: SdnetOptions) -> Measure:
     return measure_of(work.recipe, "RR@10" if options.best == "last" else options.best)
 
 
-def _validation(work: Work, options: SdnetOptions, parts: _Parts, passages: PassageFeatures) -> SdnetValidation | None:
+def _validation(
+    work: Work, options: SdnetOptions, encoder: FeatureEncoder, table: WordTable, passages: PassageFeatures
+) -> Callable[[nn.Module], Mapping[str, float]] | None:
+    """A function that re-ranks some dev queries from stored features and evaluates the result."""
     if options.best == "last":
         return None
-    dev = work.data.dev
+    dev, measure = work.data.dev, _measure(work, options)
     queries = dev.queries[: options.dev_queries]
-    asked = {query.qid for query in queries}
-    return SdnetValidation(
-        Run({qid: ranking for qid, ranking in dev.run.items() if qid in asked}, name=dev.run.name),
-        queries,
-        Qrels({qid: grades for qid, grades in dev.qrels.items() if qid in asked}),
-        parts.encoder.read([query.text for query in queries], work.recipe.model.max_query),
-        passages,
-        parts.encoder,
-        parts.table,
-        _measure(work, options),
-        depth=work.recipe.evaluate.depth,
-    )
+    qids = {query.qid for query in queries}
+    run = Run({qid: ranking for qid, ranking in dev.run.items() if qid in qids}, name=dev.run.name)
+    qrels = Qrels({qid: grades for qid, grades in dev.qrels.items() if qid in qids})
+    features = encoder.read([query.text for query in queries], work.recipe.model.max_query)
+
+    def validate(model: nn.Module) -> Mapping[str, float]:
+        assert isinstance(model, Sdnet)
+        ranker, depth = SdnetRanker(model, encoder, table), work.recipe.evaluate.depth
+        reranked = ranker.rerank(run, queries, passages=passages, query_features=features, depth=depth)
+        return dict(evaluate(qrels, reranked, [measure]).mean)
+
+    return validate
 
 
 def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> dict[str, Any]:
-    """α·BM25 + (1−α)·S with α by cross-validation on dev; leaves the whole grid and the run under the best of it."""
+    """α·BM25 + (1−α)·S with α by cross-validation on dev. Writes the whole grid and the run of the best setting."""
     dev, measure = work.data.dev, _measure(work, options)
     first = dev.run.head(work.recipe.evaluate.depth)
     settings = [Shares.beside_model(first=share, normalise=how) for how in NORMALISATIONS for share in ALPHAS]
@@ -311,7 +278,7 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     tuning = tune_fusion(runs, dev.qrels, settings, measure=str(measure), folds=options.folds, seed=work.seed)
     write_run(fuse(runs, tuning.best, name="interpolated"), folder / "interpolated.run.gz")
     write_json(folder / "interpolation.json", _grid(tuning))
-    with suppress(MissingExtraError):  # the figures are what counts
+    with suppress(MissingExtraError):  # the plot is optional
         lines = {
             name: (np.array(ALPHAS), mean_intervals(tuning.values[_rows(tuning, name)])) for name in NORMALISATIONS
         }
