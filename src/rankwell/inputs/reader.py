@@ -142,8 +142,8 @@ class Reader:
             windows, owners = cut_windows(text, self.windows, sentences)
         return {key: windows if key == name else rows.take(owners) for key, rows in fields.items()}, owners
 
-    def _costs_and_room(self, fields: Mapping[str, Pieces], windowed: str) -> tuple[Rows, Rows]:
-        """The tokens each piece of the windowed field takes, markers included, and how many each pair has room for."""
+    def _costs_and_room(self, fields: Mapping[str, Pieces], windowed: str) -> tuple[Rows | None, Rows]:
+        """The tokens each piece of the windowed field takes (None: one; markers take two), and each pair's room."""
         template, between = self.template, self.tokenizer.special.between
         text = fields[windowed]
         openings = {}
@@ -167,7 +167,4 @@ class Reader:
                 need = need + 2 * (before[fields[f.name].ends] - before[fields[f.name].begins])
             if f.cap:
                 room -= np.minimum(need, f.cap)
-        costs = np.ones(len(text.ids), np.int64)
-        if openings:
-            costs += 2 * openings[windowed]
-        return costs, room
+        return 1 + 2 * openings[windowed] if openings else None, room

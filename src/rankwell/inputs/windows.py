@@ -134,21 +134,25 @@ def _sentence_windows(
     return bounds[begin], bounds[np.minimum(until[begin], stop[owner])], owner
 
 
-def fit_windows(document: Pieces, costs: Rows, room: Rows, spare: int = 0) -> tuple[Rows, Rows, Rows]:
+def fit_windows(document: Pieces, costs: Rows | None, room: Rows, spare: int = 0) -> tuple[Rows, Rows, Rows]:
     """Windows as large as the room there is: where each begins and ends, and the row of ``document`` it belongs to.
 
-    ``costs`` (T,) are the tokens each piece takes, ``room`` (N,) the tokens there is room for in each row, of which
-    windows leave ``spare`` unused. Windows begin and end between words unless a word is longer than a quarter of the
-    room. The last one reaches the end and is full.
+    ``costs`` (T,) are the tokens each piece takes (None: one), ``room`` (N,) the tokens there is room for in each row,
+    of which windows leave ``spare`` unused. Windows begin and end between words unless a word is longer than a quarter
+    of the room. The last one reaches the end and is full.
     """
-    cost = np.concatenate([[0], np.cumsum(costs)])  # of all pieces before each
+    pieces = len(document.ids)
+    # Tokens of all pieces before each.
+    cost = np.arange(pieces + 1) if costs is None else np.concatenate([[0], np.cumsum(costs)])
+    need = cost[document.ends] - cost[document.begins]
+    if (need <= room).all():  # the usual case, and much the fastest
+        return document.begins, document.ends, np.arange(len(document))
     # Where the word of a piece begins, and the next word after it; the end of the last row begins a word, too.
-    at = np.arange(len(costs) + 1)
+    at = np.arange(pieces + 1)
     fresh = np.append(~document.continues, True)
     word = np.maximum.accumulate(np.where(fresh, at, 0))
-    next_word = np.minimum.accumulate(np.where(fresh, at, len(costs))[::-1])[::-1]
+    next_word = np.minimum.accumulate(np.where(fresh, at, pieces)[::-1])[::-1]
 
-    need = cost[document.ends] - cost[document.begins]
     room = np.maximum(np.where(need <= room, room, room - spare), 1)
     half = np.maximum(room // 2, 1)
     counts = np.maximum(-(-(need - room) // half), 0) + 1
