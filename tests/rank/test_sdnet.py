@@ -17,6 +17,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder
+from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import kind_of, open_ranker
 from rankwell.rank.sdnet import SdnetRanker
@@ -158,6 +159,8 @@ def test_a_folder_says_which_ranker_it_holds(folder: Path, tiny_checkpoint: Path
     assert (kind_of(folder).name, kind_of(tiny_checkpoint).name) == ("SDNet", "cross-encoder")
     with pytest.raises(RankwellError, match="is an SDNet ranker, not a cross-encoder; open it with rankwell"):
         Ranker.from_pretrained(folder)
+    with pytest.raises(RankwellError, match="is an SDNet ranker, not a cross-encoder"):
+        load(folder, "torch", {}, {})  # as the service does
 
 
 @pytest.mark.parametrize(

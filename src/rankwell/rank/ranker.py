@@ -35,7 +35,7 @@ from rankwell.rank.engines.engine import (
     probability,
     relevance,
 )
-from rankwell.rank.rankers import best_first, check_cross_encoder
+from rankwell.rank.rankers import best_first
 from rankwell.rank.texts import Documents, ListedTexts, Texts, distinct, make_tokens
 
 PAIRS_AT_A_TIME = 4096
@@ -121,7 +121,6 @@ class Ranker:
         documents are read in the model's windows, by default as large as fits; ``windows=None`` truncates them.
         """
         folder = find_model(model)
-        check_cross_encoder(folder)
         options = {**engine_options(backend, device, precision), **(engine or {})}
         loaded = load(folder, backend, changes, options)
         identity = ""

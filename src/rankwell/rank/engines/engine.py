@@ -25,6 +25,7 @@ from rankwell.core.types import Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import device_named, is_fast_in_bf16
+from rankwell.rank.rankers import check_cross_encoder
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.inputs.tokenizer import Tokenizer
@@ -102,7 +103,9 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
     if backend not in BACKENDS:
         shipped = {name.removesuffix(_SUFFIX) for name in modules if name.endswith(_SUFFIX)}
         raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted(shipped | set(BACKENDS)))})")
-    return BACKENDS[backend](find_model(folder), changes, options)
+    folder = find_model(folder)
+    check_cross_encoder(folder)
+    return BACKENDS[backend](folder, changes, options)
 
 
 def engine_options(backend: str, device: str | None = None, precision: Precision | None = "auto") -> dict[str, Any]:
