@@ -32,7 +32,7 @@ EXAMPLES = ("examples", "triples")
 Lists = dict[str, tuple[dict[str, None], dict[str, None]]]
 """Query → its relevant documents and its negatives, as ordered sets."""
 
-# The names a folder's files go by, relative to it, and how an error message writes them.
+# Patterns of file names, relative to the folder, and how an error message shows them.
 FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
     kind: (re.compile(pattern + r"(?:\.gz)?"), shown)
     for kind, pattern, shown in (
@@ -314,7 +314,7 @@ class ExampleDataset(FolderDataset):
 
 
 class IrdsDataset(Dataset):
-    """A data set of ir_datasets: its own only split or, where it has no judgments, with those below it as splits."""
+    """A data set of ir_datasets. It is its only split or, if it has no judgments, the data sets below it are."""
 
     def __init__(self, source: str):
         try:
@@ -350,7 +350,7 @@ class IrdsDataset(Dataset):
         return self.name
 
     def documents(self) -> Iterator[Document]:
-        """Stream the collection, downloading it first where the package has not yet."""
+        """Stream the collection; the package downloads it if necessary."""
         if not self._data.has_docs():
             raise RankwellError(f"{self.name} has no documents")
         return self._documents()
@@ -370,20 +370,20 @@ class IrdsDataset(Dataset):
 
 
 def _text(record: Any) -> str:
-    """What a record of ir_datasets says, in the package's own reading where it has one."""
+    """The text of a record of ir_datasets: its default text, if it has one."""
     if hasattr(record, "default_text"):
         return str(record.default_text())
     return str(record.text if hasattr(record, "text") else record.body)
 
 
 def _document(record: Any) -> Document:
-    # The package's own reading holds the title already.
+    # The default text already contains the title.
     title = "" if hasattr(record, "default_text") else getattr(record, "title", "")
     return Document(record.doc_id, _text(record), title)
 
 
 def collection_digest(source: str) -> str:
-    """A name for the documents of a file, a folder or an id."""
+    """A digest that identifies the documents of a file, a folder or an ``irds:NAME``."""
     path = Path(source)
     if path.is_dir():
         return open_dataset(source).digest()

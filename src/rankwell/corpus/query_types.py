@@ -30,7 +30,7 @@ COARSE_TYPES = {
     "NUM": "numeric",
 }
 
-# Phrases that tell the type wherever they stand; the first in the text counts. They are matched to lower-cased words.
+# Phrases that decide the type anywhere in the text; the first one counts. They are matched to lower-cased words.
 PHRASES = (
     ("description", r"what .*(stands?|short) for"),
     ("description", r"(abbreviation|acronym|initials?) (of|for)|(define|definition|meaning|means|mean)$"),
@@ -48,7 +48,7 @@ PHRASES = (
     ("location", r"^(weather|directions|map|address) |county is|(location|address|whereabouts)$"),
 )
 
-# What a question word alone says.
+# The type that a question word alone suggests.
 QUESTION_WORDS = {
     "when": "numeric",
     "who": "person",
@@ -59,10 +59,10 @@ QUESTION_WORDS = {
     "how": "description",
 }
 
-# What opens a question that yes or no could answer; what is wanted is an explanation.
+# Words that start a yes/no question; the expected answer is an explanation.
 YES_NO_WORDS = frozenset("is are was were do does did can could should will would has have had may must am".split())
 
-# What the head noun of a question with what or which says, in the singular.
+# The type that the head noun (singular) of a what or which question suggests.
 HEAD_NOUNS = {
     "numeric": """
         age altitude amount angle average birthdate birthday budget calorie capacity century chance circumference code
@@ -137,13 +137,13 @@ _PHRASES = re.compile(
     rf"\b(?:{'|'.join(f'(?P<{label}_{n}>{pattern})' for n, (label, pattern) in enumerate(PHRASES))})\b"
 )
 _WORDS = re.compile(r"[a-z0-9]+(?:[.'’-](?!s\b)[a-z0-9]+)*|['’]s\b")
-# Characters that are read: what kind of question it is shows early, and a pasted page must not take minutes.
+# Number of characters that are read: the type shows early, and a pasted page must not take minutes.
 _READ = 1000
 _COPULAS = frozenset("is are was were be been 's ’s has".split())
 _ARTICLES = frozenset("the a an this that these those his her its their my your our some any".split())
 _POSSESSIVES = frozenset(["'s", "’s"])
 _AGENT_ENDINGS = ("ist", "ists", "ian", "ians", "man", "men", "woman", "women", "ster", "eer", "ess")
-# What ends a noun phrase: a preposition, an auxiliary or another verb that often follows, another question word.
+# Words that end a noun phrase: a preposition, an auxiliary or another verb that often follows, another question word.
 _PHRASE_ENDS = frozenset(
     """
     in on at to for from by with about into between among after before during over under through as than without
@@ -156,7 +156,7 @@ _POINTERS = frozenset("name names nickname part parts example examples list one 
 
 
 def rule_type(question: str) -> str | None:
-    """The type of a question, or None where the rules have nothing to go by.
+    """The type of a question, or None if no rule applies.
 
     >>> [rule_type(q) for q in ("Who wrote Emma?", "average cost of a bee hive", "What is an atom?", "blue heron")]
     ['person', 'numeric', 'description', None]
@@ -171,7 +171,7 @@ def rule_type(question: str) -> str | None:
             return _type_after_what(words[place + 1 :])
     if words and words[0] in YES_NO_WORDS:
         return "description"
-    # No question: "largest cathedral in world" is a noun phrase, and its last word tells.
+    # Not a question: "largest cathedral in world" is a noun phrase, and its last word decides.
     phrase = list(takewhile(lambda word: word not in _PHRASE_ENDS and word != "of", words))
     return _known(phrase[-1]) if phrase else None
 
@@ -200,7 +200,7 @@ def _type_after_what(words: list[str]) -> str:
 
 
 def _head(phrase: list[str], copula: bool) -> str | None:
-    """The type of the phrase's head noun: before *of*, or after it where what is before says too little."""
+    """The type of the phrase's head noun: before *of*, or after it if the noun before is too general."""
     if "of" in phrase:
         cut = phrase.index("of")
         before, after = phrase[:cut], [word for word in phrase[cut + 1 :] if word not in _ARTICLES]
@@ -218,7 +218,7 @@ def _head(phrase: list[str], copula: bool) -> str | None:
 
 
 def _known(noun: str) -> str | None:
-    """What :data:`HEAD_NOUNS` says about a noun, singular or plural."""
+    """The type of a noun, singular or plural, in :data:`HEAD_NOUNS`."""
     label = _TYPE_OF_NOUN.get(noun)
     if label is None and noun.endswith("s"):
         label = _TYPE_OF_NOUN.get(noun[:-1]) or _TYPE_OF_NOUN.get(noun.removesuffix("ies") + "y")

@@ -17,7 +17,7 @@ from rankwell.core.types import Scores
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question; ``type`` is its kind of answer (location, numeric, person, description, entity), where known."""
+    """A query; ``type`` is the kind of answer it wants (location, numeric, person, description, entity), if known."""
 
     qid: str
     text: str
@@ -26,7 +26,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A passage or document; ``title`` is empty in collections that have none."""
+    """A passage or document; ``title`` may be empty."""
 
     docid: str
     text: str
@@ -34,13 +34,13 @@ class Document:
 
     @property
     def contents(self) -> str:
-        """What is indexed and ranked: the title, where there is one, then the text."""
+        """The text to index and rank: the title, if any, and the text."""
         return f"{self.title} {self.text}" if self.title else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class TermWeights:
-    """A document's term frequencies as a model sees them: any positive number for each word."""
+    """A document's term weights from a model: a positive number for each word."""
 
     docid: str
     weights: Mapping[str, float]
@@ -67,7 +67,7 @@ class Ranking:
 
     @classmethod
     def of(cls, docids: Iterable[str], scores: Iterable[float] | Scores) -> Ranking:
-        """Sort ``docids`` by ``scores``; NaN and repeated documents are errors."""
+        """Sort ``docids`` by ``scores``. Raises for NaN and for repeated documents."""
         names = tuple(docids)
         # Adding 0 turns -0.0 into 0.0, so that equal scores are also equal bits.
         values = (
@@ -102,7 +102,7 @@ class Ranking:
 
 
 class Run(Mapping[str, Ranking]):
-    """A system's rankings by query id, in the order the queries were asked."""
+    """A system's rankings by query id, in the order of the queries."""
 
     def __init__(self, rankings: Mapping[str, Ranking] | None = None, *, name: str = "rankwell"):
         self.name = name
@@ -131,7 +131,7 @@ class Run(Mapping[str, Ranking]):
 
 
 class Qrels(Mapping[str, Mapping[str, int]]):
-    """Judgments: ``qrels[qid][docid]`` is the grade; what is absent is unjudged."""
+    """Judgments: ``qrels[qid][docid]`` is the grade. Documents without an entry are unjudged."""
 
     def __init__(self, grades: Mapping[str, Mapping[str, int]]):
         self._grades = {qid: dict(by_doc) for qid, by_doc in grades.items()}

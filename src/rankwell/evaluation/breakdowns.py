@@ -36,18 +36,18 @@ LONGEST = 10
 
 @dataclass(frozen=True, eq=False)
 class Breakdown:
-    """The comparison within each group of queries; p-values are corrected over all of the groups and all measures."""
+    """The comparison within each group of queries. P-values are corrected over all groups and measures."""
 
     by: str
     comparisons: Mapping[str, Comparison]
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON holds them."""
+        """The figures for a JSON file."""
         return {group: comparison.as_dict() for group, comparison in self.comparisons.items()}
 
 
 def length_groups(queries: Iterable[Query], longest: int = LONGEST) -> Groups:
-    """Queries by their number of words; those of ``longest`` and more are one group.
+    """Group queries by their number of words; ``longest`` and more are one group.
 
     >>> list(length_groups([Query("1", "what is it"), Query("2", "a b c d"), Query("3", "a b c d e")], longest=4))
     ['3', '4+']
@@ -59,7 +59,7 @@ def length_groups(queries: Iterable[Query], longest: int = LONGEST) -> Groups:
 
 
 def type_groups(types: Mapping[str, str]) -> Groups:
-    """Queries by their type."""
+    """Group queries by type."""
     labels = sorted(set(types.values()))
     return {label: frozenset(qid for qid, type in types.items() if type == label) for label in labels}
 
@@ -73,7 +73,7 @@ def part_of(evaluation: Evaluation, qids: frozenset[str]) -> Evaluation:
 
 
 def break_down(comparison: Comparison, by: str, groups: Groups) -> Breakdown:
-    """The comparison within each group that has any of its queries."""
+    """Compare the runs within each group that has any of the queries."""
     test, level = comparison.test, comparison.level
     comparisons: dict[str, Comparison] = {}
     for name, qids in groups.items():
@@ -112,7 +112,7 @@ def breakdown_table(breakdown: Breakdown, measure: Measure) -> Table:
 
 
 def query_differences(comparison: Comparison, run: str, measure: Measure) -> list[tuple[str, float]]:
-    """Query and difference from the baseline, the greatest gain first; equal ones in the order of the queries."""
+    """Queries with their difference from the baseline, largest gain first; ties in query order."""
     ours, theirs = (comparison.evaluations[name].per_query[str(measure)] for name in (run, comparison.baseline))
     gaps = differences(ours, theirs)
     return [(comparison.qids[place], float(gaps[place])) for place in np.argsort(-gaps, kind="stable").tolist()]

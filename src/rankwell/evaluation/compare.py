@@ -41,7 +41,7 @@ class Contrast:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Runs beside their baseline; ``contrasts`` go run by run, and within a run measure by measure."""
+    """Runs compared with a baseline. ``contrasts`` are ordered by run, then by measure."""
 
     baseline: str
     test: str
@@ -51,12 +51,12 @@ class Comparison:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The measures, in the order asked for."""
+        """The measures in the given order."""
         return self.evaluations[self.baseline].measures
 
     @property
     def qids(self) -> tuple[str, ...]:
-        """The queries compared."""
+        """The compared queries."""
         return self.evaluations[self.baseline].qids
 
     @cached_property
@@ -75,7 +75,7 @@ class Comparison:
         return contrast is not None and contrast.corrected < self.level
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON holds them."""
+        """The figures for a JSON file."""
         return {
             "baseline": self.baseline,
             "queries": len(self.qids),
@@ -87,7 +87,7 @@ class Comparison:
 
 
 def names_of_runs(paths: Sequence[Path]) -> list[str]:
-    """What runs are called in tables: their file names, or the whole paths where two files share a name.
+    """The names of runs in tables: file names, or whole paths if two files share a name.
 
     >>> names_of_runs([Path("a/bm25.run"), Path("b/bm25.run"), Path("b/mono.run")])
     ['a/bm25.run', 'b/bm25.run', 'mono.run']
@@ -106,7 +106,7 @@ def compare(
     average: Average = "qrels",
     level: float = 0.05,
 ) -> Comparison:
-    """Compare ``runs`` with the ``baseline`` among them (the first, where none is named).
+    """Compare ``runs`` with the ``baseline`` among them (by default the first).
 
     ``test`` is one of :data:`~rankwell.evaluation.significance.TESTS`. ``average="both"`` compares the queries with
     results in every run. Differences are per query; a query is a tie where the two values are equal.
@@ -116,20 +116,20 @@ def compare(
     baseline = next(iter(runs)) if baseline is None else baseline
     if baseline not in runs:
         raise RankwellError(f"the baseline {baseline!r} is not among the runs ({', '.join(runs)})")
-    TESTS[test]  # a misspelt name is told before the work
+    TESTS[test]  # raises for an unknown name before any work
     runs = {name: Run(run, name=name) for name, run in runs.items()}
     for run in runs.values():
         refuse_errors(qrels, run)
-    chosen = parse_measures(measures)
+    parsed = parse_measures(measures)
     qids = averaged_queries(qrels, runs.values(), average)
-    evaluations = {name: evaluate_queries(qrels, run, chosen, qids) for name, run in runs.items()}
+    evaluations = {name: evaluate_queries(qrels, run, parsed, qids) for name, run in runs.items()}
     return compare_evaluations(evaluations, baseline, test=test, level=level)
 
 
 def compare_evaluations(
     evaluations: Mapping[str, Evaluation], baseline: str, *, test: str = "t", level: float = 0.05
 ) -> Comparison:
-    """:func:`compare` for figures that are there already (means over seeds, say), all of the same queries."""
+    """Like :func:`compare`, for existing figures of the same queries, such as means over seeds."""
     p_value, theirs = TESTS[test], evaluations[baseline]
     pairs = [(name, measure) for name in evaluations if name != baseline for measure in map(str, theirs.measures)]
     raw = [p_value(evaluations[name].per_query[measure], theirs.per_query[measure]) for name, measure in pairs]
@@ -141,7 +141,7 @@ def compare_evaluations(
 
 
 def contrast(ours: Evaluation, theirs: Evaluation, run: str, measure: str, p: float, corrected: float) -> Contrast:
-    """Set one run's figures in one measure against the baseline's."""
+    """Compare one run's figures in one measure with the baseline's."""
     gaps = differences(ours.per_query[measure], theirs.per_query[measure])
     figure, reference = ours.mean[measure], theirs.mean[measure]
     interval = bootstrap_interval(ours.per_query[measure], theirs.per_query[measure])

@@ -1,4 +1,4 @@
-"""Which label was taken for which: accuracy and confusion of a classification."""
+"""Accuracy and confusion matrix of a classification."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NO_LABEL = "none"
 
 @dataclass(frozen=True)
 class Confusion:
-    """Counts of (true label, found label); a text without a found label counts as wrong, under ``none``."""
+    """Counts of (true label, predicted label). A text without a prediction counts as wrong, under ``none``."""
 
     counts: dict[tuple[str, str], int]
     labels: tuple[str, ...]
 
     @classmethod
     def of(cls, truth: Sequence[str], found: Iterable[str | None], labels: Iterable[str] = ()) -> Confusion:
-        """Count; ``labels`` says which come first in the table, others follow in the alphabet's order."""
+        """Count the labels. ``labels`` come first in the table, others follow alphabetically."""
         pairs = Counter(zip(truth, (label or NO_LABEL for label in found), strict=True))
         seen = {label for pair in pairs for label in pair}
         first = [label for label in labels if label in seen]
@@ -27,27 +27,27 @@ class Confusion:
 
     @property
     def total(self) -> int:
-        """How many texts there are."""
+        """The number of texts."""
         return sum(self.counts.values())
 
     @property
     def accuracy(self) -> float:
-        """The share of texts whose label was found; 0 where there are none."""
+        """The share of texts with the right label; 0 without texts."""
         right = sum(count for (true, found), count in self.counts.items() if true == found)
         return right / self.total if self.total else 0.0
 
     def recall(self, label: str) -> float:
-        """The share of this label's texts that were found."""
+        """The recall of a label: the share of its texts with the right label."""
         of_label = sum(count for (true, _), count in self.counts.items() if true == label)
         return self.counts.get((label, label), 0) / of_label if of_label else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as JSON holds them; ``confusion[true][found]``."""
+        """The figures for a JSON file; ``confusion[true][predicted]``."""
         rows = {label: {f: n for (t, f), n in sorted(self.counts.items()) if t == label} for label in self.labels}
         return {"accuracy": self.accuracy, "texts": self.total, "confusion": {k: row for k, row in rows.items() if row}}
 
     def __str__(self) -> str:
-        """A table: a row for each true label, a column for each that was found."""
+        """A table with a row for each true label and a column for each predicted label."""
         truths = [label for label in self.labels if any(true == label for true, _ in self.counts)]
         rows = [["true \\ found", *self.labels, "recall"]]
         for true in truths:

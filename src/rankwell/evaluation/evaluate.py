@@ -20,7 +20,7 @@ from rankwell.evaluation.validate import refuse_errors
 Average = Literal["qrels", "both"]
 
 GEOMETRIC_FLOOR = 1e-5
-"""What a query counts at least in a geometric mean, which one 0 would otherwise make 0; trec_eval's value."""
+"""The least value of a query in a geometric mean, which a single 0 would make 0; as in trec_eval."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Evaluation:
 
     @cached_property
     def mean(self) -> Mapping[str, float]:
-        """The figure of a measure, by its notation: the mean over the queries, or the sum where it counts something."""
+        """The figure of each measure, by its notation: the mean over queries, or the sum for counts."""
         return {str(measure): summarise(measure, self.per_query[str(measure)]) for measure in self.measures}
 
     @cached_property
@@ -49,7 +49,7 @@ class Evaluation:
         return {str(m): float(np.exp(logs.mean())) for m, logs in zip(self.measures, floored, strict=True)}
 
     def as_dict(self, *, per_query: bool = False) -> dict[str, Any]:
-        """The figures as JSON holds them."""
+        """The figures for a JSON file."""
         figures: dict[str, Any] = {"run": self.run, "queries": len(self.qids), "mean": dict(self.mean)}
         if per_query:
             names = [str(measure) for measure in self.measures]
@@ -65,12 +65,12 @@ class Evaluation:
 
 
 def summarise(measure: Measure, values: Values) -> float:
-    """One figure for the values of all queries."""
+    """Summarise the values of all queries in one figure."""
     return float(values.sum() if measure.summary == "sum" else values.mean())
 
 
 def averaged_queries(qrels: Qrels, runs: Iterable[Run], average: Average) -> tuple[str, ...]:
-    """The queries a mean is taken over: all that are judged, or those that every run has results for as well."""
+    """The queries to average over: all judged ones, or only those that every run has results for."""
     if average == "qrels":
         return tuple(qrels)
     if average != "both":

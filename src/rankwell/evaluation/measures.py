@@ -19,7 +19,7 @@ ELEVEN_RECALL_LEVELS = tuple(level / 10 for level in range(11))
 
 
 def share(part: float, whole: float) -> float:
-    """``part / whole``; nothing of nothing is 0."""
+    """``part / whole``, or 0 if ``whole`` is 0."""
     return part / whole if whole else 0.0
 
 
@@ -35,7 +35,7 @@ def reciprocal_rank(ranking: JudgedRanking, *, rel: int = 1, cutoff: int | None 
 
 @measure("Success", cutoff=DEPTH)
 def success(ranking: JudgedRanking, *, cutoff: int, rel: int = 1) -> float:
-    """1 where a relevant document is among the first ``cutoff``; also known as hit rate."""
+    """1 if a relevant document is among the first ``cutoff``, else 0; also known as hit rate."""
     return float(len(ranking.relevant_ranks(rel, cutoff)) > 0)
 
 
@@ -44,7 +44,7 @@ def success(ranking: JudgedRanking, *, cutoff: int, rel: int = 1) -> float:
 
 @measure("P", cutoff=DEPTH)
 def precision(ranking: JudgedRanking, *, cutoff: int, rel: int = 1) -> float:
-    """The share of the first ``cutoff`` places that hold relevant documents; a short ranking is not forgiven."""
+    """The share of relevant documents among the first ``cutoff`` ranks; missing ranks count as non-relevant."""
     return len(ranking.relevant_ranks(rel, cutoff)) / cutoff
 
 
@@ -56,7 +56,7 @@ def recall(ranking: JudgedRanking, *, cutoff: int, rel: int = 1) -> float:
 
 @measure("RelP", cutoff=DEPTH)
 def relative_precision(ranking: JudgedRanking, *, rel: int = 1, cutoff: int | None = None) -> float:
-    """Precision over the best that could be had at that depth; without a cut-off, over the whole ranking."""
+    """Precision divided by the best possible precision at that depth; without a cut-off, of the whole ranking."""
     depth = len(ranking.grades) if cutoff is None else cutoff
     return share(len(ranking.relevant_ranks(rel, cutoff)), min(depth, ranking.relevant_count(rel)))
 
@@ -80,7 +80,7 @@ def judged(ranking: JudgedRanking, *, cutoff: int | None = None) -> float:
 
 @measure("AP", cutoff=DEPTH)
 def average_precision(ranking: JudgedRanking, *, rel: int = 1, cutoff: int | None = None) -> float:
-    """Precision at each relevant document, those not found counting 0, averaged; its mean is MAP."""
+    """The mean precision at the rank of each relevant document, 0 if not retrieved; its mean over queries is MAP."""
     ranks = ranking.relevant_ranks(rel, cutoff)
     return share(float(np.sum(np.arange(1, len(ranks) + 1) / ranks)), ranking.relevant_count(rel))
 
@@ -107,7 +107,7 @@ def interpolated_precision(
 
 @measure("Bpref")
 def binary_preference(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """How seldom judged non-relevant documents stand above relevant ones; unjudged documents do not matter."""
+    """How rarely judged non-relevant documents rank above relevant ones; unjudged documents are ignored."""
     relevant, nonrelevant = ranking.relevant_count(rel), len(ranking.judged) - ranking.relevant_count(rel)
     above = np.cumsum(ranking.judged_nonrelevant(rel))[ranking.relevant_ranks(rel) - 1]
     penalties = np.minimum(above, relevant) / max(min(relevant, nonrelevant), 1)
@@ -136,7 +136,7 @@ def binary_gain(ranking: JudgedRanking, *, rel: int = 1) -> float:
 
 @measure("RBP", cutoff=DEPTH)
 def rank_biased_precision(ranking: JudgedRanking, *, p: float = 0.8, rel: int = 1, cutoff: int | None = None) -> float:
-    """What a user meets who goes on to the next document with probability ``p`` (Moffat and Zobel 2008)."""
+    """The expected relevance for a user who reads on with probability ``p`` at each rank (Moffat and Zobel 2008)."""
     ranks = ranking.relevant_ranks(rel, cutoff)
     return (1.0 - p) * float(np.sum(p ** (ranks - 1.0)))
 
@@ -155,7 +155,7 @@ def discounted_gain(grades: Grades, dcg: str) -> float:
 
 @measure("nDCG", cutoff=DEPTH)
 def ndcg(ranking: JudgedRanking, *, dcg: str = "log2", cutoff: int | None = None) -> float:
-    """Discounted gain over that of the best ranking possible.
+    """Discounted cumulative gain divided by that of the best possible ranking.
 
     The gain is the grade itself (``dcg=log2``, trec_eval) or ``2^grade - 1`` (``dcg=exp-log2``, gdeval).
     """
@@ -208,29 +208,29 @@ def set_average_precision(ranking: JudgedRanking, *, rel: int = 1) -> float:
 
 @measure("NumQ", summary="sum")
 def number_of_queries(ranking: JudgedRanking) -> float:
-    """The queries."""
+    """The number of queries."""
     return 1.0
 
 
 @measure("NumRet", summary="sum")
 def number_retrieved(ranking: JudgedRanking) -> float:
-    """The retrieved documents."""
+    """The number of retrieved documents."""
     return float(len(ranking.grades))
 
 
 @measure("NumRel", summary="sum")
 def number_relevant(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """The relevant documents, retrieved or not."""
+    """The number of relevant documents, retrieved or not."""
     return float(ranking.relevant_count(rel))
 
 
 @measure("NumRelRet", summary="sum")
 def number_relevant_retrieved(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """The relevant documents that are retrieved."""
+    """The number of relevant documents that are retrieved."""
     return float(len(ranking.relevant_ranks(rel)))
 
 
 @measure("NumNonRelRet", summary="sum")
 def number_nonrelevant_retrieved(ranking: JudgedRanking, *, rel: int = 1) -> float:
-    """The documents judged not relevant that are retrieved."""
+    """The number of retrieved documents that are judged non-relevant."""
     return float(np.count_nonzero(ranking.judged_nonrelevant(rel)))

@@ -1,7 +1,7 @@
 """Measures as values that print as their own notation: ``RR@10``, ``AP(rel=2)``, ``RBP(p=0.9)@20``.
 
-A measure is a plain function of a :class:`JudgedRanking`, filed by one decorator line; its keyword-only arguments are
-its parameters. The notation is that of ir-measures::
+A measure is a plain function of a :class:`JudgedRanking`, registered by one decorator line. Its keyword-only arguments
+are its parameters. The notation is that of ir-measures::
 
     NAME [ "(" parameter "=" value, … ")" ] [ "@" cut-off ]
 """
@@ -63,12 +63,12 @@ NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "NumNonRelRet": "num_nonrel_judged_ret",
     }
 )
-"""What trec_eval and others call a measure, where it is not a name of ours in other capitals: for hints alone."""
+"""Names in trec_eval and elsewhere that differ by more than capitals; used only for hints."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kind:
-    """What all measures of one name share; filed by :func:`measure`."""
+    """What all measures of one name share; registered by :func:`measure`."""
 
     name: str
     compute: Callable[..., float]
@@ -93,16 +93,16 @@ class Measure:
 
     @property
     def summary(self) -> Summary:
-        """How the values of the queries become one figure: counts are added, all else is averaged."""
+        """How the values of the queries become one figure: counts are summed, others are averaged."""
         return self.kind.summary
 
     @property
     def level(self) -> int:
-        """The lowest grade that counts: its ``rel``, and 1 where it has none, because only such grades are gains."""
+        """The lowest grade that counts as relevant: ``rel``, or 1 if the measure has no such parameter."""
         return int(dict(self.parameters).get("rel", self.kind.defaults.get("rel", 1)))
 
     def __call__(self, **parameters: Value) -> Measure:
-        """The measure with these parameters; defaults are not kept, so that equal measures print alike."""
+        """The measure with these parameters. Defaults are dropped, so that equal measures print alike."""
         chosen = dict(self.parameters)
         for name, value in parameters.items():
             if name not in self.kind.defaults:
@@ -150,7 +150,7 @@ MEASURES: Registry[Measure] = Registry("measure")
 def measure(
     name: str, *, cutoff: Domain | None = None, summary: Summary = "mean"
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
-    """Decorator: file a function of a :class:`JudgedRanking` as the measure ``name``.
+    """Decorator: register a function of a :class:`JudgedRanking` as the measure ``name``.
 
     Its keyword-only arguments with defaults are the measure's parameters (see :data:`PARAMETERS`); ``cutoff`` says what
     a cut-off means to it, which is required where the function's own ``cutoff`` argument has no default.
@@ -194,19 +194,19 @@ def parse_measure(text: str, *, rel: int | None = None) -> Measure:
         parameters[name.strip()] = value.strip().strip("'\"")
     chosen = chosen(**parameters)
     chosen = chosen @ match["cutoff"] if match["cutoff"] else chosen
-    chosen.function()  # A missing cut-off is said now rather than half-way through a run.
+    chosen.function()  # raises for a missing cut-off now, not during the evaluation
     return chosen
 
 
 def our_notation(text: str) -> str | None:
-    """What a measure in trec_eval's notation, or in other capitals, is called here.
+    """Our notation for a measure in trec_eval's notation, or in other capitals.
 
     >>> our_notation("ndcg_cut_10"), our_notation("P.5"), our_notation("ndcg@10"), our_notation("Hit@3")
     ('nDCG@10', 'P@5', 'nDCG@10', 'Success@3')
     """
     names = {name.lower(): name for name in MEASURES} | {name.lower(): ours for name, ours in ALIASES.items()}
     names |= {name.lower(): ours for ours, others in NAMES_ELSEWHERE.items() for name in others.split()}
-    # trec_eval puts the cut-off after the name: P_10 in its output, P.10 in what it is asked for.
+    # trec_eval puts the cut-off after the name: P_10 in its output, P.10 in its options.
     parts = re.fullmatch(r"(?P<name>\w+?)[_.](?P<cutoff>\d+(?:\.\d+)?)", text)
     if parts and (ours := names.get(parts["name"].lower())):
         return f"{ours}@{parts['cutoff']}"
@@ -216,7 +216,7 @@ def our_notation(text: str) -> str | None:
 
 
 def parse_measures(measures: str | Iterable[str | Measure], *, rel: int | None = None) -> tuple[Measure, ...]:
-    """Read measures separated by spaces or commas, or a list of them; one that is named twice is kept once.
+    """Read measures separated by spaces or commas, or a list of them, without duplicates.
 
     >>> parse_measures("RR@10 nDCG@10, AP(rel=2)")
     (RR@10, nDCG@10, AP(rel=2))

@@ -21,7 +21,7 @@ TEST_NAMES = {"t": "paired t-test", "wilcoxon": "Wilcoxon signed-rank test", "ra
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value; ``shown`` is how people read it, ``mark`` a footnote sign, ``best`` whether its column has no better."""
+    """A value; ``shown`` is its text, ``mark`` a footnote sign, ``best`` whether it is the best of its column."""
 
     value: Value
     shown: str
@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns, rows and notes; the first ``labels`` columns name things and stand left, the others hold numbers.
+    """Columns, rows and notes. The first ``labels`` columns are left-aligned names, the others are numbers.
 
     ``data`` is what the JSON form holds: the exact figures in a shape for programs.
     """
@@ -48,7 +48,7 @@ class Table:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-# What the tables hold
+# Contents
 
 
 def name_cell(name: str) -> Cell:
@@ -82,7 +82,7 @@ def query_table(evaluations: Mapping[str, Evaluation]) -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """A row for each run, a column for each measure, marks for what is significant."""
+    """A row for each run, a column for each measure, and marks for significant differences."""
     highest = {str(m): max(figures[str(m)] for figures in comparison.mean.values()) for m in comparison.measures}
     rows = tuple(
         (
@@ -113,7 +113,7 @@ def comparison_notes(comparison: Comparison) -> tuple[str, ...]:
 
 
 def contrast_table(comparison: Comparison) -> Table:
-    """A row for each run and measure with all that is known of the difference."""
+    """A row for each run and measure with all details of the difference."""
     figures = ("baseline", "value", "difference", "change", "low", "high", "wins", "ties", "losses", "p", "Holm p")
     by_name = {str(measure): measure for measure in comparison.measures}
     rows = tuple(contrast_row(comparison, c, by_name[c.measure]) for c in comparison.contrasts)
@@ -136,7 +136,7 @@ def contrast_row(comparison: Comparison, contrast: Contrast, measure: Measure) -
     )
 
 
-# How they are written
+# Formats
 
 FORMATS: Registry[Callable[[Table], str]] = Registry("table format")
 
@@ -145,7 +145,7 @@ FORMATS: Registry[Callable[[Table], str]] = Registry("table format")
 def as_text(table: Table) -> str:
     """Aligned columns for a terminal."""
     lines = [table.columns, *(tuple(cell.text for cell in row) for row in table.rows)]
-    # A mark hangs over the edge of its column, so that the digits stay in line.
+    # Marks stand outside the column, so that the digits stay aligned.
     hang = [any(row[i].mark for row in table.rows) for i in range(len(table.columns))]
     for j, row in enumerate(table.rows, start=1):
         lines[j] = tuple(text + " " * (h and not cell.mark) for text, h, cell in zip(lines[j], hang, row, strict=True))
@@ -211,7 +211,7 @@ LATEX_SPECIALS = str.maketrans(
 
 
 def escape_latex(text: str) -> str:
-    """``text`` so that LaTeX prints it as it is."""
+    """Escape ``text`` for LaTeX."""
     return text.translate(LATEX_SPECIALS)
 
 

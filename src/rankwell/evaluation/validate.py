@@ -1,6 +1,6 @@
-"""Does this run belong to these judgments?
+"""Check that a run belongs to the judgments.
 
-What makes the figures meaningless is an error, what makes them doubtful a warning.
+Problems that make the figures meaningless are errors; those that make them doubtful are warnings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rankwell.evaluation.notation import DEPTH, Measure
 
 
 class Severity(StrEnum):
-    """An error stops the evaluation; a warning is worth a line."""
+    """An error stops the evaluation, a warning is only reported."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -25,7 +25,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a run, in one line."""
+    """A problem with a run, described in one line."""
 
     severity: Severity
     message: str
@@ -35,7 +35,7 @@ class Problem:
 
 
 def validate(qrels: Qrels, run: Run, measures: Iterable[Measure] = ()) -> list[Problem]:
-    """Everything that is wrong with ``run``, errors first.
+    """All problems of ``run``, errors first.
 
     The depths of ``measures`` tell which cut-offs matter: rankings that are shorter, and ties that straddle a cut-off;
     their relevance levels tell which queries have nothing relevant. After an error nothing else is looked for.
@@ -53,13 +53,13 @@ def validate(qrels: Qrels, run: Run, measures: Iterable[Measure] = ()) -> list[P
 
 
 def refuse_errors(qrels: Qrels, run: Run) -> None:
-    """Raise the first error there is."""
+    """Raise the first error, if any."""
     for message in find_errors(qrels, run):
         raise RankwellError(f"cannot evaluate the run {run.name!r}: {message}")
 
 
 def find_errors(qrels: Qrels, run: Run) -> Iterator[str]:
-    """What makes any figure meaningless."""
+    """Problems that make every figure meaningless."""
     if not qrels:
         yield "the judgments are empty"
     elif not any(map(len, run.values())):
@@ -75,7 +75,7 @@ def find_errors(qrels: Qrels, run: Run) -> Iterator[str]:
 
 
 def find_warnings(qrels: Qrels, run: Run, depths: list[int], levels: list[int]) -> Iterator[str]:
-    """What makes the figures doubtful."""
+    """Problems that make the figures doubtful."""
     judged = {qid: ranking for qid, ranking in run.items() if qid in qrels}
     if unknown := [qid for qid in run if qid not in qrels]:
         yield f"{count(unknown, 'query')} of the run without judgments, left out ({some(unknown)})"

@@ -1,8 +1,8 @@
 """The field's plain files: TREC and MS MARCO runs and qrels, tsv and jsonl texts. Gzip is transparent both ways.
 
-A reader tells the format from the first line that holds anything, not from the file's name. Whatever it cannot read is
-an :class:`~rankwell.core.errors.InputError` with the file, the line, what was found and what was expected. A writer
-refuses what its reader could not give back, and changes nothing silently.
+Readers detect the format from the first non-empty line, not from the file name. Malformed input raises an
+:class:`~rankwell.core.errors.InputError` that names the file, the line, what was found and what was expected. Writers
+refuse anything that could not be read back, and change nothing silently.
 """
 
 from rankwell.corpus.formats.qrels import read_qrels, write_qrels

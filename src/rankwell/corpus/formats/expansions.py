@@ -46,11 +46,11 @@ def read_expansions(path: FilePath) -> Iterator[Expansion]:
 
 
 def expansion_line(path: FilePath, expansion: Expansion) -> str:
-    """One line of a file of expansions."""
+    """An expansion as a line of the file."""
     record = {"docid": writable_id(path, "document id", expansion.docid), "queries": list(expansion.queries)}
     return json_line(path, record)
 
 
 def write_expansions(expansions: Iterable[Expansion], path: FilePath) -> None:
-    """Write one object a document."""
-    write_lines(path, "expansions", (expansion_line(path, one) for one in expansions))
+    """Write one JSON object per document."""
+    write_lines(path, "expansions", (expansion_line(path, expansion) for expansion in expansions))

@@ -1,4 +1,4 @@
-"""Labelled texts: what a classifier learns from, one text or pair of texts a line with its label.
+"""Labelled texts to train a classifier: one text, or pair of texts, per line with its label.
 
     NUM:dist<TAB>How far is it from Denver to Aspen ?          label first, as in the question classification data
     How far is it from Denver to Aspen ?<TAB>numeric           or last
@@ -22,7 +22,7 @@ from rankwell.corpus.query_types import COARSE_TYPES, QUERY_TYPES
 
 @dataclass(frozen=True, eq=False)
 class LabelledTexts:
-    """Texts, the second text of each where they are pairs, and the number of each one's class among ``names``."""
+    """Texts, the second texts if they are pairs, and the class of each as a number in ``names``."""
 
     texts: list[str]
     others: list[str] | None
@@ -34,7 +34,7 @@ class LabelledTexts:
 
 
 def read_labelled(path: FilePath, names: Sequence[str] | None = None) -> LabelledTexts:
-    """Read labelled texts; ``names`` are the classes a model has, where it is there already.
+    """Read labelled texts. ``names`` are the classes of a model that exists already.
 
     The coarse:fine labels of the question classification data (``NUM:dist``) become the five query types.
     """
@@ -81,12 +81,12 @@ def _read_rows(path: FilePath) -> list[tuple[int, list[str]]]:
 
 
 def _class_names(path: FilePath, labels: Sequence[str]) -> tuple[str, ...]:
-    """The classes in one order: the five query types in theirs, others in the alphabet's."""
-    found = set(labels)
-    if len(found) < 2:
+    """The classes in a fixed order: the five query types in their own, others alphabetically."""
+    distinct = set(labels)
+    if len(distinct) < 2:
         raise InputError(path, None, f"every text has the label {excerpt(labels[0])}, expected two labels or more")
-    if found <= set(QUERY_TYPES):
+    if distinct <= set(QUERY_TYPES):
         return QUERY_TYPES
-    if len(found) > 2 and len(found) > len(labels) / 2:
-        raise InputError(path, None, f"{len(found):,} labels for {len(labels):,} texts: no column looks like labels")
-    return tuple(sorted(found))
+    if len(distinct) > 2 and len(distinct) > len(labels) / 2:
+        raise InputError(path, None, f"{len(distinct):,} labels for {len(labels):,} texts: no column looks like labels")
+    return tuple(sorted(distinct))

@@ -28,7 +28,7 @@ _HALF_PAIR = re.compile(r"[\ud800-\udfff]")
 
 
 def open_lines(path: FilePath, kind: str, *, comments: bool = False) -> tuple[str, Lines]:
-    """The first line of ``path`` that holds anything, and all its numbered lines from there on (that one included).
+    """The first non-empty line of ``path``, and all numbered lines from that one on.
 
     ``comments``: lines that open with ``#`` hold nothing, as in trec_eval.
     """
@@ -41,7 +41,7 @@ def open_lines(path: FilePath, kind: str, *, comments: bool = False) -> tuple[st
 
 
 def is_jsonl(line: str) -> bool:
-    """Whether ``line`` opens a jsonl file. A tsv line always has a tab; JSON as tools write it never does."""
+    """Whether ``line`` is the first of a jsonl file. A tsv line always has a tab; JSON as tools write it never does."""
     return line.lstrip().startswith("{") and "\t" not in line
 
 
@@ -68,7 +68,7 @@ def check_id(path: FilePath, number: int, name: str, value: str) -> None:
 
 
 def whole_number(text: str) -> int:
-    """``int(text)``, and :class:`ValueError` for what only Python takes for a whole number (1_000)."""
+    """``int(text)``, but :class:`ValueError` for forms that only Python reads as a whole number (1_000)."""
     if not text.isascii() or "_" in text:
         raise ValueError(text)
     return int(text)
@@ -106,7 +106,7 @@ def parse_object(path: FilePath, number: int, line: str) -> dict[str, Any]:
 
 
 def json_kind(value: object) -> str:
-    """What ``value`` is called in JSON."""
+    """The JSON name of the type of ``value``."""
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
     return kinds.get(type(value), "a number")
 
@@ -142,7 +142,7 @@ def take_id(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequen
 
 
 def write_lines(path: FilePath, kind: str, lines: Iterable[str]) -> None:
-    """Write ``lines`` whole or not at all; none is an error, because reading would call the file empty."""
+    """Write ``lines`` whole or not at all. Raises if there are none, because an empty file could not be read back."""
     lines = iter(lines)
     first = next(lines, None)
     if first is None:
@@ -153,12 +153,12 @@ def write_lines(path: FilePath, kind: str, lines: Iterable[str]) -> None:
 
 
 def names_jsonl(path: FilePath) -> bool:
-    """Whether the name of a file to be written asks for jsonl."""
+    """Whether a file of this name is written as jsonl."""
     return os.fspath(path).removesuffix(".gz").endswith(".jsonl")
 
 
 def writable_id(path: FilePath, name: str, value: str) -> str:
-    """``value`` if it is an id that reading gives back."""
+    """``value``; raises unless it is an id that can be read back."""
     if not value or _UNWRITABLE_ID.search(value):
         raise RankwellError(
             f"cannot write {path}: the {name} is {excerpt(value)}, expected characters other than whitespace"
@@ -167,7 +167,7 @@ def writable_id(path: FilePath, name: str, value: str) -> str:
 
 
 def writable_ids(path: FilePath, qid: str, docids: Iterable[str]) -> None:
-    """Raise unless a TREC file can hold these ids."""
+    """Raise unless a TREC file can contain these ids."""
     writable_id(path, "query id", qid)
     if qid.startswith("#"):
         raise RankwellError(f"cannot write {path}: the query id {excerpt(qid)} would be read as a comment")
@@ -176,7 +176,7 @@ def writable_ids(path: FilePath, qid: str, docids: Iterable[str]) -> None:
 
 
 def writable_cell(path: FilePath, name: str, value: str) -> str:
-    """``value`` if a tsv file can hold it."""
+    """``value``; raises unless a tsv file can contain it."""
     if bad := _UNWRITABLE_CELL.search(value):
         raise RankwellError(
             f"cannot write {path}: the {name} holds {excerpt(bad[0])}, which a tsv file cannot; use a .jsonl file"

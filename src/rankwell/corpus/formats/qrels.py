@@ -33,7 +33,7 @@ def read_qrels(path: FilePath) -> Qrels:
     elif len(columns) == len(TREC):
         names = TREC
     else:
-        # Three columns without the header may be an MS MARCO run, whose ranks must not pass for grades.
+        # Three columns without the header may be an MS MARCO run, whose ranks must not be read as grades.
         hint = "; is this a run?" if len(columns) in (3, 6) else ""
         problem = f"found {len(columns)} columns, expected {len(TREC)} ({', '.join(TREC)}) or the header "
         raise InputError(path, next(lines)[0], f"{problem}{excerpt(chr(9).join(BEIR_HEADER))}{hint}: {excerpt(first)}")

@@ -38,7 +38,7 @@ Rows = Iterator[tuple[int, str, str, float]]
 
 
 def read_run(path: FilePath, *, name: str | None = None) -> Run:
-    """Read a TREC or MS MARCO run; ``name`` defaults to the file's run name, or to the file name where it has none."""
+    """Read a TREC or MS MARCO run; ``name`` defaults to the run name in the file, or else to the file name."""
     first, lines = open_lines(path, "a run", comments=True)
     columns = first.split()
     if len(columns) >= len(TREC):
@@ -61,7 +61,7 @@ def _trec_rows(path: FilePath, lines: Lines) -> Rows:
         columns = line.split()
         if not columns or columns[0][0] == "#":
             continue
-        # trec_eval ignores what follows the run name. A number in its place means that an id held a space, though.
+        # trec_eval ignores text after the run name. But a number there means that an id contained a space.
         if len(columns) != len(TREC) and (len(columns) < len(TREC) or columns[5][0] in "-.0123456789"):
             raise wrong_columns(path, number, line, TREC)
         try:
@@ -92,7 +92,7 @@ def _msmarco_rows(path: FilePath, lines: Lines) -> Rows:
 
 
 def write_run(run: Run, path: FilePath, *, format: Literal["trec", "msmarco"] = "trec") -> None:
-    """Write ``run`` whole or not at all; ``msmarco`` keeps the order but not the scores."""
+    """Write ``run`` whole or not at all. The format ``msmarco`` has ranks but no scores."""
     if format not in ("trec", "msmarco"):
         raise RankwellError(f"no run format is called {format!r} (known: trec, msmarco)")
     write_lines(path, "ranked documents", _trec_lines(run, path) if format == "trec" else _msmarco_lines(run, path))

@@ -1,4 +1,4 @@
-"""Texts: queries, query types and documents, as tsv or as jsonl in BEIR's and its neighbours' keys.
+"""Texts: queries, query types and documents, as tsv, or as jsonl with the keys of BEIR and similar formats.
 
 Documents are streamed. A repeated document id is the index builder's to find: it keeps the ids anyway. Where the lines
 of an id are is asked only then, so reading need not keep them.
@@ -89,13 +89,13 @@ class DocumentFile(Iterator[Document]):
         self._documents = _parser(first)(path, lines)
 
     def __iter__(self) -> Iterator[Document]:
-        return self._documents  # itself, so that a loop costs nothing more
+        return self._documents  # the generator itself, so that iterating adds no cost
 
     def __next__(self) -> Document:
         return next(self._documents)
 
     def lines_of(self, docid: str) -> Iterator[int]:
-        """The numbers of the lines that have this id, for which the file is read again; of a pipe none."""
+        """The numbers of the lines with this id. Reads the file again; empty for a pipe."""
         if not Path(self.path).is_file():
             return
         first, lines = open_lines(self.path, "a collection")
@@ -106,7 +106,7 @@ class DocumentFile(Iterator[Document]):
 
 
 def blame_line(documents: Iterable[Document], docid: str, problem: str, *, time: int = 1) -> RankwellError:
-    """The error that says ``problem`` where an id comes for the first or second ``time``, if a file is being read."""
+    """An error at the line where an id occurs for the first or second ``time``, if the documents come from a file."""
     if not isinstance(documents, DocumentFile):
         return RankwellError(problem)
     lines = list(islice(documents.lines_of(docid), time))
@@ -120,7 +120,7 @@ def read_documents(path: FilePath) -> DocumentFile:
 
 
 def _parser(first: str) -> Callable[[FilePath, Lines], Iterator[Document]]:
-    """What reads the lines of a file, by the first of them."""
+    """The reader for a file, chosen by its first line."""
     if is_jsonl(first):
         return _document_objects
     return _long_documents if first.count("\t") == 3 else _passages
@@ -162,7 +162,7 @@ def _document_objects(path: FilePath, lines: Lines) -> Iterator[Document]:
 
 
 def write_queries(queries: Iterable[Query], path: FilePath) -> None:
-    """Write BEIR jsonl where the name ends in ``.jsonl`` or ``.jsonl.gz``, tsv otherwise; types have their own file."""
+    """Write BEIR jsonl if the name ends in ``.jsonl`` or ``.jsonl.gz``, else tsv. Types are not written."""
     pairs = ((query.qid, query.text) for query in queries)
     if names_jsonl(path):
         write_lines(path, "queries", (json_line(path, _beir(path, "query id", *pair)) for pair in pairs))
@@ -179,7 +179,7 @@ def write_types(types: Mapping[str, str], path: FilePath) -> None:
 
 
 def write_documents(documents: Iterable[Document], path: FilePath) -> None:
-    """Stream to BEIR jsonl where the name ends in ``.jsonl`` or ``.jsonl.gz``, else to tsv, which has no titles."""
+    """Write BEIR jsonl if the name ends in ``.jsonl`` or ``.jsonl.gz``, else tsv, which has no titles."""
     line = _document_object if names_jsonl(path) else _passage
     write_lines(path, "documents", (line(path, document) for document in documents))
 

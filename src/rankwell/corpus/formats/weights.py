@@ -24,7 +24,7 @@ VECTOR_KEYS = ("vector", "weights")
 
 
 def read_weights(path: FilePath) -> Iterator[TermWeights]:
-    """Stream documents' term weights; a weight is any finite number, and what is not positive counts as absent."""
+    """Stream documents' term weights. A weight is any finite number; 0 and negative weights count as absent."""
     _, lines = open_lines(path, "term weights")
     for number, line in lines:
         if not line.strip():
@@ -44,12 +44,12 @@ def read_weights(path: FilePath) -> Iterator[TermWeights]:
 
 
 def _finite(weight: float) -> bool:
-    """Like math.isfinite, which fails on the whole numbers of over 308 digits that JSON may hold."""
+    """Like math.isfinite, which fails on the whole numbers of over 308 digits that JSON allows."""
     return abs(weight) <= sys.float_info.max
 
 
 def write_weights(documents: Iterable[TermWeights], path: FilePath) -> None:
-    """Write one object a document."""
+    """Write one JSON object per document."""
 
     def line(document: TermWeights) -> str:
         if not all(map(_finite, document.weights.values())):
