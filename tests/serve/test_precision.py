@@ -71,3 +71,23 @@ def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoi
     export_model(tiny_checkpoint, tmp_path / "small", "onnx", "int8")
     service = Service(Sources(None, (str(tmp_path / "small"),), "onnx"))
     assert service.precision() == {"small": "int8"}
+
+
+def test_an_nli_model_gets_batches_of_its_device_and_is_not_offered_for_explanation(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    from rankwell.models.checkpoints.heads import load_classifier, save_classifier
+
+    with pytest.warns(UserWarning, match="its head is replaced"):
+        classifier = load_classifier(tiny_checkpoint, ["contradiction", "entailment", "neutral"])
+    save_classifier(tmp_path / "nli", classifier)
+    options = {"device": "cpu", "budget": 3000, "lanes": 2}
+    service = Service(Sources(None, (str(tmp_path / "nli"),), options=options))
+    model = service.state.default
+    assert model is not None
+    assert service.engine.budget(model.ranker.engine) == 6000
+    with TestClient(create_app(service, page=None)) as client:
+        assert [found["explainable"] for found in client.get("/models").json()["models"]] == [False]
+        answer = client.post("/explain", json={"query": QUERY, "document": TEXTS[0]})
+    assert answer.status_code == 409
+    assert "cannot be explained" in answer.text
