@@ -43,7 +43,7 @@ from rankwell.models.batch import Batch
 from rankwell.models.checkpoints.heads import load_token_weights
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.compute import Compute
+from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.devices import chosen_device
 from rankwell.models.heads import TokenWeightModel
 from rankwell.plots.terms import WeighedText, write_terms_page
@@ -166,7 +166,15 @@ class TermWeigher:
         if not 8 <= self.max_length <= limit:
             raise RankwellError(f"windows of {self.max_length} tokens; this model takes 8 to {limit}")
         self.model, self.tokenizer = model, tokenizer
-        self._compute = Compute(model, model.encoder, device=device, dtype=dtype, budget=budget, packed=packed)
+        self._compute = Compute(
+            model,
+            model.encoder,
+            device=device,
+            dtype=dtype,
+            budget=budget,
+            packed=packed,
+            cpu_budget=2 * CPU_BUDGET,
+        )
         self.device = self._compute.device
         segments = config.type_vocab_size
         self._reader = Reader.of_texts(tokenizer, self.max_length, windows=Windows(), segments=segments)

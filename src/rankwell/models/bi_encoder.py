@@ -29,7 +29,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.compute import Compute
+from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.devices import DTypeName
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
@@ -79,7 +79,15 @@ class BiEncoder:
         name: str = "",
     ):
         self.encoder = encoder.requires_grad_(False)
-        self._compute = Compute(encoder, encoder, device=device, dtype=dtype, budget=budget, gpu_dtype=torch.float16)
+        self._compute = Compute(
+            encoder,
+            encoder,
+            device=device,
+            dtype=dtype,
+            budget=budget,
+            gpu_dtype=torch.float16,
+            cpu_budget=2 * CPU_BUDGET,
+        )
         self.device = self._compute.device
         self.tokenizer = tokenizer
         self.pooling = pooling

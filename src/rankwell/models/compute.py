@@ -53,6 +53,8 @@ class Compute:
     ``dtype``       ``fp32``, ``bf16`` or a torch type; default: ``gpu_dtype`` on a GPU, fp32 on a CPU
     ``budget``      tokens computed at a time (on the grid, padding included); default: ``gpu_budget`` or ``cpu_budget``
     ``lanes``       batches computed in parallel on a CPU; default: the number of torch's threads
+    ``divide``      whether less than a batch for each lane is divided evenly between them. Small matrix products may
+                    round differently from large ones, so vectors that are compared later should not be divided
     ``packed``      whether batches are packed; default: on a GPU in 16 bits, if Triton supports the encoder
     ==============  ====================================================================================================
     """
@@ -68,6 +70,7 @@ class Compute:
         dtype: torch.dtype | DTypeName | None = None,
         budget: int | None = None,
         lanes: int | None = None,
+        divide: bool = False,
         packed: bool | None = None,
         gpu_dtype: torch.dtype = torch.bfloat16,
         gpu_budget: int = GPU_BUDGET,
@@ -80,6 +83,7 @@ class Compute:
         model.eval().to(self.device, self.dtype)
         self.budget = budget or (gpu_budget if on_gpu else cpu_budget)
         self.lanes = 1 if self.device.type != "cpu" else lanes or torch.get_num_threads()
+        self._divide = divide
         wants_packed = packed or (packed is None and on_gpu and self.dtype in HALF_TYPES)
         blocks = packed_blocks(encoder, rule) if wants_packed and encoder is not None else None
         if packed and blocks is None:
@@ -130,13 +134,14 @@ class Compute:
         The longest come first because a shortage of memory then shows at the start. ``compute`` is repeated with fewer
         rows when the GPU runs out of memory.
         """
-        if self.lanes > 1 and len(lengths) > 1:
-            # A small amount of work is divided evenly between the lanes, as far as there are sequences.
-            size = min(self.budget, -(-int(lengths.sum()) // self.lanes))
+        if self.lanes > 1:
+            even = -(-int(lengths.sum()) // self.lanes)
+            size = min(self.budget, even) if self._divide else self.budget
             batches = list(token_batches(lengths, size, max_rows=max_rows))
-            for _ in lane_threads(self.lanes).map(torch.inference_mode()(compute), batches):
-                pass
-            return
+            if len(batches) > 1:
+                for _ in lane_threads(self.lanes).map(torch.inference_mode()(compute), batches):
+                    pass
+                return
         done = 0
         while done < len(lengths):
             for rows in token_batches(lengths, self.budget, max_rows=max_rows, skip=done):

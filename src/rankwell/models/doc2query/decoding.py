@@ -25,11 +25,12 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.models.compute import Compute
+from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.doc2query.inputs import passage_grid
 from rankwell.models.doc2query.writer import Decoder, Memory, Passages, Past, QueryWriter
 from rankwell.models.kernels.top_k import top_k
 
+MOST_LANES = 8
 MOST_ROWS = 20_480
 """Queries written at once on a GPU: their logits over the vocabulary are what takes memory."""
 _LOOSE = re.compile(r" ([?.,!:;%)\]])|([(\[$#]) | (['’/-]) ")
@@ -196,7 +197,16 @@ class Writer:
         device: str | None = None,
         budget: int | None = None,
     ):
-        self._compute = Compute(model, model.encoder, device=device, budget=budget)
+        # A step decodes one token of each row, so a batch has more rows than that of a model that only reads. The keys
+        # and values of its passages take memory in every lane.
+        self._compute = Compute(
+            model,
+            model.encoder,
+            device=device,
+            budget=budget,
+            cpu_budget=4 * CPU_BUDGET,
+            lanes=min(MOST_LANES, torch.get_num_threads()),
+        )
         self.device = self._compute.device
         self.model, self.tokenizer, self.max_length, self.options = model, tokenizer, max_length, options
         self._reader = Reader.of_texts(tokenizer, max_length, windows=Windows())

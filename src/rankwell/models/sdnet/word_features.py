@@ -30,6 +30,7 @@ from rankwell.models.sdnet.network import WordBatch
 from rankwell.models.sdnet.word_vectors import WordVectors
 from rankwell.models.sdnet.words import WordRows, WordVocabulary, lay_out_words, match_features
 
+MOST_LANES = 8
 Features = NDArray[np.float16]
 
 
@@ -90,14 +91,15 @@ class FeatureEncoder:
             raise RankwellError(f"cannot use {layers} layers of an encoder that has {known}, embeddings included")
         self.layers = layers or known
         self.encoder = encoder.requires_grad_(False)
-        # The states of all layers are held at once, so a batch has fewer tokens than a ranker's.
+        # The states of all layers are held at once: on a GPU batches are smaller than a ranker's, on a CPU lanes fewer.
         self._compute = Compute(
             encoder,
             device=device,
             dtype="fp32",
             budget=budget,
             gpu_budget=GPU_BUDGET // 4,
-            cpu_budget=CPU_BUDGET // 2,
+            cpu_budget=2 * CPU_BUDGET,
+            lanes=min(MOST_LANES, torch.get_num_threads()),
         )
         self.device = self._compute.device
         self.vocabulary = vocabulary

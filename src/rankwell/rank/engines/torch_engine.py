@@ -50,6 +50,7 @@ class TorchEngine(Engine):
             dtype=dtype,
             budget=budget,
             lanes=lanes,
+            divide=True,
             packed=packed,
         )
         if isinstance(model.encoder, Encoder):
