@@ -255,12 +255,14 @@ def test_other_hosts_pages_are_let_in_only_by_name(sources: Sources) -> None:
         assert client.post("/rerank", headers=asks).status_code == 401
 
 
-@pytest.mark.parametrize(("lacks", "hint"), [(None, ", say rankwell-mini"), ("it needs torch", " (it needs torch)")])
+@pytest.mark.parametrize(
+    ("lacks", "hint"), [(None, ", such as rankwell-mini"), ("it needs torch", " (it needs torch)")]
+)
 def test_without_a_model_there_is_bm25_and_a_note(
     lacks: str | None, hint: str, served_index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state, "default_lacks", lambda: lacks)
-    note = "there is no re-ranker here: results are BM25's alone; serve one with --model" + hint
+    note = "no re-ranker is served: results come from BM25 only; add one with --model" + hint
     with started(Sources(served_index)) as client:
         ready = client.get("/ready").json()
         assert (ready["note"], ready["reranker"], ready["stages"]) == (note, False, ["bm25"])

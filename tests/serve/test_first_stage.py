@@ -180,7 +180,7 @@ def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, ti
 def test_without_a_model_the_note_says_who_finds(served_index: Path, tiny_bi_encoder: Path) -> None:
     with started(served_index, (), encoder=tiny_bi_encoder, hybrid=0.5) as client:
         note = client.get("/ready").json()["note"]
-    assert note.startswith("there is no re-ranker here: results are BM25's and a bi-encoder's; serve one with --model")
+    assert note.startswith("no re-ranker is served: results come from BM25 and a bi-encoder; add one with --model")
 
 
 def build(folder: Path, count: int) -> Path:

@@ -1,7 +1,7 @@
-"""What is served: an index and models, opened together, replaced together.
+"""What is served: an index and models, which are opened and replaced together.
 
-A :class:`State` never changes. A request takes the current one when it begins and keeps it to its end, so what it
-returns is of one index and one model, whatever is reloaded meanwhile; the last request that has an old state closes it.
+A :class:`State` never changes. A request uses the state that is current when it begins, so its answer comes from one
+index and one model even if they are reloaded meanwhile; an old state is closed after its last request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.first_stage import FirstStage, FusionOptions, open_first_stage
 
-NO_MODEL = "there is no re-ranker here: results are {whose}; serve one with --model"
+NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"
 WARM_UP = "how do bees keep warm in winter"
 
 
@@ -46,7 +46,7 @@ class Sources:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model that is served."""
+    """A served model."""
 
     name: str
     folder: Path
@@ -58,7 +58,7 @@ class Model:
 
     @property
     def explainable(self) -> bool:
-        """Whether its attention can be looked at."""
+        """Whether its scores can be explained by its attention."""
         return self.ranker.engine.explainable
 
     def lay_out(self, query: str, documents: Pieces, type: str | None = None, *, truncate: bool = False) -> Laid:
@@ -93,7 +93,7 @@ class Model:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """An index and models, ready."""
+    """An index and models, ready to use."""
 
     index: Index | None
     models: Mapping[str, Model]
@@ -102,27 +102,24 @@ class State:
 
     @property
     def default(self) -> Model | None:
-        """The model of requests that name none."""
+        """The model for requests that do not name one."""
         return next(iter(self.models.values()), None)
 
     @property
     def note(self) -> str | None:
-        """What a user should know."""
+        """A hint for the user if no model is served."""
         if self.models:
             return None
-        line = NO_MODEL.format(whose=self._finders())
-        lacks = default_lacks()
-        return f"{line} ({lacks})" if lacks else f"{line}, say {DEFAULT}"
-
-    def _finders(self) -> str:
         share = self.first_stage.share if self.first_stage is not None else None
-        if share is None:
-            return "BM25's alone"
-        return "BM25's and a bi-encoder's" if share < 1 else "a bi-encoder's alone"
+        searchers = "BM25 only"
+        if share is not None:
+            searchers = "BM25 and a bi-encoder" if share < 1 else "a bi-encoder only"
+        line, lacks = NO_MODEL.format(searchers=searchers), default_lacks()
+        return f"{line} ({lacks})" if lacks else f"{line}, such as {DEFAULT}"
 
     @cached_property
     def has_texts(self) -> bool:
-        """Whether the index keeps its documents' texts."""
+        """Whether the index stores its documents' texts."""
         return self.index is not None and self.index.has_texts
 
     @cached_property
@@ -155,16 +152,16 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     for source in sources.models:
         model = open_model(source, sources)
         if any(model.folder.samefile(other.folder) for other in models.values()):
-            raise RankwellError(f"{source}: this model is given twice")
-        if model.name in models:  # two folders of one name are told apart by their paths
+            raise RankwellError(f"{source}: this model was given twice")
+        if model.name in models:  # folders with the same name are distinguished by their paths
             model = replace(model, name=source)
         models[model.name] = model
     state = State(index, models, generation)
     if index is not None and models and not state.has_texts:
         raise RankwellError(
-            f"{index.folder} was built without texts, which a re-ranker needs; build it again with them"
+            f"{index.folder} was built without texts, which a re-ranker needs; rebuild it without --no-store"
         )
-    # Vectors may take long to make, and another process may build the index anew meanwhile.
+    # Computing vectors may take long, and another process may rebuild the index meanwhile.
     with index.unchanged() if index is not None and sources.fusion.encoder is not None else nullcontext():
         first_stage = open_first_stage(sources.fusion, index, bool(models))
     state = replace(state, first_stage=first_stage)
@@ -175,7 +172,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
 
 
 def open_model(source: str, sources: Sources) -> Model:
-    """A model, checked and warm."""
+    """Open a model, check it and run it once."""
     folder = find_model(source)
     loaded = load(folder, sources.backend, sources.changes, sources.options)
     config = loaded.config
@@ -192,12 +189,12 @@ def open_model(source: str, sources: Sources) -> Model:
     model = Model(name, folder, sources.backend, config, ranker, layers, heads)
     logits = ranker.engine.logits(model.lay_out(WARM_UP, ranker.reader.encode([WARM_UP])).sequences)
     if not np.isfinite(logits).all():
-        raise RankwellError(f"{source}: its scores are not numbers")
+        raise RankwellError(f"{source}: the model's scores are not finite")
     return model
 
 
 class Holder:
-    """The current state, and its replacement by a new one of the same sources."""
+    """Holds the current state, and replaces it by a new one of the same sources."""
 
     def __init__(self, sources: Sources):
         self.sources = sources
@@ -205,7 +202,7 @@ class Holder:
         self._lock = threading.Lock()
 
     def reload(self) -> State:
-        """Open the sources anew; only when that has gone well does the new state take over."""
+        """Reopen the sources; the new state takes over only if that succeeds."""
         with self._lock:
             fresh = open_state(self.sources, self.state.generation + 1)
             self.state = fresh

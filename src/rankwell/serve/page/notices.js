@@ -75,14 +75,14 @@ function keyForm(error, retry) {
   // Whoever typed a key types the next one in the same place; the field can have the focus once it is in the page.
   if (error.keyed) queueMicrotask(() => field.focus());
   return el("div", { class: "notice", role: "alert" },
-    el("p", {}, el("strong", {}, "This service asks for a key. "), "It is kept until this tab is closed."), told, form);
+    el("p", {}, el("strong", {}, "This service needs a key. "), "It is kept until this tab is closed."), told, form);
 }
 
 export function withoutModel({ note, hybrid }) {
   if (!hybrid) return notice("info", "BM25 only.", sentence(note));
-  // The service's note speaks of BM25, whatever finds the documents.
+  // The shares say more than the service's note.
   const shares = `${number(100 * (1 - hybrid), 0)} % BM25, ${number(100 * hybrid, 0)} % similarity`;
-  return notice("info", "Hybrid search only.", `There is no re-ranker here: results are those of hybrid search (${shares}); serve a re-ranker with --model.`);
+  return notice("info", "Hybrid search only.", `No re-ranker is served: results come from hybrid search (${shares}); add one with --model.`);
 }
 
 function sentence(line) {
