@@ -90,7 +90,7 @@ def test_bad_queries(rankwell: Rankwell, index: Path, content: bytes, expected: 
     ("lines", "expected"),
     [
         (['{"id": "a", "vector": {}}', '{"id": "b", "vector": {"x": "1"}}'], "w.jsonl, line 2: the weight of 'x'"),
-        (['{"id": "b", "vector": {}}'], "weights of 'b' where 'a' comes"),
+        (['{"id": "b", "vector": {}}'], "weights of 'b' where 'a' is expected"),
         (['{"id": "a", "vector": {}}'], "the weights end before document 'b'"),
     ],
 )
