@@ -136,7 +136,7 @@ def test_an_empty_word_is_no_term(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("docids", "vectors", "problem"),
     [
-        (["a", "b"], ["b", "a"], "weights of 'b' where 'a' comes; they must be in the collection's order"),
+        (["a", "b"], ["b", "a"], "weights of 'b' where 'a' is expected; they must be in the collection's order"),
         (["a", "b"], ["a"], "the weights end before document 'b'"),
         (["a"], ["a", "b"], "the weights go on after the last document, with 'b'"),
     ],
