@@ -146,12 +146,13 @@ def index(
         from rankwell.corpus.datasets import resolve_documents
         from rankwell.corpus.formats import read_weights
         from rankwell.corpus.formats.expansions import read_expansions
-        from rankwell.enrich.doc2query import combine_weights
 
         analyzer = analyzer_from_options(stemmer, stop_words)
         queries = read_expansions(expansions) if expansions else None
         vectors = read_weights(weights) if weights else None
         if vectors is not None and queries is not None:
+            from rankwell.enrich.doc2query import combine_weights
+
             vectors, queries = combine_weights(vectors, queries, analyzer=analyzer), None
         made = Index.build(
             resolve_documents(collection),
