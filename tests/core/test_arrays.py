@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwell.core.arrays import ArrayWriter, Ragged, RaggedWriter, gather, map_array, pack_strings, save_array
+from rankwell.core.arrays import (
+    ArrayWriter,
+    Ragged,
+    RaggedWriter,
+    gather,
+    map_array,
+    pack_strings,
+    positions,
+    save_array,
+)
 from rankwell.core.errors import InputError
 
 
@@ -138,3 +147,7 @@ def test_gather_copies_rows_in_any_order_and_more_than_once() -> None:
     lengths = np.diff(ends, prepend=0)[rows]
     assert values[gather(ends[rows] - lengths, lengths)].tolist() == [20, 30, 40, 50, 0, 10, 20, 30, 40, 50]
     assert gather(np.empty(0, np.int64), np.empty(0, np.int64)).tolist() == []
+
+
+def test_positions_count_from_zero_in_every_row() -> None:
+    assert positions(np.array([2, 0, 3])).tolist() == [0, 1, 0, 1, 2]

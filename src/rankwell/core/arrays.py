@@ -145,6 +145,11 @@ def gather(begins: Rows, lengths: Rows) -> Rows:
     return index
 
 
+def positions(lengths: Rows) -> Rows:
+    """The position of each value of a ragged array within its row: 0, 1, … for every row."""
+    return gather(np.zeros_like(lengths), lengths)
+
+
 def pack_strings(strings: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The strings as UTF-8, end to end, and the end of each."""
     encoded = [string.encode("utf-8", "surrogatepass") for string in strings]

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows, Scores
 from rankwell.inputs.pieces import Pieces
@@ -98,7 +99,7 @@ def _word_windows(first: Rows, words: Rows, size: int, stride: int) -> tuple[Row
     """First and end word of each window, and the document it belongs to; documents have ``words`` from ``first`` on."""
     counts = np.maximum(1, -(-(words - size) // stride) + 1)
     owners = np.repeat(np.arange(len(words)), counts)
-    order = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = positions(counts)
     begin = np.maximum(np.minimum(order * stride, words[owners] - size), 0)
     end = np.minimum(begin + size, words[owners])
     return first[owners] + begin, first[owners] + end, owners
@@ -157,7 +158,7 @@ def fit_windows(document: Pieces, costs: Rows | None, room: Rows, spare: int = 0
     half = np.maximum(room // 2, 1)
     counts = np.maximum(-(-(need - room) // half), 0) + 1
     owners = np.repeat(np.arange(len(document)), counts)
-    order = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = positions(counts)
     first, end, room, half = document.begins[owners], document.ends[owners], room[owners], half[owners]
 
     begins = np.searchsorted(cost, cost[first] + order * half)
@@ -222,7 +223,7 @@ def aggregate_windows(scores: Scores, owners: Rows, how: str) -> Scores:
     counts = np.diff(np.append(first, len(owners)))
     if kind == "top":
         order = np.lexsort((-scores, owners))
-        rank = np.arange(len(owners)) - np.repeat(first, counts)
+        rank = positions(counts)
         weight_of = np.array([*weights, 0.0], np.float32)
         scores = np.where(rank < len(weights), scores[order] * weight_of[np.minimum(rank, len(weights))], np.float32(0))
         counts = np.cumsum(weight_of)[np.minimum(counts, len(weights)) - 1]

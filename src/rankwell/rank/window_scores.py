@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankwell.core.arrays import positions
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines
@@ -154,7 +155,7 @@ def _summarise(scores: Scores, owners: Rows, keep: int) -> tuple[Rows, Scores, S
     begins = np.flatnonzero(np.diff(owners, prepend=-1))
     counts = np.diff(np.append(begins, len(owners)))
     order = np.lexsort((-scores, owners))
-    rank = np.arange(len(owners)) - np.repeat(begins, counts)
+    rank = positions(counts)
     best = np.full((len(begins), keep), np.nan, np.float32)
     among = rank < keep
     best[np.repeat(np.arange(len(begins)), counts)[among], rank[among]] = scores[order][among]

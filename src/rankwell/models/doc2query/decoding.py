@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, take_sequences
@@ -220,7 +221,7 @@ class Writer:
         laid = self._reader.lay_out({"query": passages})
         owners = laid.owners
         counts = np.bincount(owners, minlength=len(passages))
-        number = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        number = positions(counts)
         shares = -(-self.options.n // counts)[owners]
         written: list[list[str]] = [[] for _ in owners]
         for share in np.unique(shares).tolist():

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.arrays import gather
+from rankwell.core.arrays import gather, positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import take_sequences
@@ -238,7 +238,7 @@ class PairMaker:
         lengths = words.lengths()
         longest = max(1, int(lengths.max(initial=0)))
         rows = np.repeat(np.arange(len(words)), lengths)
-        places = np.arange(len(words.numbers)) - np.repeat(words.ends - lengths, lengths) + rows * longest
+        places = positions(lengths) + rows * longest
         return WordBatch(
             torch.from_numpy(features).to(self.device, non_blocking=True),
             self.table.at(words.numbers),

@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import gather
+from rankwell.core.arrays import gather, positions
 from rankwell.core.types import Rows
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
@@ -52,7 +52,7 @@ class WordRows:
     def cut(self, room: Rows) -> WordRows:
         """The first ``room[i]`` words of each text ``i``."""
         lengths = self.lengths()
-        places = np.arange(len(self.numbers)) - np.repeat(self.ends - lengths, lengths)
+        places = positions(lengths)
         fits = places < np.repeat(room, lengths)
         return WordRows(self.numbers[fits], np.cumsum(np.minimum(lengths, room)))
 

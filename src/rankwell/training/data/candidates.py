@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.formats import write_run
@@ -280,7 +281,7 @@ def _assemble(
 
 def _selected(candidates: Candidates, selection: Selection) -> Mask:
     """Which candidates a selection takes; relevant ones always."""
-    ranks = np.arange(len(candidates)) - np.repeat(candidates.ends - candidates.lengths, candidates.lengths)
+    ranks = positions(candidates.lengths)
     depth = len(candidates) if selection.depth is None else selection.depth
     taken = ~np.isnan(candidates.scores) & (ranks >= selection.skip) & (ranks < depth)
     return taken | candidates.relevant

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.jsonfile import write_json
 from rankwell.core.progress import track
@@ -246,7 +247,7 @@ def _place_in_query(candidates: Candidates, some: NDArray[np.int64], key: NDArra
     order = np.lexsort((key[some], rows))
     sizes = np.bincount(rows, minlength=len(candidates.qids))
     places = np.empty(len(some), np.int64)
-    places[order] = np.arange(len(some)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    places[order] = positions(sizes)
     return places
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from rankwell.core.arrays import map_array
+from rankwell.core.arrays import map_array, positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.types import Rows
@@ -190,7 +190,7 @@ def _ranked(work: Work, qids: Sequence[str], run: Run, depth: int) -> tuple[Rows
     lengths = np.fromiter(map(len, found), np.int64, len(found))
     rows = np.repeat(np.arange(len(found)), lengths)
     numbers = work.data.collection.store.numbers(list(chain.from_iterable(found))).astype(np.int64)
-    return rows, numbers, np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return rows, numbers, positions(lengths)
 
 
 def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Rows]]) -> Candidates:
