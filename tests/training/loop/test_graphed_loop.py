@@ -44,8 +44,8 @@ def trained(
     run = _Run(model, task, settings, folder, saver(model), 1, "cpu", "full", None, CollapseGuard(), "test")
     if graphed:
         blocks = Blocks(16, 16, 1, 1)
-        run.graphed = GraphedEncoder(model, "full", blocks)  # type: ignore[arg-type]
-        run.place = BlockPlacer(torch.device("cpu"), "full", blocks)
+        run.gradients.graphed = GraphedEncoder(model, "full", blocks)  # type: ignore[arg-type]
+        run.gradients.place = BlockPlacer(torch.device("cpu"), "full", blocks)
     run.go()
     return [parameter.detach().clone() for parameter in model.parameters()], run
 
@@ -60,12 +60,12 @@ def test_a_graphed_run_comes_to_the_same_weights(tmp_path: Path, max_pairs: int 
     # of rounding alone, and Adam walks by that.
     torch.testing.assert_close(found[0][10:], expected[0][10:], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-5)
-    assert run.graphed is not None
-    assert run.graphed.gradients.parameters[0].grad is run.graphed.gradients.parts[0]
+    assert run.gradients.graphed is not None
+    assert run.gradients.graphed.gradients.parameters[0].grad is run.gradients.graphed.gradients.parts[0]
 
 
 def test_without_a_gpu_there_are_no_graphs(tmp_path: Path) -> None:
     model = FirstWords()
     task, guard = make_task(Template(max_length=128)), CollapseGuard()
     run = _Run(model, task, options(), tmp_path, saver(model), 1, "cpu", "full", None, guard, "")
-    assert run.graphed is None
+    assert run.gradients.graphed is None

@@ -19,8 +19,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
 from rankwell.training.data.lists import Lists, TrainingSet
+from rankwell.training.loop.gradients import start_processes
 from rankwell.training.loop.list_task import RankingTask
-from rankwell.training.loop.loop import start_processes, train
+from rankwell.training.loop.loop import train
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.loop.options import ValidatedOptions
 

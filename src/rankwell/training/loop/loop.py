@@ -8,14 +8,11 @@ weights it would have had (bit for bit on a CPU), and several processes see the 
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +21,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.progress import track
-from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
-from rankwell.models.devices import chosen_device, is_fast_in_bf16
-from rankwell.models.kernels.cuda_graphs import GraphedEncoder
 from rankwell.models.spec import AttentionRule
+from rankwell.training.loop.gradients import Gradients
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.log import TrainingLog
 from rankwell.training.loop.optimiser import learning_rate_at, make_optimiser
 from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
 from rankwell.training.loop.resume import load_state, save_state
 from rankwell.training.loop.running_mean import RunningMean
-from rankwell.training.loop.task import Step, Task, mix_seed
+from rankwell.training.loop.task import Task, mix_seed
 
-CPU_BUDGET = 8192
 SAVE_SECONDS = 300.0
 """A state to resume from is also written after so long."""
 LOG_EVERY = 20
-_SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,7 @@ def train(
 
 
 class _Run:
-    """One run of the loop: what stays the same from step to step."""
+    """One run of the loop: its steps, log, validation and saved states."""
 
     def __init__(
         self,
@@ -108,32 +101,13 @@ class _Run:
         validate: Validate | None,
         guard: CollapseGuard,
         description: str,
-        *,
-        graphs: bool = True,
     ):
-        self.processes = start_processes(device)
-        self.device: torch.device = self.processes.device
-        self.model = model.to(self.device)
+        self.gradients = Gradients(model, task, options, rule, device)
+        self.processes, self.model = self.gradients.processes, self.gradients.model
         self.task, self.options, self.folder, self.seed = task, options, folder, seed
         self.save, self.validate, self.guard, self.description = save, validate, guard, description
-        on_gpu = self.device.type == "cuda"
-        short = on_gpu or is_fast_in_bf16()
-        self.precision = options.precision if options.precision != "auto" else ("bf16" if short else "fp32")
-        encoder = getattr(model, "encoder", model)
-        blocks = packed_blocks(encoder, rule) if on_gpu and self.precision in _SHORT else None
-        self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)
-        self.halved = False
-        self.graphed: GraphedEncoder | None = None
-        parts: bool = getattr(model, "needs_parts", False)
-        if blocks is not None and graphs and GraphedEncoder.can_take(model):
-            self.graphed = GraphedEncoder(model, rule, blocks, most=self.budget // 2)  # type: ignore[arg-type]
-            self.place: Placer = BlockPlacer(self.device, rule, blocks, parts=parts)
-        else:
-            self.place = Placer(self.device, rule, blocks, seeded=True, parts=parts)
-        self.optimiser = make_optimiser(model, options, self.device)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")  # type: ignore[attr-defined,unused-ignore]
+        self.optimiser = make_optimiser(model, options, self.gradients.device)
         self.mean = RunningMean(model, options.running_mean) if options.running_mean else None
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         size = task.draw(0)
         if not size:
             raise RankwellError(f"{description}: there are no {task.items} to train on")
@@ -157,8 +131,7 @@ class _Run:
             remove_leftovers(self.folder)
         self.processes.wait_for_everyone()
         self.progress = load_state(self.folder, self.model, self.optimiser, self.mean)
-        if self.progress.scale is not None:
-            self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": self.progress.scale})
+        self.gradients.scale = self.progress.scale
         self.log = TrainingLog(self.folder) if self.is_main else None
         if self.log is not None:
             self.log.resume_at(self.progress.step)
@@ -191,75 +164,17 @@ class _Run:
 
     def _step(self, number: int) -> None:
         items = self._items(number)
-        count, rank = self.processes.num_processes, self.processes.process_index
-        part = slice(len(items) * rank // count, len(items) * (rank + 1) // count)
         rate = learning_rate_at(number, self.steps, self.options)
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)
-        seed = mix_seed(self.seed, number, rank)
-        try:
-            found = self._backward(items, part, seed)
-        except torch.cuda.OutOfMemoryError:
-            # Once, and loudly: a budget that is too large twice is the user's to lower.
-            if self.halved:
-                raise
-            self.halved, self.budget = True, self.budget // 2
-            warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
-            if self.graphed is not None:
-                self.graphed.most = self.budget // 2
-                self.graphed.forget()
-            torch.cuda.empty_cache()
-            found = self._backward(items, part, seed)
-        if count > 1:
-            found = self._add_processes(found)
-        self.scaler.unscale_(self.optimiser)
-        norm = self._clip(self.options.clip)
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
+        figures = self.gradients.compute(items, mix_seed(self.seed, number, self.processes.process_index))
+        norm = self.gradients.apply(self.optimiser, self.options.clip)
         self.progress.step = number + 1
         if self.mean is not None:
             self.mean.update(number + 1)
         self.summed += 1
-        for name, value in {**found, "gradient_norm": norm.detach()}.items():
+        for name, value in {**figures, "gradient_norm": norm}.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
-
-    def _backward(self, items: NDArray[np.int64], part: slice, seed: int) -> dict[str, Tensor]:
-        step = Step(self.place, self.budget, seed, self._computing(), self.scaler.scale)
-        if self.graphed is not None:
-            self.graphed.clear_gradients()
-            return self.task.backward(self.graphed, items, part, step)
-        self.optimiser.zero_grad(set_to_none=True)
-        return self.task.backward(self.model, items, part, step)
-
-    def _clip(self, longest: float) -> Tensor:
-        """Shorten the gradient; returns the norm it had."""
-        if self.graphed is not None:
-            return self.graphed.gradients.clip(longest)
-        return nn.utils.clip_grad_norm_(self.parameters, longest or math.inf)
-
-    def _computing(self) -> Callable[[], AbstractContextManager[object]]:
-        if self.precision not in _SHORT:
-            return nullcontext
-        return partial(torch.autocast, self.device.type, _SHORT[self.precision])
-
-    def _add_processes(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum gradients and figures over the processes, all in one exchange."""
-        from accelerate.utils import reduce
-
-        names = sorted(found)
-        if self.graphed is not None:
-            whole = self.graphed.gradients.flat
-            summed = reduce(torch.cat([whole, torch.stack([found[name].float() for name in names])]), "sum")
-            whole.copy_(summed[: len(whole)])
-            return dict(zip(names, summed[len(whole) :], strict=True))
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
-        flat = torch.cat([*(g.reshape(-1) for g in gradients), torch.stack([found[name].float() for name in names])])
-        flat = reduce(flat, "sum")
-        begin = 0
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = flat[begin : begin + gradient.numel()].view_as(gradient)
-            begin += gradient.numel()
-        return dict(zip(names, flat[begin:], strict=True))
 
     def _after(self, step: int) -> None:
         """What follows a step: log, validate, save."""
@@ -275,7 +190,7 @@ class _Run:
                 self._validate(step)
         if saves and self.is_main:
             self.progress.seconds = self.before + time.monotonic() - self.began
-            self.progress.scale = self.scaler.get_scale() if self.scaler.is_enabled() else None
+            self.progress.scale = self.gradients.scale
             save_state(self.folder, self.model, self.optimiser, self.progress, self.mean)
             # Only now: the state before this one may know of an older best.
             for best in self.folder.glob("best-*"):
@@ -287,13 +202,14 @@ class _Run:
         means = {name: float(value) / self.summed for name, value in self.sums.items()}
         speed = self.summed * self.options.batch / max(1e-9, now - self.logged_at)
         self.sums, self.summed, self.logged_at = {}, 0, now
-        said = self.guard.check(step, self.steps, means, next(iter(sorted(self.folder.glob("last-*"))[-1:]), None))
+        saved = next(iter(sorted(self.folder.glob("last-*"))[-1:]), None)
+        warned = self.guard.check(step, self.steps, means, saved)
         if self.log is not None:
-            told = {"warning": " ".join(said)} if said else {}
+            warning = {"warning": " ".join(warned)} if warned else {}
             rate = learning_rate_at(step - 1, self.steps, self.options)
             epoch = step / self.per_epoch
             self.log.write(
-                step, {"epoch": epoch, "learning_rate": rate, **means, f"{self.task.items}_per_s": speed, **told}
+                step, {"epoch": epoch, "learning_rate": rate, **means, f"{self.task.items}_per_s": speed, **warning}
             )
 
     def _kept(self) -> AbstractContextManager[None]:
@@ -306,7 +222,7 @@ class _Run:
         if self.is_main:
             figures = self.validate(self.model)
             self.model.train()
-        first = torch.tensor(next(iter(figures.values()), 0.0), dtype=torch.float64, device=self.device)
+        first = torch.tensor(next(iter(figures.values()), 0.0), dtype=torch.float64, device=self.gradients.device)
         if self.processes.num_processes > 1:
             from accelerate.utils import reduce
 
@@ -347,32 +263,6 @@ class _Run:
                 self.log.close()
         self.processes.wait_for_everyone()
         return Outcome(progress.step, progress.best, progress.best_step, progress.seconds)
-
-
-def start_processes(device: str | None) -> Any:
-    """This process among those ``torchrun`` or ``accelerate launch`` started, or alone."""
-    try:
-        from accelerate import PartialState
-    except ImportError:
-        raise MissingExtraError("accelerate", "train", "training") from None
-    chosen = chosen_device(device)
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if chosen.type == "cuda" and here > (gpus := torch.cuda.device_count()):
-        # Else NCCL, which wants a GPU for each, ends it some steps later with a page of its own.
-        start = f"start {gpus}, or train on the CPU (--device cpu)"
-        raise RankwellError(f"{here} processes were started on this machine, where torch sees {gpus} GPUs: {start}")
-    state = PartialState(cpu=chosen.type == "cpu")
-    if state.num_processes == 1:
-        state.device = chosen
-    return state
-
-
-def gpu_budget(encoder: nn.Module, device: torch.device) -> int:
-    """Tokens whose activations fill half of the GPU's free memory: some 40 numbers of 16 bits per feature and layer."""
-    config: Any = getattr(encoder, "config", None)
-    free, _ = torch.cuda.mem_get_info(device)
-    layers, width = getattr(config, "num_hidden_layers", 12), getattr(config, "hidden_size", 768)
-    return max(1024, int(free // 2 // (layers * width * 80)))
 
 
 def _in_steps(value: float, per_epoch: int) -> int:

@@ -48,7 +48,8 @@ from rankwell.training.first_stage import (
     questions_of,
     tune_first_stage,
 )
-from rankwell.training.loop.loop import CPU_BUDGET, train
+from rankwell.training.loop.gradients import CPU_BUDGET
+from rankwell.training.loop.loop import train
 from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.options import Meaning

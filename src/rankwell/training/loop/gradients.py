@@ -1,0 +1,153 @@
+"""Gradients of a batch on whatever there is: CPU or GPU, 16 or 32 bits, CUDA graphs, one process or several."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
+from rankwell.models.devices import chosen_device, is_fast_in_bf16
+from rankwell.models.kernels.cuda_graphs import GraphedEncoder
+from rankwell.models.spec import AttentionRule
+from rankwell.training.loop.options import TrainingOptions
+from rankwell.training.loop.task import Step, Task
+
+CPU_BUDGET = 8192
+_SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Gradients:
+    """Computes a task's gradient into the model's parameters, which stay fp32.
+
+    Of several processes each computes a part of the batch, and all have the sum. If a GPU runs out of memory, the token
+    budget is halved once, with a warning.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, options: TrainingOptions, rule: AttentionRule, device: str | None):
+        self.processes = start_processes(device)
+        self.device: torch.device = self.processes.device
+        self.model, self.task = model.to(self.device), task
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        on_gpu = self.device.type == "cuda"
+        precision = options.precision
+        if precision == "auto":
+            precision = "bf16" if on_gpu or is_fast_in_bf16() else "fp32"
+        self.computing: Callable[[], AbstractContextManager[object]] = nullcontext
+        if precision in _SHORT:
+            self.computing = partial(torch.autocast, self.device.type, _SHORT[precision])
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")  # type: ignore[attr-defined,unused-ignore]
+        encoder = getattr(model, "encoder", model)
+        blocks = packed_blocks(encoder, rule) if on_gpu and precision in _SHORT else None
+        self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)
+        self.halved = False
+        self.graphed: GraphedEncoder | None = None
+        parts: bool = getattr(model, "needs_parts", False)
+        if blocks is not None and GraphedEncoder.can_take(model):
+            self.graphed = GraphedEncoder(model, rule, blocks, most=self.budget // 2)  # type: ignore[arg-type]
+            self.place: Placer = BlockPlacer(self.device, rule, blocks, parts=parts)
+        else:
+            self.place = Placer(self.device, rule, blocks, seeded=True, parts=parts)
+
+    def compute(self, items: NDArray[np.int64], seed: int) -> dict[str, Tensor]:
+        """The gradient of the mean loss over ``items``, of all processes; returns what the task logs."""
+        count, rank = self.processes.num_processes, self.processes.process_index
+        part = slice(len(items) * rank // count, len(items) * (rank + 1) // count)
+        try:
+            figures = self._backward(items, part, seed)
+        except torch.cuda.OutOfMemoryError:
+            if self.halved:  # a budget that is too large twice is the user's to lower
+                raise
+            self.halved, self.budget = True, self.budget // 2
+            warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
+            if self.graphed is not None:
+                self.graphed.most = self.budget // 2
+                self.graphed.forget()
+            torch.cuda.empty_cache()
+            figures = self._backward(items, part, seed)
+        return self._sum_over_processes(figures) if count > 1 else figures
+
+    def _backward(self, items: NDArray[np.int64], part: slice, seed: int) -> dict[str, Tensor]:
+        step = Step(self.place, self.budget, seed, self.computing, self.scaler.scale)
+        if self.graphed is not None:
+            self.graphed.clear_gradients()
+            return self.task.backward(self.graphed, items, part, step)
+        for parameter in self.parameters:
+            parameter.grad = None
+        return self.task.backward(self.model, items, part, step)
+
+    def _sum_over_processes(self, figures: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum gradients and figures in one exchange."""
+        from accelerate.utils import reduce
+
+        names = sorted(figures)
+        logged = torch.stack([figures[name].float() for name in names])
+        if self.graphed is not None:
+            whole = self.graphed.gradients.flat
+            summed = reduce(torch.cat([whole, logged]), "sum")
+            whole.copy_(summed[: len(whole)])
+            return dict(zip(names, summed[len(whole) :], strict=True))
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        flat = reduce(torch.cat([*(gradient.reshape(-1) for gradient in gradients), logged]), "sum")
+        begin = 0
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = flat[begin : begin + gradient.numel()].view_as(gradient)
+            begin += gradient.numel()
+        return dict(zip(names, flat[begin:], strict=True))
+
+    def apply(self, optimiser: torch.optim.Optimizer, clip: float) -> Tensor:
+        """Clip the gradient to the norm ``clip`` (0: not at all) and take a step; returns the norm it had."""
+        self.scaler.unscale_(optimiser)
+        if self.graphed is not None:
+            norm = self.graphed.gradients.clip(clip)
+        else:
+            norm = nn.utils.clip_grad_norm_(self.parameters, clip or math.inf)
+        self.scaler.step(optimiser)
+        self.scaler.update()
+        return norm.detach()
+
+    @property
+    def scale(self) -> float | None:
+        """fp16's loss scale, or None."""
+        return self.scaler.get_scale() if self.scaler.is_enabled() else None
+
+    @scale.setter
+    def scale(self, value: float | None) -> None:
+        if value is not None:
+            self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": value})
+
+
+def start_processes(device: str | None) -> Any:
+    """This process among those ``torchrun`` or ``accelerate launch`` started, or alone."""
+    try:
+        from accelerate import PartialState
+    except ImportError:
+        raise MissingExtraError("accelerate", "train", "training") from None
+    chosen = chosen_device(device)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if chosen.type == "cuda" and here > (gpus := torch.cuda.device_count()):
+        # Else NCCL, which wants a GPU for each, ends it some steps later with a page of its own.
+        start = f"start {gpus}, or train on the CPU (--device cpu)"
+        raise RankwellError(f"{here} processes were started on this machine, where torch sees {gpus} GPUs: {start}")
+    state = PartialState(cpu=chosen.type == "cpu")
+    if state.num_processes == 1:
+        state.device = chosen
+    return state
+
+
+def gpu_budget(encoder: nn.Module, device: torch.device) -> int:
+    """Tokens whose activations fill half of the GPU's free memory: some 40 numbers of 16 bits per feature and layer."""
+    config: Any = getattr(encoder, "config", None)
+    free, _ = torch.cuda.mem_get_info(device)
+    layers, width = getattr(config, "num_hidden_layers", 12), getattr(config, "hidden_size", 768)
+    return max(1024, int(free // 2 // (layers * width * 80)))
