@@ -55,7 +55,9 @@ if TYPE_CHECKING:
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
     from rankwell.training.loop.losses import LOSSES, TWO_LABELS, loss, make_loss
+    from rankwell.training.options import Options
     from rankwell.training.run import train
+    from rankwell.training.stage import STAGES, StageKind, StageResult
 
 _MODULES = {
     "rankwell.core.errors": ("InputError", "MissingExtraError", "RankwellError"),
@@ -105,7 +107,9 @@ _MODULES = {
     "rankwell.retrieve.bm25": ("BM25",),
     "rankwell.retrieve.index": ("Index",),
     "rankwell.training.loop.losses": ("LOSSES", "TWO_LABELS", "loss", "make_loss"),
+    "rankwell.training.options": ("Options",),
     "rankwell.training.run": ("train",),
+    "rankwell.training.stage": ("STAGES", "StageKind", "StageResult"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -114,6 +118,7 @@ __all__ = [
     "DEPTH",
     "LOSSES",
     "MEASURES",
+    "STAGES",
     "TWO_LABELS",
     "Analyzer",
     "BiEncoder",
@@ -132,6 +137,7 @@ __all__ = [
     "InputError",
     "JudgedRanking",
     "MissingExtraError",
+    "Options",
     "Pipeline",
     "Qrels",
     "Query",
@@ -143,6 +149,8 @@ __all__ = [
     "Run",
     "ScoreCache",
     "Shares",
+    "StageKind",
+    "StageResult",
     "Template",
     "WindowScores",
     "Windows",

@@ -33,7 +33,7 @@ Complain = Callable[[str, str], RankwellError]
 
 @dataclass(frozen=True)
 class Override:
-    """A value put in the place of a recipe's; ``origin`` and ``base``: where it was said, and its files' folder."""
+    """A value that replaces one of the recipe; ``origin`` is where it was given, ``base`` the folder of its files."""
 
     path: str
     value: Any
@@ -81,15 +81,15 @@ def read_yaml(path: str | os.PathLike[str]) -> Tree:
     except OSError as error:
         raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
     try:
-        found = yaml.load(text, _UniqueKeys)  # a SafeLoader
+        tree = yaml.load(text, _UniqueKeys)  # a SafeLoader
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else None
         raise InputError(path, line, f"not YAML: {error.problem}") from None
     except yaml.YAMLError as error:
         raise InputError(path, None, f"not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(found, dict):
-        raise InputError(path, None, f"expected keys and values, found {excerpt(str(found))}")
-    return found
+    if not isinstance(tree, dict):
+        raise InputError(path, None, f"expected keys and values, found {excerpt(str(tree))}")
+    return tree
 
 
 def parse_setting(text: str) -> Override:
@@ -191,9 +191,9 @@ def _put(tree: Any, keys: Sequence[str], value: Any) -> Any:
 
 def _validate(tree: Tree, source: str | os.PathLike[str], overrides: Sequence[Override]) -> Recipe:
     def complain(path: str, problem: str) -> RankwellError:
-        for one in reversed(overrides):
-            if path == one.path or path.startswith(f"{one.path}.") or one.path.startswith(f"{path}."):
-                return RankwellError(f"{one.origin} {path}: {problem}")
+        for override in reversed(overrides):
+            if f"{path}.".startswith(f"{override.path}.") or override.path.startswith(f"{path}."):
+                return RankwellError(f"{override.origin} {path}: {problem}")
         return InputError(source, None, f"{path}: {problem}")
 
     if "variants" in tree:
@@ -246,24 +246,24 @@ def _stages(tree: Any, complain: Complain) -> tuple[Stage[Any], ...]:
 
 
 def problem_of(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
-    """The path and the words of what is wrong first; a key nobody knows goes before values that do not fit."""
-    found = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")[0]
-    keys = [str(key) for key in found["loc"]]
+    """The path and message of the first problem; unknown keys come before invalid values."""
+    first = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")[0]
+    keys = [str(key) for key in first["loc"]]
     path = ".".join(keys)
-    if found["type"] == "extra_forbidden":
+    if first["type"] == "extra_forbidden":
         return path, f"no such key{_nearest(keys[-1], _keys_at(model, keys[:-1]))}"
-    if found["type"] == "missing":
+    if first["type"] == "missing":
         return path, "is not set"
-    if found["type"] in ("tuple_type", "list_type"):
-        return path, f"expected a list, such as [{excerpt(str(found['input'])).strip(chr(39))}]"
-    message = found["msg"].removeprefix("Value error, ")
-    return path, f"{message[0].lower()}{message[1:]}, found {excerpt(str(found['input']))}"
+    if first["type"] in ("tuple_type", "list_type"):
+        return path, f"expected a list, such as [{excerpt(str(first['input'])).strip(chr(39))}]"
+    message = first["msg"].removeprefix("Value error, ")
+    return path, f"{message[0].lower()}{message[1:]}, found {excerpt(str(first['input']))}"
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> Iterable[str]:
     for key in path:
-        found = model.model_fields.get(key)
-        inner = found.annotation if found else None
+        field = model.model_fields.get(key)
+        inner = field.annotation if field else None
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return ()
         model = inner

@@ -57,14 +57,14 @@ def evaluate_split(split: Split, run: Run, measures: Sequence[Measure], depth: i
 def step_contrasts(rows: Sequence[Row], test: str = "t") -> dict[tuple[str, str], Contrast]:
     """Each measured row against the measured row before it, by row and measure; Holm-corrected over the whole table."""
     measured = [row for row in rows if row.evaluation is not None]
-    found: list[Contrast] = []
+    contrasts: list[Contrast] = []
     for before, row in pairwise(measured):
         assert before.evaluation is not None
         assert row.evaluation is not None
         pair = {before.name: before.evaluation, row.name: row.evaluation}
-        found += compare_evaluations(pair, before.name, test=test).contrasts
-    corrected = holm([one.p for one in found])
-    return {(one.run, one.measure): replace(one, corrected=p) for one, p in zip(found, corrected, strict=True)}
+        contrasts += compare_evaluations(pair, before.name, test=test).contrasts
+    corrected = holm([contrast.p for contrast in contrasts])
+    return {(c.run, c.measure): replace(c, corrected=p) for c, p in zip(contrasts, corrected, strict=True)}
 
 
 def stage_table(recipe: Recipe, split: Split | None, rows: Sequence[Row]) -> Table:

@@ -146,7 +146,7 @@ def measured_run(work: Work, stage: Stage[Any], folder: Path) -> Run | None:
 
 
 def _draw_curve(folder: Path, stage: str) -> None:
-    """The loss and the validation figures of a stage that trained, as a picture beside its log."""
+    """Plot the loss and validation figures of a stage that trained, beside its log."""
     if (folder / METRICS).is_file():
         with suppress(MissingExtraError, InputError):  # nothing to draw with, or nothing to draw
             plot_training(folder, folder / "training.png", title=stage)
@@ -177,11 +177,11 @@ def plan_recipe(
 
 
 def check_start(recipe: Recipe) -> Path:
-    """The folder of the checkpoint to start from, which must suit the recipe."""
-    chosen = recipe.model
-    folder = find_model(chosen.start)
+    """The folder of the start checkpoint; raises unless it suits the recipe."""
+    wanted = recipe.model
+    folder = find_model(wanted.start)
     template = Template(
-        chosen.template, chosen.max_length, chosen.max_query, chosen.markers, chosen.mark_unmatched_query
+        wanted.template, wanted.max_length, wanted.max_query, wanted.markers, wanted.mark_unmatched_query
     )
     if template.name not in _TRAINED:
         known = ", ".join(_TRAINED)
@@ -195,21 +195,21 @@ def check_start(recipe: Recipe) -> Path:
         raise RankwellError(f"model.max_length is {template.max_length}, but {folder} has {limit} positions")
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise InputError(folder, None, "no model.safetensors; weights are read from safetensors only")
-    head: HeadKind = "score" if chosen.similarity else "two_logits"
-    read = RankerConfig(
-        head=head, apart=chosen.apart, similarity=chosen.similarity, attention_layers=chosen.attention_layers
+    head: HeadKind = "score" if wanted.similarity else "two_logits"
+    layers = RankerConfig(
+        head=head, apart=wanted.apart, similarity=wanted.similarity, attention_layers=wanted.attention_layers
     )
-    read.check_layers(encoder.num_hidden_layers)
-    own = read_ranker_config(folder)
-    if own is not None and not chosen.adapt:
+    layers.check_layers(encoder.num_hidden_layers)
+    config = read_ranker_config(folder)
+    if config is not None and not wanted.adapt:
         names = ("attention", "attention_layers", "apart", "similarity")
-        wanted: dict[str, object] = {name: getattr(chosen, name) for name in names}
-        wanted |= {"template": template.name, "markers": template.markers}
-        found: dict[str, object] = {name: getattr(own, name) for name in names}
-        found |= {"template": own.template.name, "markers": own.template.markers}
-        for name, value in wanted.items():
-            if found[name] != value:
-                problem = f"a ranker of {name} {_word(found[name])}, but the recipe's model.{name} is {_word(value)}"
+        expected: dict[str, object] = {name: getattr(wanted, name) for name in names}
+        expected |= {"template": template.name, "markers": template.markers}
+        actual: dict[str, object] = {name: getattr(config, name) for name in names}
+        actual |= {"template": config.template.name, "markers": config.template.markers}
+        for name, value in expected.items():
+            if actual[name] != value:
+                problem = f"a ranker of {name} {_word(actual[name])}, but the recipe's model.{name} is {_word(value)}"
                 raise InputError(folder, None, f"{problem}; set one to the other, or model.adapt to true")
     return folder
 
@@ -233,15 +233,15 @@ def _after(work: Work, done: FinishedStage) -> Work:
 
 
 def claim(out: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Refuse a folder that holds something else."""
+    """Raise if the folder holds something else."""
     if out.exists() and not out.is_dir():
         raise InputError(out, None, "is a file, expected a folder")
     if not out.exists():
         return
     if (out / "recipe.yaml").exists():
-        found = read_yaml(out / "recipe.yaml").get("name")
-        if found != recipe.name and not resume:
-            problem = f"holds the recipe {found!r}, not {recipe.name!r}"
+        name = read_yaml(out / "recipe.yaml").get("name")
+        if name != recipe.name and not resume:
+            problem = f"holds the recipe {name!r}, not {recipe.name!r}"
             raise InputError(out, None, f"{problem}; choose another folder, or say --resume to go on in this one")
     elif foreign := sorted(path.name for path in out.iterdir() if not _is_own(path.name)):
         raise InputError(out, None, f"exists and was not made by training (it has {foreign[0]}); choose another folder")

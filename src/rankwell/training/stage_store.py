@@ -98,8 +98,8 @@ class StageStore:
 
     def folder_of(self, planned: PlannedStage) -> Path:
         """The stage's folder; under another name where a recipe called the same stage otherwise."""
-        found = sorted(self.folder.glob(f"*-{planned.key}"))
-        return found[0] if found else self.folder / planned.folder_name
+        existing = sorted(self.folder.glob(f"*-{planned.key}"))
+        return existing[0] if existing else self.folder / planned.folder_name
 
     def finished(self, planned: PlannedStage) -> StageResult | None:
         """What the stage left, or None where it is not finished."""

@@ -33,7 +33,7 @@ from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stages import distil
-from rankwell.training.stages.distil import Asked, DistilOptions, Lessons, merge
+from rankwell.training.stages.distil import DistilOptions, Lessons, TeacherQueries, merge
 from rankwell.training.stages.filter import keep_below_relevant, standard_scores
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
@@ -164,7 +164,7 @@ def test_of_several_processes_one_searches_and_encodes(
     stage = {**DISTIL, "teachers": [str(teacher)], "epochs": 1, "max_steps": 1}
     done = run(recipe_of(data, student, distil=stage), tmp_path / "out")
     work, options = done.work, done.work.done[0].stage.options
-    queries = distil.gather(work, options)
+    queries = distil.gather_queries(work, options)
     store = work.data.collection.store
     before = distil.stored_candidates(
         work, options, queries, load_teachers(store, [str(teacher)], queries.texts, None, "cpu")
@@ -318,7 +318,7 @@ def test_lists_have_a_relevant_document_candidates_and_others_with_the_teachers_
         Names(numbers, tuple("abcdefghijkl")),
     )
     nothing = np.zeros(0, np.int64)
-    asked = Asked(candidates.qids, ("a", "b", "c"), np.array([-1, 0, 1]), nothing, nothing, 1)
+    asked = TeacherQueries(candidates.qids, ("a", "b", "c"), np.array([-1, 0, 1]), nothing, nothing, 1)
     options = DistilOptions(list_size=4, random=1, bonus=1.5, temperature=0.5)
     lessons = Lessons(candidates, asked, [Numbers()], options, documents=100, seed=3)
     for epoch in (0, 1):

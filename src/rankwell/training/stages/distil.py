@@ -104,12 +104,12 @@ class DistilOptions(DevOptions):
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """What teachers are asked.
+class TeacherQueries:
+    """The queries that teachers score documents for.
 
     ==============  ================  =================================================================================
     ``texts``       Q                 the queries
-    ``epochs``      (Q,) int64        the epoch a query is asked in, or :data:`EVERY_EPOCH`
+    ``epochs``      (Q,) int64        the epoch a query is used in, or :data:`EVERY_EPOCH`
     ``rows``        (K,) int64        of documents known to be relevant: the query
     ``documents``   (K,) int64        and the document's number
     ``given``       Q' ≤ Q            how many come from the training split; they are the first
@@ -129,7 +129,7 @@ class Asked:
         return digest([self.qids, self.texts, self.rows.tolist(), self.documents.tolist()])
 
 
-def gather(work: Work, options: DistilOptions) -> Asked:
+def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
     """The given queries, those of further splits, and those made of passages for all epochs."""
     store, level = work.data.collection.store, work.recipe.data.relevance
     qids: list[str] = []
@@ -158,38 +158,42 @@ def gather(work: Work, options: DistilOptions) -> Asked:
         texts += made
         epochs += [epoch] * len(made)
         known.append(owners)
-    return Asked(
+    return TeacherQueries(
         tuple(qids), tuple(texts), np.array(epochs, np.int64), np.array(rows, np.int64), np.concatenate(known), given
     )
 
 
-def find_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
+def find_candidates(
+    work: Work, options: DistilOptions, queries: TeacherQueries, teachers: Sequence[Teacher]
+) -> Candidates:
     """The candidates of all queries: first stage's and teacher's merged by rank, those known to be relevant first."""
-    parts = [(asked.rows, asked.documents, np.full(len(asked.rows), -1))]
+    parts = [(queries.rows, queries.documents, np.full(len(queries.rows), -1))]
     if options.depth:
         run, first = work.data.train.run, work.recipe.first_stage
-        rows, documents, ranks = _ranked(work, asked.qids[: asked.given], run, options.depth)
+        rows, documents, ranks = _ranked(work, queries.qids[: queries.given], run, options.depth)
         parts.append((rows, documents, ranks))
-        if options.search == "all" and len(asked.qids) > asked.given:
-            rest = [Query(q, t) for q, t in zip(asked.qids[asked.given :], asked.texts[asked.given :], strict=True)]
+        if options.search == "all" and len(queries.qids) > queries.given:
+            rest = [
+                Query(q, t) for q, t in zip(queries.qids[queries.given :], queries.texts[queries.given :], strict=True)
+            ]
             threads = os.cpu_count() or 1
             bm25 = BM25(first.k1, first.b, first.k2)
-            found = work.data.index.search(rest, bm25, k=options.depth, threads=threads)
-            rows, documents, ranks = _ranked(work, asked.qids[asked.given :], found, options.depth)
-            parts.append((rows + asked.given, documents, ranks))
+            hits = work.data.index.search(rest, bm25, k=options.depth, threads=threads)
+            rows, documents, ranks = _ranked(work, queries.qids[queries.given :], hits, options.depth)
+            parts.append((rows + queries.given, documents, ranks))
     if options.dense:
-        nearest = next(one for one in teachers if isinstance(one, BiEncoderTeacher)).nearest(options.dense)
+        nearest = next(teacher for teacher in teachers if isinstance(teacher, BiEncoderTeacher)).nearest(options.dense)
         rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
         parts.append((rows, nearest.reshape(-1), np.tile(np.arange(nearest.shape[1]), len(nearest))))
-    return merge(work, asked.qids, parts)
+    return merge(work, queries.qids, parts)
 
 
 def _ranked(work: Work, qids: Sequence[str], run: Run, depth: int) -> tuple[Rows, Rows, Rows]:
     """Rows, document numbers and ranks of a run."""
-    found = [run[qid].docids[:depth] if qid in run else () for qid in qids]
-    lengths = np.fromiter(map(len, found), np.int64, len(found))
-    rows = np.repeat(np.arange(len(found)), lengths)
-    numbers = work.data.collection.store.numbers(list(chain.from_iterable(found))).astype(np.int64)
+    docids = [run[qid].docids[:depth] if qid in run else () for qid in qids]
+    lengths = np.fromiter(map(len, docids), np.int64, len(docids))
+    rows = np.repeat(np.arange(len(docids)), lengths)
+    numbers = work.data.collection.store.numbers(list(chain.from_iterable(docids))).astype(np.int64)
     return rows, numbers, positions(lengths)
 
 
@@ -198,13 +202,13 @@ def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Row
     rows, documents, ranks = (np.concatenate([part[place] for part in parts]) for place in range(3))
     # One number for row, document and rank: sorting millions of these is many times faster than sorting by three keys.
     most, deep = 1 + int(documents.max(initial=0)), 2 + int(ranks.max(initial=0))
-    found = np.sort((rows * most + documents) * deep + ranks + 1)
-    pairs = found // deep
+    keys = np.sort((rows * most + documents) * deep + ranks + 1)
+    pairs = keys // deep
     first = np.ones(len(pairs), np.bool_)
     first[1:] = pairs[1:] != pairs[:-1]
-    pairs, ranks = pairs[first], found[first] % deep
-    found = np.sort((pairs // most * deep + ranks) * most + pairs % most)
-    rows, documents, ranks = found // most // deep, found % most, found // most % deep - 1
+    pairs, ranks = pairs[first], keys[first] % deep
+    keys = np.sort((pairs // most * deep + ranks) * most + pairs % most)
+    rows, documents, ranks = keys // most // deep, keys % most, keys // most % deep - 1
     distinct = np.unique(documents)
     names = Names(distinct, tuple(work.data.collection.store.docids.strings(distinct.tolist())))
     grades = np.where(ranks < 0, 1, UNJUDGED).astype(np.int32)
@@ -212,25 +216,27 @@ def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Row
     return Candidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), names)
 
 
-def stored_candidates(work: Work, options: DistilOptions, asked: Asked, teachers: Sequence[Teacher]) -> Candidates:
+def stored_candidates(
+    work: Work, options: DistilOptions, queries: TeacherQueries, teachers: Sequence[Teacher]
+) -> Candidates:
     """The candidates, searched once by the first process: a search on a GPU may differ from run to run.
 
     They are stored beside the collection, so that a resumed run, other processes and other variants use the same.
     """
     settings = {name: getattr(options, name) for name in ("depth", "dense", "search", "teachers", "teacher_length")}
     first = [work.recipe.first_stage.model_dump(mode="json"), work.data.train.digest]
-    encoders = [one.name for one in teachers if isinstance(one, BiEncoderTeacher)]
-    name = digest([asked.digest, settings, first, encoders])
+    encoders = [teacher.name for teacher in teachers if isinstance(teacher, BiEncoderTeacher)]
+    name = digest([queries.digest, settings, first, encoders])
     place = work.data.collection.store.folder / f"candidates-{name}"
 
     def search() -> None:
-        found = find_candidates(work, options, asked, teachers)
-        ranks = -found.scores.astype(np.int64)
-        store_arrays(place, {"rows": found.rows, "documents": found.documents, "ranks": ranks})
+        candidates = find_candidates(work, options, queries, teachers)
+        ranks = -candidates.scores.astype(np.int64)
+        store_arrays(place, {"rows": candidates.rows, "documents": candidates.documents, "ranks": ranks})
 
     write_once(place, search)
     rows, documents, ranks = (np.array(map_array(place / f"{name}.npy")) for name in ("rows", "documents", "ranks"))
-    return merge(work, asked.qids, [(rows, documents, ranks)])
+    return merge(work, queries.qids, [(rows, documents, ranks)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +244,7 @@ class Lessons:
     """The lists of an epoch with the teachers' labels: a pure function of seed and epoch."""
 
     candidates: Candidates
-    asked: Asked
+    queries: TeacherQueries
     teachers: Sequence[Teacher]
     options: DistilOptions
     documents: int
@@ -248,7 +254,7 @@ class Lessons:
         """The lists of ``epoch``."""
         options, candidates = self.options, self.candidates
         negatives = candidates.lengths - candidates.per_query(candidates.relevant)
-        now = (self.asked.epochs == EVERY_EPOCH) | (self.asked.epochs == epoch)
+        now = (self.queries.epochs == EVERY_EPOCH) | (self.queries.epochs == epoch)
         rows = np.flatnonzero(now & (negatives > 0))
         if not len(rows):
             return Lists(rows, np.zeros((0, options.list_size), np.int64), np.zeros((0, options.list_size), np.float32))
@@ -260,7 +266,7 @@ class Lessons:
         documents = np.concatenate([drawn.documents, others], axis=1)
         labels = teach(self.teachers, queries, documents, unit=options.unit)
         # A passage a query was made of need not answer it: only judgments earn the bonus.
-        labels[:, 0] += options.bonus * (self.asked.epochs[queries] == EVERY_EPOCH)
+        labels[:, 0] += options.bonus * (self.queries.epochs[queries] == EVERY_EPOCH)
         return Lists(queries, documents, labels / np.float32(options.temperature))
 
 
@@ -269,16 +275,16 @@ def run(work: Work, stage: Stage[DistilOptions], folder: Path) -> StageResult:
     options = stage.options
     ranker = load_one_score(work, options.head)
     folder.mkdir(parents=True, exist_ok=True)
-    asked = gather(work, options)
+    queries = gather_queries(work, options)
     store = work.data.collection.store
-    teachers = load_teachers(store, options.teachers, asked.texts, options.teacher_length, work.device)
-    candidates = stored_candidates(work, options, asked, teachers)
+    teachers = load_teachers(store, options.teachers, queries.texts, options.teacher_length, work.device)
+    candidates = stored_candidates(work, options, queries, teachers)
     documents = ranker_tokens(work, ranker)
-    lessons = Lessons(candidates, asked, teachers, options, len(store), work.seed)
+    lessons = Lessons(candidates, queries, teachers, options, len(store), work.seed)
     stems = ranker.config.template.markers
-    queries = ranker.tokenizer.encode(list(asked.texts), stems=stems)
+    encoded = ranker.tokenizer.encode(list(queries.texts), stems=stems)
     loss = make_loss(options.loss, **options.loss_options)
-    data = TrainingSet(queries, None, documents, candidates)
+    data = TrainingSet(encoded, None, documents, candidates)
     task = ranker.task(data, lessons, loss, options.max_pairs_in_memory)
     count = task.draw(0)
     if not count:
@@ -296,8 +302,8 @@ def run(work: Work, stage: Stage[DistilOptions], folder: Path) -> StageResult:
         guard=CollapseGuard(loss.chance(torch.from_numpy(task.drawn(np.arange(min(count, 1024))).labels))),
         description="distillation",
     )
-    made = int((asked.epochs != EVERY_EPOCH).sum())
-    figures = {"queries": len(asked.texts) - made, "synthetic queries": made}
+    made = int((queries.epochs != EVERY_EPOCH).sum())
+    figures = {"queries": len(queries.texts) - made, "synthetic queries": made}
     return StageResult(folder / "model", figures={**outcome.figures(), **figures})
 
 

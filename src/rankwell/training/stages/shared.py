@@ -182,13 +182,13 @@ def ranking_validation(
     measure = measure_of(work.recipe, options.best)
     dev = work.data.dev
     queries = dev.queries[: options.dev_queries]
-    asked = {query.qid for query in queries}
-    qrels = Qrels({qid: dev.qrels[qid] for qid in asked if qid in dev.qrels})
-    chosen = run or dev.run
-    kept = Run({qid: ranking for qid, ranking in chosen.items() if qid in asked}, name=chosen.name)
+    qids = {query.qid for query in queries}
+    qrels = Qrels({qid: dev.qrels[qid] for qid in qids if qid in dev.qrels})
+    whole = run or dev.run
+    candidates = Run({qid: ranking for qid, ranking in whole.items() if qid in qids}, name=whole.name)
     depth = work.recipe.evaluate.depth
     return Validation(
-        kept, queries, qrels, work.data.index, ranker.tokenizer, ranker.config, measure, depth=depth, duo=duo
+        candidates, queries, qrels, work.data.index, ranker.tokenizer, ranker.config, measure, depth=depth, duo=duo
     )
 
 
