@@ -33,7 +33,7 @@ def test_a_run_that_is_named_twice_is_shown_once_and_said_to_be(folder: Path) ->
     run = folder / "second.run"
     alone, twice = call(folder / "qrels.txt", run), call(folder / "qrels.txt", run, run)
     assert twice.stdout == alone.stdout
-    assert f"warning: {run} is named 2 times, shown once\n" in twice.stderr
+    assert f"warning: {run} was given 2 times; it is shown once\n" in twice.stderr
     compared = call(folder / "qrels.txt", run, folder / "first.run", "--baseline", run)
     assert "times" not in compared.stderr
 
