@@ -145,11 +145,11 @@ def test_a_search_goes_on_with_what_it_has_found(
     rankwell("search", data / "index", data / "queries.tsv", "--out", "one.run")
     answered, search = [], ShardedIndex.search
 
-    def interrupted(self: ShardedIndex, queries: list[object], **options: object) -> object:
+    def interrupted(self: ShardedIndex, queries: list[object], *bm25: object, **options: object) -> object:
         answered.append(len(queries))
         if len(answered) == 3:
             raise RankwellError("the lights went out")
-        return search(self, queries, **options)
+        return search(self, queries, *bm25, **options)
 
     monkeypatch.setattr(ShardedIndex, "search", interrupted)
     call = ["search", data / "index", data / "queries.tsv", "--ray", "local", "--out", "two.run"]
@@ -296,7 +296,8 @@ def test_a_killed_command_goes_on_where_it_was(rerank: Call, data: Path, tiny_ch
     os.mkfifo(part)
     call = ["rerank", names[0], "--queries", names[1], "--collection", names[2], "--model", names[3], "--out", out]
     command = [sys.executable, "-c", KILLED, *map(str, call), "--ray", "local", "--workers", "2"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 90
     while shards.pending() != [3] or not (worker := lock_holder(shards.folder / "lock", 3)):

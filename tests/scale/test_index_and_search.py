@@ -19,6 +19,7 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, write_documents
 from rankwell.corpus.records import Document, Query, Run
+from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
 from rankwell.scale.search import ShardedIndex, search_in_shards
@@ -179,9 +180,9 @@ def test_actors_find_the_same(sharded: ShardedIndex, queries: list[Query], whole
     assert same(sharded.search(queries, k=100, threads=2), whole)
 
 
-@pytest.mark.parametrize("options", [{"k": 1}, {"k": 7, "k1": 1.5, "b": 0.9}, {"k": 1000, "k2": 2.0, "prune": False}])
-def test_with_any_parameters(sharded: ShardedIndex, cut: Path, queries: list[Query], options: dict[str, float]) -> None:
-    assert same(sharded.search(queries, **options), Index.open(cut).search(queries, **options))
+@pytest.mark.parametrize(("k", "bm25"), [(1, BM25()), (7, BM25(1.5, 0.9)), (1000, BM25(k2=2.0))])
+def test_with_any_parameters(sharded: ShardedIndex, cut: Path, queries: list[Query], k: int, bm25: BM25) -> None:
+    assert same(sharded.search(queries, bm25, k=k), Index.open(cut).search(queries, bm25, k=k))
 
 
 class Killed(Index):

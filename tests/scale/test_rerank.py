@@ -174,9 +174,9 @@ def test_shards_of_other_work_are_refused(job: RerankJob, cluster: Cluster) -> N
     do(job)
     for where in (None, cluster):
         with pytest.raises(RankwellError, match="holds shards of other work"):
-            do(replace(job, ranker={"template": {"max_length": 40}}), where)
+            do(replace(job, request=replace(job.request, changes={"template": {"max_length": 40}})), where)
 
 
 def test_an_error_of_a_worker_is_one_line(job: RerankJob, cluster: Cluster) -> None:
     with pytest.raises(RankwellError, match="no backend is called 'abacus'"):
-        do(replace(job, ranker={"backend": "abacus"}), cluster)
+        do(replace(job, request=replace(job.request, backend="abacus")), cluster)
