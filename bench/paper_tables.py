@@ -1,0 +1,320 @@
+"""The tables of docs/attention-rules.md, computed from the files in docs/results/attention-rules and nothing else.
+
+``python bench/papers.py tables docs/results/attention-rules`` prints them in the order of the page.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import Table
+from rankwell.core.types import Values
+from rankwell.evaluation.significance import holm, paired_t_test
+
+DATA = ("medquad", "insuranceqa", "questions")
+STARTS = {"minilm": "MiniLM", "pretrained-6500": "pre-trained"}
+RULES = {"strm": "STRM", "exact_match": "exact_match"}
+POWER = 2.802
+"""Standard errors that a true difference must have to be found at p < .05, two-sided, with a power of .8."""
+
+Runs = dict[str, dict[int, Values]]
+"""The values of each arm by seed, in the order of the file's rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class PerQuery:
+    """A file of values: the columns that describe a row, and the arms by name, such as ``minilm/full``."""
+
+    labels: dict[str, list[str]]
+    arms: Runs
+    repeated: Runs
+
+    def rows(self, label: str, value: str) -> Runs:
+        """The arms on the rows whose ``label`` is ``value``."""
+        mask = np.array([cell == value for cell in self.labels[label]])
+        return {arm: {seed: values[mask] for seed, values in seeds.items()} for arm, seeds in self.arms.items()}
+
+
+def read_values(path: Path) -> PerQuery:
+    """Read a file whose columns of values end in ``/seed N`` or, for a training done twice, ``/seed N repeated``."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    labels: dict[str, list[str]] = {}
+    arms: Runs = {}
+    repeated: Runs = {}
+    for name, column in zip(header, zip(*rows, strict=True), strict=True):
+        arm, slash, seed = name.rpartition("/seed ")
+        if not slash:
+            labels[name] = list(column)
+            continue
+        number, _, again = seed.partition(" ")
+        (repeated if again else arms).setdefault(arm, {})[int(number)] = np.array(column, np.float64)
+    return PerQuery(labels, arms, repeated)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two arms compared on the seeds that both have.
+
+    ``p_queries`` tests each query's mean over seeds, so it takes the trained models as given; ``p_seeds`` tests the
+    means of the seeds, None for fewer than three. ``detectable`` is the smallest true difference that the comparison
+    would find with a power of .8, by the larger of the two standard errors.
+    """
+
+    mean: float
+    p_queries: float
+    p_seeds: float | None
+    detectable: float
+
+
+def compare(ours: Mapping[int, Values], theirs: Mapping[int, Values]) -> Difference:
+    """Compare two arms row by row and seed by seed."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    a, b = (np.array([arm[seed] for seed in seeds]) for arm in (ours, theirs))
+    gaps, by_seed = (a - b).mean(0), (a - b).mean(1)
+    errors = [values.std(ddof=1) / np.sqrt(len(values)) for values in (gaps, by_seed) if len(values) > 1]
+    p_seeds = paired_t_test(a.mean(1), b.mean(1)) if len(seeds) > 2 else None
+    return Difference(float(gaps.mean()), paired_t_test(a.mean(0), b.mean(0)), p_seeds, POWER * float(max(errors)))
+
+
+def average(seeds: Mapping[int, Values]) -> float:
+    """The mean over seeds and rows."""
+    return float(np.mean([values.mean() for values in seeds.values()]))
+
+
+def wins(seeds: Mapping[int, Values]) -> dict[int, Values]:
+    """1 where a margin is positive, else 0."""
+    return {seed: (margins > 0).astype(np.float64) for seed, margins in seeds.items()}
+
+
+# Cells
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A figure below 1 without its zero."""
+    text = f"{value:.{digits}f}"
+    return text[1:] if text.startswith("0.") else text
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """A difference with its sign."""
+    text = f"{abs(value):.{digits}f}"
+    sign = "" if float(text) == 0 else "−" if value < 0 else "+"
+    return sign + (text[1:] if text.startswith("0.") else text)
+
+
+def p_value(p: float | None) -> str:
+    """A p-value to three digits."""
+    return "" if p is None else "< .001" if p < 0.001 else number(p, 3)
+
+
+def mean_cell(seeds: Mapping[int, Values]) -> str:
+    """The mean, and the standard deviation between seeds."""
+    means = [float(values.mean()) for values in seeds.values()]
+    deviation = f" ± {number(float(np.std(means, ddof=1)), 3)}" if len(means) > 1 else ""
+    return number(average(seeds)) + deviation
+
+
+def rate_cell(rate: float) -> str:
+    """A learning rate, such as 2.5e-4."""
+    mantissa, exponent = f"{rate:e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def gap_cell(gap: Difference, digits: int = 3) -> str:
+    """A difference with its p-value over queries."""
+    p = p_value(gap.p_queries)
+    return f"{signed(gap.mean, digits)} (p {p if p.startswith('<') else f'= {p}'})"
+
+
+# Tables, in the order of the page
+
+
+class Results:
+    """The files of one folder."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self.runs: dict[str, Any] = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
+
+    def values(self, name: str) -> PerQuery:
+        """The file of this name."""
+        return read_values(self._folder / f"{name}.csv.gz")
+
+    def rules(self, measure: str = "RR10") -> dict[str, PerQuery]:
+        """The rankings under the three rules, by data set."""
+        return {data: self.values(f"rules.{data}.{measure}") for data in DATA}
+
+
+def arms(data: Sequence[str] = DATA) -> list[tuple[str, str, str]]:
+    """Every comparison with full attention: data set, start and rule."""
+    return [(name, start, rule) for name in data for start in STARTS for rule in RULES]
+
+
+def print_summary(results: Results) -> None:
+    """How many of the comparisons with full attention are significant."""
+    table = Table("measure", "unit of the test", "lower than full", "p < .05", "p < .05 after Holm", labels=2)
+    for measure, label in (("RR10", "RR@10"), ("nDCG10", "nDCG@10")):
+        files = results.rules(measure)
+        gaps = [
+            compare(files[data].arms[f"{start}/{rule}"], files[data].arms[f"{start}/full"])
+            for data, start, rule in arms()
+        ]
+        lower = sum(gap.mean < 0 for gap in gaps)
+        for unit, ps in (
+            ("queries", [gap.p_queries for gap in gaps]),
+            ("seeds", [gap.p_seeds for gap in gaps if gap.p_seeds is not None]),
+        ):
+            counts = (lower, sum(p < 0.05 for p in ps), sum(p < 0.05 for p in holm(ps)))
+            table.row(label, unit, *(f"{count} of {len(ps)}" for count in counts))
+
+
+def print_rules(results: Results) -> None:
+    """RR@10 under each rule beside full attention."""
+    columns = ("rate", "RR@10", "full attention", "difference", "p, queries", "p, seeds", "detectable", "split words")
+    table = Table("data", "start", "rule", *columns, labels=3)
+    files = results.rules()
+    rates = {(run["data"], run["id"]): run["rate"] for run in results.runs["rules"]}
+    for data, start, rule in arms():
+        arm, full = f"{start}/{rule}", f"{start}/full"
+        found, split = files[data].arms, files[data].rows("split word", "1")
+        gap = compare(found[arm], found[full])
+        tests = (p_value(gap.p_queries), p_value(gap.p_seeds), number(gap.detectable, 3))
+        figures = (mean_cell(found[arm]), mean_cell(found[full]), signed(gap.mean), *tests)
+        on_split = gap_cell(compare(split[arm], split[full]))
+        table.row(data, STARTS[start], RULES[rule], rate_cell(rates[data, arm]), *figures, on_split)
+
+
+def print_pretraining(results: Results) -> None:
+    """Held-out figures of the general pre-training, and what it changes in the ranking."""
+    table = Table("rule", "MLM loss", "MLM accuracy", "NSP accuracy", *(f"RR@10, {data}" for data in DATA))
+    files = results.rules()
+    for run in results.runs["pretraining"]:
+        if not run["id"].startswith("general/") or run["steps"] != 6500:
+            continue
+        rule, after = run["rule"], run["held-out after"]
+        held_out = (number(after["mlm_loss"], 2), number(after["mlm_accuracy"], 3), number(after["nsp_accuracy"], 3))
+        both = ((files[data].arms[f"pretrained-6500/{rule}"], files[data].arms[f"minilm/{rule}"]) for data in DATA)
+        table.row(RULES.get(rule, rule), *held_out, *(gap_cell(compare(ours, plain)) for ours, plain in both))
+
+
+def print_traps(results: Results) -> None:
+    """Trap pairs: how often the true passage wins, and what a look-alike costs beside an unlike word."""
+    columns = ("full", "STRM", "exact_match", "STRM − full", "exact_match − full", "cost ratios")
+    table = Table("data (pairs)", "start", *columns, labels=2)
+    for data in DATA:
+        file = results.values(f"traps.{data}")
+        alike, unlike = file.rows("replacement", "look-alike"), file.rows("replacement", "unlike")
+        cases = len(alike["minilm/full"][1])
+        for start, shown in STARTS.items():
+            names = [f"{start}/{rule}" for rule in ("full", *RULES)]
+            won = [wins(alike[arm]) for arm in names]
+            gaps = [gap_cell(compare(ours, won[0])) for ours in won[1:]]
+            ratios = ", ".join(number(average(alike[arm]) / average(unlike[arm]), 2) for arm in names)
+            table.row(f"{data} ({cases})", shown, *(number(average(ours), 3) for ours in won), *gaps, ratios)
+
+
+def print_rare_words(results: Results) -> None:
+    """The rare-word cases of the bundled sample, averaged over the models trained on the three data sets."""
+    files = {data: results.values(f"rare-words.{data}").arms for data in DATA}
+
+    def pooled(arm: str, change: Callable[[Mapping[int, Values]], Mapping[int, Values]]) -> dict[int, Values]:
+        changed = [change(files[data][arm]) for data in DATA]
+        return {seed: np.mean([seeds[seed] for seeds in changed], axis=0) for seed in changed[0]}
+
+    table = Table("start", "rule", "wins", "wins under full", "wins − full", "margin − full", labels=2)
+    for start, shown in STARTS.items():
+        for rule, name in RULES.items():
+            ours, full = pooled(f"{start}/{rule}", wins), pooled(f"{start}/full", wins)
+            margins = compare(pooled(f"{start}/{rule}", dict), pooled(f"{start}/full", dict))
+            shares = (number(average(ours), 3), number(average(full), 3))
+            table.row(shown, name, *shares, gap_cell(compare(ours, full)), gap_cell(margins, 2))
+
+
+def print_candidates(results: Results) -> None:
+    """Candidates that contain a look-alike of a query word, as retrieval finds them."""
+    columns = ("full attention", "STRM − full", "exact_match − full", "detectable, larger of the two")
+    table = Table("data (queries, documents)", *columns)
+    for data in DATA:
+        file = results.values(f"candidates.{data}")
+        alike = file.rows("other", "look-alike")
+        full = alike["minilm/full"]
+        queries = len(full[1])
+        documents = sum(map(int, file.labels["look-alike documents"][:queries]))
+        gaps = [compare(alike[f"minilm/{rule}"], full) for rule in RULES]
+        cells = (number(average(full)), *(gap_cell(gap, 4) for gap in gaps))
+        table.row(f"{data} ({queries}, {documents:,})", *cells, number(max(gap.detectable for gap in gaps), 3))
+
+
+def print_table1(results: Results) -> None:
+    """DR-BERT's ablation at equal pairs. A row with one seed is not tested."""
+    precision = results.values("table1.insuranceqa.AP")
+    reciprocal = results.values("table1.insuranceqa.RR10")
+    rates = {run["id"]: run["rate"] for run in results.runs["table1"] if run["data"] == "insuranceqa"}
+    columns = ("rate", "seed 1", "three seeds", "AP", "− DR-BERT", "p, queries", "p, seeds", "detectable")
+    table = Table("RR@10", *columns)
+    first = (number(np.array(file.labels["BM25"], np.float64).mean()) for file in (reciprocal, precision))
+    table.row("BM25", "", "", *first, "", "", "", "")
+    for row, seeds in reciprocal.arms.items():
+        cells = [""] * 6
+        if len(seeds) > 1:
+            cells[:2] = [mean_cell(seeds), number(average(precision.arms[row]))]
+        if len(seeds) > 1 and row != "DR-BERT":
+            gap = compare(seeds, reciprocal.arms["DR-BERT"])
+            cells[2:] = [signed(gap.mean), p_value(gap.p_queries), p_value(gap.p_seeds), number(gap.detectable, 3)]
+        table.row(row, rate_cell(rates[row]), number(float(seeds[1].mean())), *cells)
+
+
+def print_judge(results: Results) -> None:
+    """What noise reduction would drop, by the threshold, in the DR-BERT row."""
+    row = next(run for run in results.runs["table1"] if run["id"] == "DR-BERT" and run["data"] == "insuranceqa")
+    judges = list(row["noise reduction by seed"].values())
+    table = Table("threshold", "positives above it", "unjudged candidates above it")
+    for threshold in ("0.9", "0.99", "0.998"):
+        shares = [
+            float(np.mean([judge[f"{kind} above {threshold}"] for judge in judges]))
+            for kind in ("hidden positives", "unjudged")
+        ]
+        table.row(number(float(threshold), len(threshold) - 2), *(number(share, 3) for share in shares))
+
+
+def print_repeats(results: Results) -> None:
+    """Trainings that were done twice with one seed."""
+    table = Table("data", "rule", "rates chosen", "RR@10, first", "RR@10, second", "difference", labels=2)
+    files = results.rules()
+    for run in results.runs["repeated"]:
+        arm, file = run["id"], files[run["data"]]
+        first, second = file.repeated[arm][1], file.arms[arm][1]
+        rates = ", ".join(map(rate_cell, run["rates"]))
+        cells = (number(float(first.mean())), number(float(second.mean())), gap_cell(compare({1: second}, {1: first})))
+        rule = arm.rpartition("/")[2]
+        table.row(run["data"], RULES.get(rule, rule), rates, *cells)
+
+
+TABLES = (
+    print_summary,
+    print_rules,
+    print_pretraining,
+    print_traps,
+    print_rare_words,
+    print_candidates,
+    print_table1,
+    print_judge,
+    print_repeats,
+)
+
+
+def print_tables(folder: Path) -> None:
+    """Print every table of the page."""
+    results = Results(folder)
+    for show in TABLES:
+        show(results)
+        print()

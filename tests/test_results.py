@@ -1,0 +1,68 @@
+"""The results pages say what the stored results give."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "attention-rules.md"
+RESULTS = ROOT / "docs" / "results" / "attention-rules"
+
+
+def tables_of(text: str) -> list[list[str]]:
+    """The Markdown tables of a text, each as its lines."""
+    return [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
+
+
+def printed_tables(folder: Path) -> list[list[str]]:
+    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "tables", str(folder)]
+    return tables_of(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def printed() -> list[list[str]]:
+    return printed_tables(RESULTS)
+
+
+def test_the_tables_of_the_page_are_those_of_the_files(printed: list[list[str]]) -> None:
+    assert tables_of(PAGE.read_text(encoding="utf-8")) == printed
+
+
+def test_a_changed_file_changes_a_table(printed: list[list[str]], tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    shutil.copytree(RESULTS, folder)
+    path = folder / "rules.medquad.RR10.csv.gz"
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    column = header.index("minilm/strm/seed 1")
+    for row in rows[:50]:
+        row[column] = "0"
+    with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    assert printed_tables(folder) != printed
+
+
+def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: list[list[str]]) -> None:
+    claim = " ".join(PAGE.read_text(encoding="utf-8").split("\n\n")[1].split())
+    lower, after_holm = re.findall(r"\d+ of 12 comparisons|(?<=, )\d+ of them", claim)
+    assert f"| RR@10 | queries | {lower.split()[0]} of 12 |" in printed[0][2]
+    assert printed[0][2].endswith(f"| {after_holm.split()[0]} of 12 |")
+
+
+def test_the_files_are_small_and_hold_no_text() -> None:
+    assert sum(path.stat().st_size for path in RESULTS.iterdir()) < 800_000
+    for path in RESULTS.glob("*.csv.gz"):
+        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+            _, *rows = csv.reader(file)
+        words = {
+            cell for row in rows for cell in row if re.search(r"[a-z]{3}", cell) and not re.fullmatch(r"\S+\d", cell)
+        }
+        assert words <= {"look-alike", "unlike", "neither"}, path.name
