@@ -38,7 +38,7 @@ def comparison() -> Comparison:
 
 
 def test_each_group_has_its_own_means_and_tests(comparison: Comparison) -> None:
-    within = break_down(comparison, "length", GROUPS).comparisons
+    within = break_down(comparison, GROUPS)
     assert list(within) == ["long", "short"]
     assert within["long"].mean["ours"]["RR@10"] == pytest.approx(2.6 / 3)
     assert within["short"].mean["base"]["RR@10"] == pytest.approx(0.5)
@@ -50,14 +50,14 @@ def test_each_group_has_its_own_means_and_tests(comparison: Comparison) -> None:
 
 
 def test_the_table_has_a_row_for_each_run_and_a_column_for_each_group(comparison: Comparison) -> None:
-    table = breakdown_table(break_down(comparison, "length", GROUPS), MEASURES[0])
+    table = breakdown_table("length", break_down(comparison, GROUPS), MEASURES[0])
     assert table.columns == ("length", "long", "short")
     shown = [tuple(cell.shown for cell in row) for row in table.rows]
     assert shown == [("queries", "3", "3"), ("base", "0.2000", "0.5000"), ("ours", "0.8667", "0.3000")]
     assert [cell.best for cell in table.rows[2]] == [False, True, False]
     assert table.rows[2][1].mark == "*"
     with pytest.raises(RankwellError, match="no query belongs to a group by length"):
-        breakdown_table(break_down(comparison, "length", {"none": frozenset()}), MEASURES[0])
+        breakdown_table("length", break_down(comparison, {"none": frozenset()}), MEASURES[0])
 
 
 def test_queries_are_grouped_by_their_words_and_types() -> None:

@@ -75,7 +75,7 @@ def evaluate(
     from rankwell.evaluation.evaluate import evaluate as evaluate_run
     from rankwell.evaluation.notation import parse_measures
     from rankwell.evaluation.tables import report
-    from rankwell.evaluation.validate import Severity, validate
+    from rankwell.evaluation.validate import validate
 
     parsed = parse_measures(measures, rel=rel)
     paths = list(dict.fromkeys(runs if baseline is None or baseline in runs else [baseline, *runs]))
@@ -87,7 +87,7 @@ def evaluate(
     named = {name: read_run(path, name=name) for path, name in names.items()}
     for name, run in named.items():
         for problem in validate(judgments, run, parsed):
-            if problem.severity is Severity.WARNING:
+            if problem.severity == "warning":
                 typer.echo(f"warning: {name}: {problem.message}", err=True)
 
     result: Evaluation | Comparison

@@ -5,7 +5,7 @@ from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.measures import MEASURES
 from rankwell.evaluation.notation import Measure, parse_measure, parse_measures
 from rankwell.evaluation.tables import report
-from rankwell.evaluation.validate import Problem, Severity, validate
+from rankwell.evaluation.validate import Problem, validate
 
 __all__ = [
     "MEASURES",
@@ -14,7 +14,6 @@ __all__ = [
     "Evaluation",
     "Measure",
     "Problem",
-    "Severity",
     "compare",
     "evaluate",
     "parse_measure",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,18 +33,6 @@ Groups = Mapping[str, frozenset[str]]
 LONGEST = 10
 
 
-@dataclass(frozen=True, eq=False)
-class Breakdown:
-    """The comparison within each group of queries. P-values are corrected over all groups and measures."""
-
-    by: str
-    comparisons: Mapping[str, Comparison]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures for a JSON file."""
-        return {group: comparison.as_dict() for group, comparison in self.comparisons.items()}
-
-
 def length_groups(queries: Iterable[Query], longest: int = LONGEST) -> Groups:
     """Group queries by their number of words; ``longest`` and more are one group.
 
@@ -64,34 +51,36 @@ def type_groups(types: Mapping[str, str]) -> Groups:
     return {label: frozenset(qid for qid, type in types.items() if type == label) for label in labels}
 
 
-def part_of(evaluation: Evaluation, qids: frozenset[str]) -> Evaluation:
-    """The evaluation restricted to some of the queries."""
+def restrict(evaluation: Evaluation, qids: frozenset[str]) -> Evaluation:
+    """The evaluation of some of the queries."""
     places = [place for place, qid in enumerate(evaluation.qids) if qid in qids]
     return replace(
         evaluation, qids=tuple(evaluation.qids[place] for place in places), values=evaluation.values[:, places]
     )
 
 
-def break_down(comparison: Comparison, by: str, groups: Groups) -> Breakdown:
-    """Compare the runs within each group that has any of the queries."""
+def break_down(comparison: Comparison, groups: Groups) -> dict[str, Comparison]:
+    """Compare the runs within each group that has any of the queries.
+
+    P-values are corrected over all groups and measures.
+    """
     test, level = comparison.test, comparison.level
     comparisons: dict[str, Comparison] = {}
     for name, qids in groups.items():
-        parts = {run: part_of(evaluation, qids) for run, evaluation in comparison.evaluations.items()}
+        parts = {run: restrict(evaluation, qids) for run, evaluation in comparison.evaluations.items()}
         if parts[comparison.baseline].qids:
             comparisons[name] = compare_evaluations(parts, comparison.baseline, test=test, level=level)
     corrected = iter(holm([contrast.p for within in comparisons.values() for contrast in within.contrasts]))
     for name, within in comparisons.items():
         contrasts = tuple(replace(contrast, corrected=next(corrected)) for contrast in within.contrasts)
         comparisons[name] = replace(within, contrasts=contrasts)
-    return Breakdown(by, comparisons)
+    return comparisons
 
 
-def breakdown_table(breakdown: Breakdown, measure: Measure) -> Table:
-    """A row for each run, a column for each group."""
-    groups = breakdown.comparisons
+def breakdown_table(by: str, groups: Mapping[str, Comparison], measure: Measure) -> Table:
+    """The comparisons of :func:`break_down`: a row for each run, a column for each group."""
     if not groups:
-        raise RankwellError(f"no query belongs to a group by {breakdown.by}")
+        raise RankwellError(f"no query belongs to a group by {by}")
     first = next(iter(groups.values()))
     best = {name: max(figures[str(measure)] for figures in within.mean.values()) for name, within in groups.items()}
     rows = []
@@ -104,11 +93,11 @@ def breakdown_table(breakdown: Breakdown, measure: Measure) -> Table:
     counts = tuple(Cell(len(within.qids), str(len(within.qids))) for within in groups.values())
     tests = sum(len(within.contrasts) for within in groups.values())
     note = (
-        f"{measure} by {breakdown.by}; * differs from {first.baseline} within the group at p < {first.level:g}: "
+        f"{measure} by {by}; * differs from {first.baseline} within the group at p < {first.level:g}: "
         f"{TEST_NAMES.get(first.test, first.test)}, two-sided, Holm-corrected over {tests} comparisons"
     )
-    columns = (breakdown.by, *groups)
-    return Table(columns, ((name_cell("queries"), *counts), *rows), notes=(note,), data=breakdown.as_dict())
+    data = {name: within.as_dict() for name, within in groups.items()}
+    return Table((by, *groups), ((name_cell("queries"), *counts), *rows), notes=(note,), data=data)
 
 
 def query_differences(comparison: Comparison, run: str, measure: Measure) -> list[tuple[str, float]]:
@@ -121,16 +110,12 @@ def query_differences(comparison: Comparison, run: str, measure: Measure) -> lis
 def write_analysis(comparison: Comparison, groups: Mapping[str, Groups], out: Path) -> list[Table]:
     """Write where the runs' differences from the baseline come from, in the first measure, and return the tables.
 
-    ``analysis.md`` holds the tables; the file :func:`differences_file` names holds each query's difference, the
-    greatest gain first.
+    ``analysis.md`` holds the tables. Each run has a file of differences by query (:func:`differences_file`), largest
+    gain first.
     """
     measure = comparison.measures[0]
-    breakdowns = [break_down(comparison, by, members) for by, members in groups.items()]
-    tables = [
-        comparison_table(comparison),
-        contrast_table(comparison),
-        *(breakdown_table(part, measure) for part in breakdowns),
-    ]
+    tables = [comparison_table(comparison), contrast_table(comparison)]
+    tables += [breakdown_table(by, break_down(comparison, members), measure) for by, members in groups.items()]
     with atomic_text(out / "analysis.md") as file:
         file.write("\n\n".join(map(as_markdown, tables)) + "\n")
     for run in comparison.evaluations:

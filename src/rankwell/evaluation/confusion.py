@@ -18,9 +18,9 @@ class Confusion:
     labels: tuple[str, ...]
 
     @classmethod
-    def of(cls, truth: Sequence[str], found: Iterable[str | None], labels: Iterable[str] = ()) -> Confusion:
+    def of(cls, truth: Sequence[str], predicted: Iterable[str | None], labels: Iterable[str] = ()) -> Confusion:
         """Count the labels. ``labels`` come first in the table, others follow alphabetically."""
-        pairs = Counter(zip(truth, (label or NO_LABEL for label in found), strict=True))
+        pairs = Counter(zip(truth, (label or NO_LABEL for label in predicted), strict=True))
         seen = {label for pair in pairs for label in pair}
         first = [label for label in labels if label in seen]
         return cls(dict(pairs), (*first, *sorted(seen - {*first, NO_LABEL}), *([NO_LABEL] if NO_LABEL in seen else [])))
@@ -33,7 +33,7 @@ class Confusion:
     @property
     def accuracy(self) -> float:
         """The share of texts with the right label; 0 without texts."""
-        right = sum(count for (true, found), count in self.counts.items() if true == found)
+        right = sum(count for (true, predicted), count in self.counts.items() if true == predicted)
         return right / self.total if self.total else 0.0
 
     def recall(self, label: str) -> float:
@@ -43,7 +43,7 @@ class Confusion:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures for a JSON file; ``confusion[true][predicted]``."""
-        rows = {label: {f: n for (t, f), n in sorted(self.counts.items()) if t == label} for label in self.labels}
+        rows = {label: {p: n for (t, p), n in sorted(self.counts.items()) if t == label} for label in self.labels}
         return {"accuracy": self.accuracy, "texts": self.total, "confusion": {k: row for k, row in rows.items() if row}}
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Confusion:
         truths = [label for label in self.labels if any(true == label for true, _ in self.counts)]
         rows = [["true \\ found", *self.labels, "recall"]]
         for true in truths:
-            cells = [f"{self.counts.get((true, found), 0):,}" for found in self.labels]
+            cells = [f"{self.counts.get((true, predicted), 0):,}" for predicted in self.labels]
             rows.append([true, *cells, f"{self.recall(true):.3f}"])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"accuracy {self.accuracy:.4f} ({self.total:,} texts)"]

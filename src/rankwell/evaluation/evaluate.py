@@ -93,7 +93,7 @@ def evaluate(
 
     The mean is over all queries of the judgments, and those without results count 0 (trec_eval -c). With
     ``average="both"`` it is over the queries that also have results (trec_eval's default). Queries that only the run
-    has are left out; :func:`rankwell.evaluation.validate.validate` tells of them.
+    has are left out; :func:`rankwell.evaluation.validate.validate` reports them.
 
     >>> qrels = Qrels({"q1": {"a": 1}, "q2": {"b": 1}})
     >>> run = Run.from_scores({"q1": {"x": 2.0, "a": 1.0}})

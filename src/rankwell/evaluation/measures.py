@@ -1,7 +1,7 @@
 """The measures. Each is a short function of one query's :class:`JudgedRanking`; the figures are trec_eval's.
 
-Everywhere: a document is relevant where its grade is at least ``rel``; unjudged documents are not relevant; a query
-without relevant documents gets 0.
+A document is relevant if its grade is at least ``rel``; unjudged documents are not relevant. A query without relevant
+documents gets 0.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def interpolated_precision(
 ) -> float:
     """The best precision at this recall level or beyond; without a level, the average over 0, 0.1, … 1.
 
-    A level is reached with so many relevant documents: trec_eval 10 rounds to the nearest number, trec_eval 9 up.
+    The number of relevant documents that reaches a level is rounded: to the nearest by trec_eval 10, up by trec_eval 9.
     """
     rounding = 0.9 if trec_eval == 9 else 0.5
     ranks = ranking.relevant_ranks(rel)
@@ -199,8 +199,8 @@ def set_f(ranking: JudgedRanking, *, rel: int = 1, beta: float = 1.0) -> float:
 @measure("SetAP")
 def set_average_precision(ranking: JudgedRanking, *, rel: int = 1) -> float:
     """SetP times SetR."""
-    found = len(ranking.relevant_ranks(rel))
-    return share(found * found, len(ranking.grades) * ranking.relevant_count(rel))
+    relevant = len(ranking.relevant_ranks(rel))
+    return share(relevant * relevant, len(ranking.grades) * ranking.relevant_count(rel))
 
 
 # Counts, which are added over the queries

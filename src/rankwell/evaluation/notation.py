@@ -67,7 +67,7 @@ NAMES_ELSEWHERE: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class MeasureKind:
     """What all measures of one name share; registered by :func:`measure`."""
 
     name: str
@@ -87,7 +87,7 @@ class Measure:
     AP(rel=2)@100
     """
 
-    kind: Kind
+    kind: MeasureKind
     parameters: tuple[tuple[str, Value], ...] = ()
     cutoff: int | float | None = None
 
@@ -103,7 +103,7 @@ class Measure:
 
     def __call__(self, **parameters: Value) -> Measure:
         """The measure with these parameters. Defaults are dropped, so that equal measures print alike."""
-        chosen = dict(self.parameters)
+        values = dict(self.parameters)
         for name, value in parameters.items():
             if name not in self.kind.defaults:
                 known = ", ".join(self.kind.defaults) or "none"
@@ -111,9 +111,10 @@ class Measure:
             read = PARAMETERS[name].read(value)
             if read is None:
                 raise RankwellError(f"{self.kind.name}({name}={value}): {name} must be {PARAMETERS[name].meaning}")
-            chosen[name] = read
-        kept = ((name, chosen[name]) for name in self.kind.defaults if name in chosen)
-        return replace(self, parameters=tuple((name, v) for name, v in kept if v != self.kind.defaults[name]))
+            values[name] = read
+        defaults = self.kind.defaults
+        changed = [name for name in defaults if name in values and values[name] != defaults[name]]
+        return replace(self, parameters=tuple((name, values[name]) for name in changed))
 
     def __matmul__(self, cutoff: Value) -> Measure:
         """The measure at this cut-off."""
@@ -152,19 +153,20 @@ def measure(
 ) -> Callable[[Callable[..., float]], Callable[..., float]]:
     """Decorator: register a function of a :class:`JudgedRanking` as the measure ``name``.
 
-    Its keyword-only arguments with defaults are the measure's parameters (see :data:`PARAMETERS`); ``cutoff`` says what
-    a cut-off means to it, which is required where the function's own ``cutoff`` argument has no default.
+    Its keyword-only arguments with defaults are the measure's parameters (see :data:`PARAMETERS`). ``cutoff`` describes
+    valid cut-offs; one is required if the function's ``cutoff`` argument has no default.
     """
 
-    def file(compute: Callable[..., float]) -> Callable[..., float]:
+    def register(compute: Callable[..., float]) -> Callable[..., float]:
         arguments = dict(inspect.signature(compute).parameters)
         at = arguments.pop("cutoff", None)
         defaults = {p.name: p.default for p in arguments.values() if p.kind is inspect.Parameter.KEYWORD_ONLY}
         required = at is not None and at.default is inspect.Parameter.empty
-        MEASURES.register(name)(Measure(Kind(name, compute, MappingProxyType(defaults), cutoff, required, summary)))
+        kind = MeasureKind(name, compute, MappingProxyType(defaults), cutoff, required, summary)
+        MEASURES.register(name)(Measure(kind))
         return compute
 
-    return file
+    return register
 
 
 NOTATION = re.compile(r"(?P<name>\w+)(?:\((?P<parameters>[^()]*)\))?(?:@(?P<cutoff>[^@()\s]+))?")
@@ -183,19 +185,19 @@ def parse_measure(text: str, *, rel: int | None = None) -> Measure:
         raise RankwellError(f"no measure is called {excerpt(text)}; did you mean {ours}?")
     if match is None:
         raise RankwellError(f"{excerpt(text)} is not a measure; expected NAME, NAME@10 or NAME(rel=2)@10")
-    chosen = MEASURES[ALIASES.get(match["name"], match["name"])]
+    parsed = MEASURES[ALIASES.get(match["name"], match["name"])]
     parameters: dict[str, Value] = {}
-    if rel is not None and "rel" in chosen.kind.defaults:
+    if rel is not None and "rel" in parsed.kind.defaults:
         parameters["rel"] = rel
     for part in filter(None, map(str.strip, (match["parameters"] or "").split(","))):
         name, equals, value = part.partition("=")
         if not equals:
             raise RankwellError(f"{text}: {excerpt(part)} is not a parameter; expected NAME=VALUE, for example rel=2")
         parameters[name.strip()] = value.strip().strip("'\"")
-    chosen = chosen(**parameters)
-    chosen = chosen @ match["cutoff"] if match["cutoff"] else chosen
-    chosen.function()  # raises for a missing cut-off now, not during the evaluation
-    return chosen
+    parsed = parsed(**parameters)
+    parsed = parsed @ match["cutoff"] if match["cutoff"] else parsed
+    parsed.function()  # raises for a missing cut-off now, not during the evaluation
+    return parsed
 
 
 def our_notation(text: str) -> str | None:

@@ -1,7 +1,7 @@
 """Is a difference between two runs more than chance? Paired tests, an interval, and the correction for many tests.
 
-All are functions of two arrays that hold the same queries in the same order. None of them ever gives NaN: two equal
-runs, or a single query, are no evidence and give p = 1.
+All are functions of two arrays with the same queries in the same order. They never return NaN: two equal runs, or a
+single query, are no evidence and give p = 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CELLS_AT_ONCE = 4_000_000  # bounds the memory of the resampling methods to some
 
 
 def differences(ours: Values, theirs: Values) -> Values:
-    """``ours - theirs``, without the last digits, where 1/2 - 1/3 and 1/3 - 1/6 are not quite equal."""
+    """``ours - theirs``, rounded so that 1/2 - 1/3 and 1/3 - 1/6 are equal."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     if ours.shape != theirs.shape or ours.ndim != 1:
         raise ValueError(f"the values are not paired: shapes {ours.shape} and {theirs.shape}")
@@ -65,8 +65,8 @@ def wilcoxon_test(ours: Values, theirs: Values) -> float:
 def randomisation_test(ours: Values, theirs: Values, *, rounds: int = SIGN_ROUNDS, seed: int = SEED) -> float:
     """The two-sided p-value of Fisher's randomisation test: how often do random signs give as large a difference?
 
-    All sign patterns are tried where there are no more than ``rounds``; else ``rounds`` random ones, with the observed
-    pattern counted among them, so that p is never 0.
+    All sign patterns are tried if there are at most ``rounds``, otherwise ``rounds`` random ones. The observed pattern
+    is counted among these, so p is never 0.
     """
     gaps = differences(ours, theirs)
     gaps = gaps[gaps != 0.0]  # a query without a difference is the same with either sign
@@ -126,7 +126,7 @@ def batches(rounds: int, width: int) -> list[int]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction: with it, the chance of any false alarm among all tests stays below the level.
+    """Holm's step-down correction, which keeps the probability of any false positive below the level.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -1,4 +1,4 @@
-"""Figures as tables: one small model of a table, and one function for each way of writing it."""
+"""Figures as tables: what they contain, and a function for each format."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Cell:
 class Table:
     """Columns, rows and notes. The first ``labels`` columns are left-aligned names, the others are numbers.
 
-    ``data`` is what the JSON form holds: the exact figures in a shape for programs.
+    ``data`` holds the exact figures for the JSON format.
     """
 
     columns: tuple[str, ...]
@@ -234,7 +234,7 @@ def as_json(table: Table) -> str:
 def report(result: Evaluation | Comparison, format: str = "text", *, per_query: bool = False) -> str:
     """An evaluation or a comparison as text of one ``format`` (text, markdown, latex, csv or json).
 
-    A comparison is the table of runs by measures, with the details of every difference below it where people read it.
+    A comparison is a table of runs by measures; in text and markdown, the details of every difference follow.
     """
     render = FORMATS[format]
     if isinstance(result, Evaluation):

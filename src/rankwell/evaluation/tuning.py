@@ -1,8 +1,8 @@
 """Tuning: every setting is measured on every judged query, and cross-validation over the queries chooses one.
 
-The best setting on all queries is the one to use from now on. Its own mean is too optimistic, because it was chosen by
-the same queries; the figure to quote is the cross-validated one, where each query is ranked under the setting that the
-other folds chose.
+The best setting on all queries is the one to use from now on. Its mean is too optimistic, because it was chosen on the
+same queries. The figure to quote is the cross-validated one, for which each query is ranked under the setting chosen on
+the other folds.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ class Tuned(Generic[Setting]):
         return self.settings[int(self.values.mean(axis=1).argmax())]
 
     @cached_property
-    def _chosen(self) -> Rows:
-        """For each fold, the setting that is best on the others."""
+    def _fold_choices(self) -> Rows:
+        """For each fold, the number of the setting that is best on the others."""
         folds = range(int(self.fold_of.max()) + 1)
         return np.array([self.values[:, self.fold_of != fold].mean(axis=1).argmax() for fold in folds], np.int64)
 
     @property
     def fold_settings(self) -> list[Setting]:
         """For each fold, the setting that is best on the others."""
-        return [self.settings[number] for number in self._chosen]
+        return [self.settings[number] for number in self._fold_choices]
 
     @cached_property
     def held_out(self) -> Values:
         """The figure of each query under the setting chosen without its fold."""
-        held_out: Values = self.values[self._chosen[self.fold_of], np.arange(len(self.qids))]
+        held_out: Values = self.values[self._fold_choices[self.fold_of], np.arange(len(self.qids))]
         return held_out
 
     @property
@@ -103,7 +103,7 @@ class Tuned(Generic[Setting]):
 
     @cached_property
     def _setting_of(self) -> dict[str, Setting]:
-        numbers = self._chosen[self.fold_of].tolist()
+        numbers = self._fold_choices[self.fold_of].tolist()
         return {qid: self.settings[number] for qid, number in zip(self.qids, numbers, strict=True)}
 
     def table(
@@ -115,7 +115,7 @@ class Tuned(Generic[Setting]):
     ) -> str:
         """The means as text, a row and column for each setting, the best marked with a star, and the figures to quote.
 
-        ``name`` is what the best setting is called below the table.
+        ``name`` is how the line below the table names the best setting.
         """
         cells = {
             (row(setting), column(setting)): f"{mean:.4f}{'*' if setting == self.best else ' '}"
@@ -131,7 +131,7 @@ class Tuned(Generic[Setting]):
             line = begin + "".join(f"{cells.get((label, across), ''):>9}" for across in columns)
             lines.append(line.rstrip())
         best = f"best on all {len(self.qids):,} queries: {name(self.best)}, {max(self.means):.4f}"
-        quoted = f"cross-validated, {len(self._chosen)} folds: {self.cross_validated:.4f}"
+        quoted = f"cross-validated, {len(self._fold_choices)} folds: {self.cross_validated:.4f}"
         return "\n".join([*lines, "", best, quoted])
 
     def as_dict(self, describe: Callable[[Setting], dict[str, Any]]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Tuned(Generic[Setting]):
 
 
 def _in_order(labels: Iterable[Label]) -> dict[Label, str]:
-    """Labels and their text: numbers ascending, names in the order they come in."""
+    """Labels and their text: numbers ascending, names in order of appearance."""
     unique = list(dict.fromkeys(labels))
     numbers = [label for label in unique if not isinstance(label, str)]
     return {label: label if isinstance(label, str) else f"{label:g}" for label in sorted(numbers) or unique}

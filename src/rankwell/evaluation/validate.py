@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 import numpy as np
 
@@ -16,18 +16,11 @@ from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.notation import DEPTH, Measure
 
 
-class Severity(StrEnum):
-    """An error stops the evaluation, a warning is only reported."""
-
-    ERROR = "error"
-    WARNING = "warning"
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem with a run, described in one line."""
+    """A problem with a run, described in one line. Errors stop the evaluation, warnings are only reported."""
 
-    severity: Severity
+    severity: Literal["error", "warning"]
     message: str
 
     def __str__(self) -> str:
@@ -37,19 +30,19 @@ class Problem:
 def validate(qrels: Qrels, run: Run, measures: Iterable[Measure] = ()) -> list[Problem]:
     """All problems of ``run``, errors first.
 
-    The depths of ``measures`` tell which cut-offs matter: rankings that are shorter, and ties that straddle a cut-off;
-    their relevance levels tell which queries have nothing relevant. After an error nothing else is looked for.
+    Rankings are checked for results and ties at the cut-offs of ``measures``, and queries for documents that are
+    relevant at their levels. If there are errors, warnings are not looked for.
 
     >>> validate(Qrels({"q1": {"d": 1}}), Run.from_scores({"1": {"d": 0.5}}))[0].message
     "the run and the judgments have no query in common (the run has '1', the judgments 'q1')"
     """
-    errors = [Problem(Severity.ERROR, message) for message in find_errors(qrels, run)]
+    errors = [Problem("error", message) for message in find_errors(qrels, run)]
     if errors:
         return errors
     measures = tuple(measures)
     levels = sorted({m.level for m in measures}) or [1]
     depths = sorted({int(m.cutoff) for m in measures if m.kind.cutoff is DEPTH and m.cutoff is not None})
-    return [Problem(Severity.WARNING, message) for message in find_warnings(qrels, run, depths, levels)]
+    return [Problem("warning", message) for message in find_warnings(qrels, run, depths, levels)]
 
 
 def refuse_errors(qrels: Qrels, run: Run) -> None:

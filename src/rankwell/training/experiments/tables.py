@@ -12,7 +12,7 @@ import numpy as np
 
 from rankwell.core.files import atomic_text
 from rankwell.core.jsonfile import write_json
-from rankwell.evaluation.breakdowns import Breakdown, Groups, break_down, breakdown_table
+from rankwell.evaluation.breakdowns import Groups, break_down, breakdown_table
 from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.significance import Interval, mean_interval
@@ -40,14 +40,14 @@ class Compared:
     """The variants' means over seeds beside the baseline's.
 
     ``deviations`` are those between seeds, None where there is one. ``intervals`` are the 95 % bootstrap intervals
-    of the variants' figures, over queries. ``breakdowns`` compare within groups of queries.
+    of the variants' figures, over queries. ``breakdowns`` are the comparisons within groups of queries.
     """
 
     comparison: Comparison
     seeds: Mapping[str, int]
     deviations: Mapping[str, Mapping[str, float | None]]
     intervals: Mapping[str, Mapping[str, Interval]]
-    breakdowns: Sequence[Breakdown] = ()
+    breakdowns: Mapping[str, Mapping[str, Comparison]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as JSON holds them."""
@@ -56,7 +56,10 @@ class Compared:
             "seeds": dict(self.seeds),
             "sd": dict(self.deviations),
             "interval": dict(self.intervals),
-            "groups": {one.by: one.as_dict() for one in self.breakdowns},
+            "groups": {
+                by: {group: within.as_dict() for group, within in groups.items()}
+                for by, groups in self.breakdowns.items()
+            },
         }
 
 
@@ -83,7 +86,8 @@ class Outcome:
     def group_tables(self, place: str) -> list[Table]:
         """A table for each way of grouping the queries, in the first measure."""
         compared = self.compared[place]
-        return [breakdown_table(one, compared.comparison.measures[0]) for one in compared.breakdowns]
+        measure = compared.comparison.measures[0]
+        return [breakdown_table(by, groups, measure) for by, groups in compared.breakdowns.items()]
 
 
 def compare_variants(
@@ -102,7 +106,7 @@ def compare_variants(
         {name: len(measured[name]) for name in names},
         {name: deviations(measured[name]) for name in names},
         intervals,
-        [break_down(comparison, by, own) for by, own in groups.items()],
+        {by: break_down(comparison, members) for by, members in groups.items()},
     )
 
 
