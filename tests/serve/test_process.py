@@ -136,7 +136,7 @@ def test_sigterm_finishes_what_has_begun_and_then_ends(
     body = {"query": "bees", "texts": ["honey " * 60] * 8}
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(own.ask, "POST", "/rerank", body) for _ in range(2)]
-        own.wait(lambda: own.queued() > 8 * 60)  # the tokens of both
+        own.wait(lambda: own.queued() == 2 * 8 * 64)  # [CLS] bees [SEP] honey × 60 [SEP], eight times in both
         own.own.send_signal(signal.SIGTERM)
         own.wait(lambda: not own.answers())
         assert not any(one.done() for one in asked)
@@ -158,7 +158,7 @@ def test_what_the_drain_cannot_wait_for_is_told_so(
     body = {"query": "bees", "texts": ["honey " * 60] * 60}
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(own.ask, "POST", "/rerank", body) for _ in range(2)]
-        own.wait(lambda: own.queued() > 60 * 60)
+        own.wait(lambda: own.queued() == 2 * 60 * 64)
         own.own.send_signal(signal.SIGTERM)
         answers = [one.result(PATIENCE) for one in asked]
         hold.unlink()
