@@ -91,7 +91,7 @@ def test_the_data_hash_depends_on_every_text_and_id(tmp_path: Path) -> None:
 
 
 def test_no_documents_are_an_error_and_no_index(tmp_path: Path) -> None:
-    with pytest.raises(RankwellError, match="the collection holds no documents"):
+    with pytest.raises(RankwellError, match="the collection has no documents"):
         Index.build([], tmp_path / "index")
     with pytest.raises(InputError, match="not an index"):
         Index.open(tmp_path / "index")
@@ -153,7 +153,7 @@ def test_an_existing_index_is_not_replaced_by_accident(folder: Path) -> None:
         RankwellError, match="holds an index already; add to it with --append or replace it with --overw"
     ):
         Index.build([Document("x", "y")], folder)
-    with pytest.raises(RankwellError, match="exclude each other"):
+    with pytest.raises(RankwellError, match="append and overwrite cannot be combined"):
         Index.build([Document("x", "y")], folder, append=True, overwrite=True)
     assert tree(folder) == before
 

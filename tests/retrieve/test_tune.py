@@ -50,7 +50,7 @@ def test_values_are_a_list_or_a_range(text: str, values: list[float]) -> None:
     ],
 )
 def test_values_that_are_neither_are_refused(text: str) -> None:
-    with pytest.raises(RankwellError, match="is neither FIRST:LAST:STEP nor a list of numbers with commas"):
+    with pytest.raises(RankwellError, match="is neither FIRST:LAST:STEP nor a list of numbers separated by commas"):
         parse_values(text)
 
 

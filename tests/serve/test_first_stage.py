@@ -216,7 +216,7 @@ def test_an_index_that_is_replaced_while_its_vectors_are_made(
 ) -> None:
     index = build(tmp_path / "index", 30)
     replaced_when(index, moment)
-    with pytest.raises(RankwellError, match=r"index was built anew while it was being opened; try again$"):
+    with pytest.raises(RankwellError, match=r"index was rebuilt while it was being opened; try again$"):
         started(index, (), encoder=tiny_bi_encoder, hybrid=0.5)
     # Nothing is left of what was written where the old one was, and the new one can be served.
     assert [path.name for path in index.glob("segment-*")] == ["segment-0002"]
@@ -235,7 +235,7 @@ def test_an_index_that_is_replaced_while_it_is_reloaded(
         replaced_when(index, "vectors")
         refused = client.post("/reload")
         assert (refused.status_code, refused.json()["error_type"]) == (409, "reload_failed")
-        assert refused.json()["message"].endswith("was built anew while it was being opened; try again")
+        assert refused.json()["message"].endswith("was rebuilt while it was being opened; try again")
         after = client.post("/search", json={"query": QUERY}).json()
         assert (after["generation"], after["hybrid"]) == (1, before["hybrid"])
         assert client.post("/reload").json()["index"]["documents"] == 20

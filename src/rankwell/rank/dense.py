@@ -28,7 +28,7 @@ from rankwell.models.kernels.top_k import top_k
 from rankwell.rank.texts import Texts, is_writable, stores_of
 from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.numbering import NumberedRun, Numbering
+from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
 
 SHARD_SIZE = 1 << 14
 WORTH_STORING = 0.5
@@ -201,7 +201,7 @@ class DenseRanker:
         """The ``k`` nearest of all documents for each query; vectors that are not yet on disk are computed first."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
-        documents = texts.documents if isinstance(texts, Index) else Numbering([texts])
+        documents = texts.documents if isinstance(texts, Index) else NumberedDocuments([texts])
         nearest = self._nearest([query.text for query in queries], documents.stores, max(k, DEEP) + TIES)
         parts = []
         for store, (numbers, scores) in zip(documents.stores, nearest, strict=True):
@@ -235,7 +235,7 @@ class DenseRanker:
         pays = len(docids) >= WORTH_STORING * sum(map(len, stores)) and all(map(is_writable, stores))
         if not stores or not (pays or all(map(self._has_vectors, stores))):
             return self.encoder.encode_documents(texts.texts(docids))
-        documents = Numbering(stores)
+        documents = NumberedDocuments(stores)
         numbers = documents.find(docids)
         if (missing := numbers < 0).any():
             raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not among the texts")

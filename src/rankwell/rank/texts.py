@@ -23,7 +23,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.numbering import Numbering
+from rankwell.retrieve.numbering import NumberedDocuments
 
 WORTH_KEEPING = 0.05
 """All documents of a collection are tokenised if a run needs at least this share of them."""
@@ -140,7 +140,7 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
     for mark, opener in (("index.json", Index.open), ("store.json", DocumentStore.open)):
         if (folder / mark).is_file():
             opened = opener(folder)
-            documents = opened.documents if isinstance(opened, Index) else Numbering([opened])
+            documents = opened.documents if isinstance(opened, Index) else NumberedDocuments([opened])
             missing = np.flatnonzero(documents.find(docids := list(wanted)) < 0)
             _refuse_missing(source, run, [docids[i] for i in missing[:1].tolist()])
             opened.texts(docids[:1])  # raises now rather than later if it was built without texts

@@ -2,8 +2,8 @@
 
     score(q, d) = Σ_t  qtf' · ln(1 + (N − df + ½) / (df + ½)) · tf / (tf + k1 · (1 − b + b · |d| / mean length))
 
-where qtf' is the number of times the query has the term or, with k2, (k2 + 1) · qtf / (k2 + qtf). Statistics are of
-all segments together, so scores do not depend on how a collection is cut into segments.
+where qtf' is the number of times the query has the term or, with k2, (k2 + 1) · qtf / (k2 + qtf). Statistics cover all
+segments, so scores do not depend on how a collection is split into segments.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class BM25:
             raise RankwellError(f"k2 must be a number of at least 0, not {self.k2}")
 
     def idf(self, documents: int, frequencies: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The weight of terms, given in how many of the documents each occurs."""
+        """The weights of terms from their document frequencies."""
         return np.log1p((documents - frequencies + 0.5) / (frequencies + 0.5))
 
     def query_weight(self, qtf: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The factor of terms, given how often the query holds each."""
+        """The factors of terms from the number of times each occurs in the query."""
         return qtf.astype(np.float64) if self.k2 is None else (self.k2 + 1) * qtf / (self.k2 + qtf)
 
 
@@ -69,17 +69,8 @@ class Hits:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """A batch of queries ready to score: each query's terms by descending weight, and its terms' numbers by segment."""
-
-    query_ends: NDArray[np.int64]
-    weights: NDArray[np.float32]
-    numbers: list[NDArray[np.int32]]
-
-
-@dataclass(frozen=True, slots=True)
 class Statistics:
-    """What BM25 knows of a whole collection: its documents, their total length, and in how many each term occurs."""
+    """Statistics of a whole collection: its documents, their total length, and each term's document frequency."""
 
     documents: int
     total_length: float
@@ -108,18 +99,18 @@ def search_segments(
     documents = statistics.documents if statistics else sum(map(len, segments))
     total_length = statistics.total_length if statistics else sum(segment.total_length for segment in segments)
     mean_length = total_length / documents
-    plan = _plan(segments, queries, bm25, documents, statistics)
+    query_ends, weights, term_numbers = _plan(segments, queries, bm25, documents, statistics)
 
     def score(segment: int, first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        begin = int(plan.query_ends[first - 1]) if first else 0
-        end = int(plan.query_ends[last - 1]) if last else 0
-        numbers = plan.numbers[segment][begin:end]
+        begin = int(query_ends[first - 1]) if first else 0
+        end = int(query_ends[last - 1]) if last else 0
+        numbers = term_numbers[segment][begin:end]
         known = numbers >= 0
-        ends = np.concatenate([[0], np.cumsum(known)])[plan.query_ends[first:last] - begin]
+        ends = np.concatenate([[0], np.cumsum(known)])[query_ends[first:last] - begin]
         return segments[segment].search(
             ends,
             numbers[known],
-            plan.weights[begin:end][known],
+            weights[begin:end][known],
             k=min(k, len(segments[segment])),
             k1=bm25.k1,
             b=bm25.b,
@@ -127,7 +118,7 @@ def search_segments(
             prune=prune,
         )
 
-    # Several pieces a thread, so that one slow query does not hold up the rest.
+    # Several pieces per thread, so that one slow query does not hold up the rest.
     pieces = 1 if threads == 1 else min(len(queries), 4 * threads)
     bounds = [round(i * len(queries) / pieces) for i in range(pieces + 1)] if queries else [0]
     jobs = [(s, first, last) for s in range(len(segments)) for first, last in pairwise(bounds)]
@@ -152,7 +143,8 @@ def _plan(
     bm25: BM25,
     documents: int,
     statistics: Statistics | None,
-) -> _Plan:
+) -> tuple[NDArray[np.int64], NDArray[np.float32], list[NDArray[np.int32]]]:
+    """The queries' terms, each query's by descending weight: where each query ends, weights, numbers by segment."""
     distinct: dict[str, int] = {}
     pairs = [(q, distinct.setdefault(term, len(distinct))) for q, terms in enumerate(queries) for term in terms]
     terms = list(distinct)
@@ -168,10 +160,10 @@ def _plan(
     unique, qtf = np.unique(keys, return_counts=True)
     query_of, term_of = (unique // len(terms), unique % len(terms)) if terms else (unique, unique)
     weights = bm25.query_weight(qtf) * bm25.idf(documents, frequencies)[term_of]
-    # Equal weights are ordered by the term itself, so that a sum has one order however the index is cut.
+    # Equal weights are ordered by the term itself, so that a sum has one order however the index is split.
     alphabetical = np.empty(len(terms), np.int64)
     alphabetical[sorted(range(len(terms)), key=terms.__getitem__)] = np.arange(len(terms))
     order = np.lexsort([alphabetical[term_of], -weights, query_of])
     query_ends = np.searchsorted(query_of[order], np.arange(len(queries)), side="right")
     term_of = term_of[order]
-    return _Plan(query_ends.astype(np.int64), weights[order].astype(np.float32), [rows[term_of] for rows in numbers])
+    return query_ends.astype(np.int64), weights[order].astype(np.float32), [rows[term_of] for rows in numbers]

@@ -33,7 +33,7 @@ _RUN_DTYPES: dict[str, DTypeLike] = {"terms": "<u4", "counts": "<u4", "documents
 
 
 class Vocabulary:
-    """Words as they stand in texts → terms. Each distinct word is folded, stemmed and looked up once."""
+    """Maps the words of texts to terms. Each distinct word is folded, stemmed and looked up once."""
 
     def __init__(self, analyzer: Analyzer):
         self.analyzer = analyzer
@@ -60,8 +60,8 @@ class Vocabulary:
             return
         stems = self.analyzer.stems(self._words.strings(range(known, len(self._words))))
         numbers = np.full(len(stems), -1, np.int32)
-        kept = [i for i, stem in enumerate(stems) if stem]
-        numbers[kept] = self.terms.add([stem for stem in stems if stem])
+        indexed = [i for i, stem in enumerate(stems) if stem]
+        numbers[indexed] = self.terms.add([stem for stem in stems if stem])
         self.term_of_word = np.concatenate([self.term_of_word, numbers])
 
 
@@ -90,13 +90,11 @@ class SegmentBuilder:
         return len(self._store.docids)
 
     def data_hash(self) -> str:
-        """A hash of all ids, texts and what was given for their terms, in order."""
+        """A hash of all ids, texts, weights and expansions, in order."""
         return self._digest.hexdigest()
 
     def add_texts(self, docids: list[str], texts: list[str], added: list[str] | None = None) -> None:
-        """Add documents whose term frequencies are counted from their texts and from what is ``added`` to each, which
-        is not kept.
-        """
+        """Add documents, counting term frequencies. Text ``added`` to a document is counted but not stored."""
         first = self.documents
         text, ends = self._add_documents(docids, texts)
         if added is not None:
@@ -123,9 +121,9 @@ class SegmentBuilder:
         self._largest = max(self._largest, float(self._frequencies[before : self._count].max(initial=0)))
 
     def add_weighted(self, docids: list[str], texts: list[str], weights: Sequence[Mapping[str, float]]) -> None:
-        """Add documents whose term frequencies are given, as any positive number, by word.
+        """Add documents with given term frequencies, by word, which may be any positive numbers.
 
-        Words with the same stem take the largest weight; weights that are 0 or less are dropped.
+        Words with the same stem get the largest weight; weights of 0 or less are dropped.
         """
         first, known = self.documents, len(self._vocabulary.terms)
         self._add_documents(docids, texts)
@@ -135,10 +133,10 @@ class SegmentBuilder:
         if (wrong := ~(np.abs(values) <= LARGEST_WEIGHT)).any():
             docid = docids[int(rows[wrong.argmax()])]
             raise RankwellError(f"document {docid!r} has a term weight that is not a finite number")
-        kept = (terms >= 0) & (values > SMALLEST_WEIGHT)
-        keys, group = np.unique((rows[kept] << 32) | terms[kept], return_inverse=True)
+        indexed = (terms >= 0) & (values > SMALLEST_WEIGHT)
+        keys, group = np.unique((rows[indexed] << 32) | terms[indexed], return_inverse=True)
         largest = np.zeros(len(keys))
-        np.maximum.at(largest, group, values[kept])
+        np.maximum.at(largest, group, values[indexed])
         self._make_room(len(keys))
         here = slice(self._count, self._count + len(keys))
         self._terms[here] = keys & 0xFFFFFFFF
@@ -148,15 +146,15 @@ class SegmentBuilder:
         self._largest = max(self._largest, float(largest.max(initial=0.0)))
         self._lengths.append(np.bincount(keys >> 32, largest, len(docids)).astype(np.float32))
         self._count += len(keys)
-        # Every posting has its term's number; the name, which says more but is longer, is hashed where it is new.
+        # Postings are hashed with term numbers, and each term itself once, when it is new.
         new_terms, ends = pack_strings(self._vocabulary.terms.strings(range(known, len(self._vocabulary.terms))))
         for part in (self._documents[here], self._terms[here], self._frequencies[here], ends, new_terms):
             self._digest.update(part.data)
 
     def finish(self) -> None:
-        """Merge the runs and write everything; the builder's memory is freed."""
+        """Merge the runs, write the segment and free the builder's memory."""
         if self.documents == 0:
-            raise RankwellError("the collection holds no documents")
+            raise RankwellError("the collection has no documents")
         self._write_run()
         del self._terms, self._documents, self._frequencies, self._latest
         lengths = np.concatenate(self._lengths)
@@ -187,7 +185,7 @@ class SegmentBuilder:
         return text, ends
 
     def _make_room(self, postings: int) -> None:
-        """Room for that many more postings and for every term known by now."""
+        """Make room for that many more postings and for every known term."""
         if self._count + postings > len(self._terms):
             self._write_run()
             if postings > len(self._terms):

@@ -1,7 +1,7 @@
 """The index: a folder of immutable segments and one small file, ``index.json``, that names those in use.
 
-A build writes a new segment under a temporary name, renames it, then replaces ``index.json``. Whatever moment it is
-killed at, ``index.json`` names whole segments only; what is left over is removed by the next build.
+A build writes a new segment under a temporary name, renames it, then replaces ``index.json``. If it is killed at any
+point, ``index.json`` still names complete segments only, and the next build removes the leftovers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.store import RepeatedIdError, document_batches
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder
-from rankwell.retrieve.numbering import NumberedRun, Numbering
+from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
 from rankwell.retrieve.segment import Segment
 
 INDEX_VERSION = 1
@@ -54,11 +54,11 @@ class Index:
         self.analyzer = analyzer
         self.segments = tuple(segments)
         self.manifest = manifest
-        self.documents = Numbering([segment.store for segment in segments])
+        self.documents = NumberedDocuments([segment.store for segment in segments])
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Index:
-        """Open an index for searching. Nothing is read but a few small files; the rest is mapped."""
+        """Open an index for searching. Only a few small files are read; the rest is memory-mapped."""
         folder = Path(folder)
         description = _read_description(folder)
         segments = [Segment(folder / name) for name in description["segments"]]
@@ -80,13 +80,13 @@ class Index:
     ) -> Index:
         """Index ``documents`` into ``folder``.
 
-        ``store`` keeps the texts too, for re-ranking and display. ``append`` adds a segment to an existing index,
-        ``overwrite`` replaces it; without either an existing index is an error. ``weights`` gives the documents' term
-        frequencies by word, as any positive numbers, in place of counting; ``expansions`` gives queries whose terms are
-        counted with each document's own, but not kept as its text. Both come in the order of the documents.
+        ``store`` also stores the texts, for re-ranking and display. ``append`` adds a segment to an existing index,
+        ``overwrite`` replaces it; without either, an existing index is an error. ``weights`` replace the documents'
+        term frequencies, by word, with any positive numbers. ``expansions`` are queries whose terms are counted with
+        each document's but not stored in its text. Both must be in the order of the documents.
         """
         if weights is not None and expansions is not None:
-            raise RankwellError("weights and expansions: add the expansions to the weights first")
+            raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
         folder = Path(folder)
         exists = (folder / "index.json").exists()
         if exists and not (append or overwrite):
@@ -94,7 +94,7 @@ class Index:
                 f"{folder} holds an index already; add to it with --append or replace it with --overwrite"
             )
         if append and overwrite:
-            raise RankwellError("append and overwrite exclude each other")
+            raise RankwellError("append and overwrite cannot be combined")
         if not exists:
             refuse_foreign_folder(folder)
         with lock(folder, wait=False):
@@ -129,7 +129,7 @@ class Index:
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Work that adds to the folder, such as vectors: an error where it no longer holds what was opened."""
+        """Guard work that adds to the folder, such as vectors: raises if the index was rebuilt in the meantime."""
         self._check_current()
         try:
             yield
@@ -146,9 +146,9 @@ class Index:
         if dict(self.manifest.get("data", {})).items() <= data.items():
             return
         for segment in self.segments:
-            if not (segment.folder / "segment.json").exists():  # what was written into a segment that was gone
+            if not (segment.folder / "segment.json").exists():  # written into a segment that had been removed
                 shutil.rmtree(segment.folder, ignore_errors=True)
-        raise RankwellError(f"{self.folder} was built anew while it was being opened; try again") from cause
+        raise RankwellError(f"{self.folder} was rebuilt while it was being opened; try again") from cause
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -158,10 +158,10 @@ class Index:
         """The number of distinct terms."""
         if len(self.segments) == 1:
             return len(self.segments[0].terms)
-        together = Lexicon()
+        union = Lexicon()
         for segment in self.segments:
-            together.add_all(segment.terms)
-        return len(together)
+            union.add_all(segment.terms)
+        return len(union)
 
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {len(self):,} documents, {len(self.segments)} segments)"
@@ -175,14 +175,14 @@ class Index:
         threads: int = 1,
         name: str = "BM25",
     ) -> Run:
-        """The best ``k`` documents of each query; a query that matches nothing is left out.
+        """The best ``k`` documents of each query; queries without results are left out.
 
-        Documents stay numbers until a ranking is read, so that ids are made only for the rankings that are used.
+        Document ids are looked up only for the rankings that are read.
         """
-        asked = list(queries)
+        queries = list(queries)
         batches = []
-        for start in track(range(0, len(asked), QUERIES_AT_A_TIME), "searching", unit="batches"):
-            batch = asked[start : start + QUERIES_AT_A_TIME]
+        for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
+            batch = queries[start : start + QUERIES_AT_A_TIME]
             terms = self.analyzer.terms_batch([query.text for query in batch])
             batches.append((batch, self.search_terms(terms, bm25, k=k, threads=threads)))
         return NumberedRun(batches, self.documents, name=name)
@@ -202,11 +202,11 @@ class Index:
 
     @property
     def has_texts(self) -> bool:
-        """Whether the texts of all documents are kept."""
+        """Whether the texts of all documents are stored."""
         return all(segment.store.has_texts for segment in self.segments)
 
     def text(self, docid: str) -> str:
-        """The text of a document, where the index was built with its texts."""
+        """The text of a document, if the index was built with texts."""
         return self.texts([docid])[0]
 
     def texts(self, docids: Sequence[str]) -> list[str]:
@@ -237,9 +237,9 @@ def _fill(
         for segment in current.segments if current else ():
             known = segment.store.docids.find(docids) >= 0
             if known.any():
-                twice = docids[int(known.argmax())]
-                problem = f"document {twice!r} is in the index already; --append takes new documents only"
-                raise blame_line(documents, twice, problem)
+                repeated = docids[int(known.argmax())]
+                problem = f"document {repeated!r} is in the index already; --append takes new documents only"
+                raise blame_line(documents, repeated, problem)
         if vectors is not None:
             builder.add_weighted(docids, texts, [vectors.take(docid).weights for docid in docids])
         elif queries is not None:
@@ -254,18 +254,18 @@ def _fill(
 
 
 def refuse_foreign_folder(folder: Path) -> None:
-    """A folder that is neither empty nor what a killed build left must not be built into."""
-    if folder.exists() and not (folder.is_dir() and all(map(_is_own, folder.iterdir()))):
+    """Raise unless a folder is missing, empty or left over from an interrupted build."""
+    if folder.exists() and not (folder.is_dir() and all(map(_is_index_file, folder.iterdir()))):
         raise RankwellError(f"{folder} exists and is not an index; choose another name")
 
 
-def _is_own(path: Path) -> bool:
+def _is_index_file(path: Path) -> bool:
     name = path.name
     return name == "lock" or name.startswith(TEMPORARY_PREFIX) or bool(_SEGMENT_NAME.fullmatch(name))
 
 
 def _segment_folders(folder: Path) -> list[Path]:
-    """Every segment, in use or not."""
+    """All segments, whether in use or not."""
     return [path for path in folder.iterdir() if _SEGMENT_NAME.fullmatch(path.name)]
 
 
@@ -281,7 +281,7 @@ def _remove_unused(folder: Path, used: list[str]) -> None:
 
 
 def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
-    """An analyser as ``index.json`` and its manifest have it."""
+    """An analyser as ``index.json`` and its manifest hold it."""
     return {**analyzer.model_dump(mode="json"), "stop_words": sorted(analyzer.stop_words)}
 
 
@@ -307,9 +307,8 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise InputError(path, None, "not the description of an index") from None
     if not isinstance(description, dict) or description.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of an index")
-    if description.get("version") != INDEX_VERSION:
-        found = description.get("version")
-        problem = f"an index of version {found}; this rankwell reads version {INDEX_VERSION}: build it again"
+    if (version := description.get("version")) != INDEX_VERSION:
+        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
         raise InputError(path, None, problem)
     names = description.get("segments")
     if not isinstance(names, list) or not names or not all(_SEGMENT_NAME.fullmatch(str(name)) for name in names):

@@ -1,6 +1,7 @@
-"""Documents by their numbers: hits stay numbers until their ids are read.
+"""Documents by number: the ids of hits are looked up only when they are read.
 
-A search over many queries would spend most of its time making id strings, and most hits are dropped later.
+Otherwise a search over many queries would spend most of its time making id strings, most of them for hits that are
+dropped later.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rankwell.retrieve.bm25 import Hits
 Numbers = NDArray[np.int64]
 
 
-class Numbering:
+class NumberedDocuments:
     """The documents of several stores, numbered one store after the other."""
 
     def __init__(self, stores: Sequence[DocumentStore]):
@@ -30,14 +31,14 @@ class Numbering:
         return int(self._bases[-1])
 
     def find(self, docids: Sequence[str]) -> Numbers:
-        """The number of each document, -1 for those that are in no store."""
+        """The number of each document, -1 if it is in no store."""
         numbers = np.full(len(docids), -1, np.int64)
         missing = np.arange(len(docids))
         for store, base in zip(self.stores, self._bases.tolist(), strict=False):
             local = store.docids.find([docids[i] for i in missing.tolist()])
-            found = local >= 0
-            numbers[missing[found]] = local[found] + base
-            missing = missing[~found]
+            known = local >= 0
+            numbers[missing[known]] = local[known] + base
+            missing = missing[~known]
         return numbers
 
     def split(self, numbers: NDArray[np.integer]) -> Iterator[tuple[DocumentStore, Numbers, Numbers]]:
@@ -71,10 +72,10 @@ class Numbering:
         return list(strings)
 
     def join(self, parts: Sequence[Hits], k: int, *, ordered: bool = True) -> Hits:
-        """One list from the stores' lists, each by descending score.
+        """Merge the stores' lists, each by descending score.
 
-        Only equal scores need the ids themselves: those that several stores have or, unless a store's own are
-        ``ordered``, all.
+        Ids are needed only for equal scores: those from several stores, or all if ties within a store are not
+        ``ordered`` yet.
         """
         width = min(k, len(self))
         bases = self._bases[: len(parts)]
@@ -90,35 +91,35 @@ class Numbering:
         return Hits(np.ascontiguousarray(numbers[:, :width]), np.ascontiguousarray(scores[:, :width]))
 
     def _order_ties(self, numbers: Numbers, scores: Scores, width: int, ordered: bool) -> None:
-        """Put equal scores in THE order, in place; each row has them by store, a store's own in THE order or not."""
+        """Put equal scores in THE order, in place. Each row has them store by store, ``ordered`` within it or not."""
         tied = np.zeros(scores.shape, bool)
         tied[:, 1:] = (scores[:, 1:] == scores[:, :-1]) & (numbers[:, 1:] >= 0)
-        unsure = tied[:, 1:]
+        unsorted = tied[:, 1:]
         if ordered:
             owners = np.searchsorted(self._bases, numbers, side="right")
-            unsure = unsure & (owners[:, 1:] != owners[:, :-1])
-        if not unsure.any():
+            unsorted = unsorted & (owners[:, 1:] != owners[:, :-1])
+        if not unsorted.any():
             return
         ties = np.cumsum(~tied.ravel()).reshape(tied.shape)  # the number of each score's run of equal ones
         wanted = np.zeros(int(ties[-1, -1]) + 1, bool)
-        wanted[ties[:, 1:][unsure]] = True
+        wanted[ties[:, 1:][unsorted]] = True
         if width < scores.shape[1]:
             wanted[ties[:, width:][~tied[:, width:]]] = False  # runs that begin past the end
-        chosen = wanted[ties]
-        unique, place = np.unique(numbers[chosen], return_inverse=True)
+        affected = wanted[ties]
+        unique, place = np.unique(numbers[affected], return_inverse=True)
         docids = self.docids(unique)
         rank = np.empty(len(unique), np.int64)
         rank[sorted(range(len(unique)), key=docids.__getitem__, reverse=True)] = np.arange(len(unique))
-        numbers[chosen] = numbers[chosen][np.lexsort([rank[place], ties[chosen]])]
+        numbers[affected] = numbers[affected][np.lexsort([rank[place], ties[affected]])]
 
 
 class NumberedRun(Run):
-    """A run that has its documents by number; a ranking gets its ids when it is first read.
+    """A run that holds documents by number; a ranking's ids are looked up when it is first read.
 
     ``batches`` are queries with their hits; a query without hits is not in the run.
     """
 
-    def __init__(self, batches: Iterable[tuple[Sequence[Query], Hits]], documents: Numbering, *, name: str):
+    def __init__(self, batches: Iterable[tuple[Sequence[Query], Hits]], documents: NumberedDocuments, *, name: str):
         super().__init__(name=name)
         self.documents = documents
         self._hits: dict[str, tuple[Numbers, Scores]] = {}

@@ -1,9 +1,9 @@
 """Native code that builds postings: collecting, sorting and joining them, and cutting them into chunks.
 
-The layout. A segment's documents are numbered 0, 1, 2, … and cut into *windows* of ``2**bits``
-documents. A term's postings lie in document order; the run of them that falls into one window is a *chunk*. A posting
-keeps only the 16 low bits that number a document within its window, and its term frequency. A chunk keeps two bounds,
-its largest tf and its largest tf / document length, from which a bound of its BM25 scores follows for any k1 and b.
+A segment's documents are numbered 0, 1, 2, … and split into *windows* of ``2**bits`` documents. A term's postings are
+in document order; those within one window are a *chunk*. A posting holds the 16 low bits of the document's number,
+which identify it within its window, and the term frequency. A chunk holds its largest tf and its largest
+tf / document length, which bound its BM25 scores for any k1 and b.
 """
 
 from __future__ import annotations

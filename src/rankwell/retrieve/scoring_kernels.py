@@ -97,7 +97,7 @@ def _complete(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _drop_candidates(candidates: NDArray[np.uint16], scores: NDArray[np.float32], floor: float) -> int:
-    """Keep the candidates that score at least ``floor``, in their order; the scores of the others are set back to 0."""
+    """Keep the candidates that score at least ``floor``, in order; reset the scores of the others to 0."""
     count = 0
     for document in candidates:
         high = scores[document] >= floor
@@ -116,7 +116,7 @@ def _take_candidates(
     values: NDArray[np.float32],
     count: int,
 ) -> int:
-    """Append the documents that score at least ``floor``, and set their scores back to 0, so that none comes twice."""
+    """Append the documents that score at least ``floor``; reset all scores to 0, so that none is taken twice."""
     for document in documents:
         score = scores[document]
         if score > 0:
@@ -183,16 +183,16 @@ def search(
     window_bits: int,
     k: int,
     prune: bool,
-    found: NDArray[np.uint64],
+    best_keys: NDArray[np.uint64],
 ) -> None:
-    """Fill ``found`` (queries, k), zero before, with the keys of each query's best documents, in any order.
+    """Fill ``best_keys`` (queries, k), initially zero, with the keys of each query's best documents, in any order.
 
     A key is the score's 32 bits above the document's place in the order of ids, so that one comparison is THE order.
     A query's terms are sorted by descending weight and sums are always taken in that order, so that pruning changes no
     bit of any score. ``norms[d] = flat_norm + length_norm * length(d)``.
 
     Pruning is MaxScore by window. The last terms of a query, those whose bounds together stay below the k-th best score
-    so far, cannot bring a document in; they only complete the scores of documents that the terms before them found.
+    so far, cannot add a document; they only complete the scores of documents that earlier terms added.
     """
     width = 1 << window_bits
     longest = 0
@@ -279,15 +279,15 @@ def search(
                     )
                 essential = active
                 floor = floor_value[0]
-            chosen = 0
+            survivors = 0
             if dense:
-                chosen = _take_candidates_of_window(scores, _bits_of(floor), candidates, values)
+                survivors = _take_candidates_of_window(scores, _bits_of(floor), candidates, values)
             else:
                 for a in range(essential):
                     chunk_documents = documents[active_begin[a] : active_end[a]]
-                    chosen = _take_candidates(chunk_documents, scores, floor, candidates, values, chosen)
-            if essential < active and chosen > 0:
-                for c in range(chosen):
+                    survivors = _take_candidates(chunk_documents, scores, floor, candidates, values, survivors)
+            if essential < active and survivors > 0:
+                for c in range(survivors):
                     scores[candidates[c]] = values[c]
                 for a in range(essential, active):
                     begin, end = active_begin[a], active_end[a]
@@ -297,14 +297,14 @@ def search(
                         weights[active_term[a]],
                         window_norms,
                         scores,
-                        candidates[:chosen],
+                        candidates[:survivors],
                     )
                     floor = floor_value[0] * np.float32(0.99999) - bound_from[a + 1]
-                    chosen = _drop_candidates(candidates[:chosen], scores, floor)
-                for c in range(chosen):
+                    survivors = _drop_candidates(candidates[:survivors], scores, floor)
+                for c in range(survivors):
                     values[c] = scores[candidates[c]]
                     scores[candidates[c]] = 0
-            for c in range(chosen):
+            for c in range(survivors):
                 key = (np.uint64(value_bits[c]) << np.uint64(32)) | np.uint64(ties[base + candidates[c]])
                 if key > threshold:
                     best[count] = key
@@ -322,5 +322,5 @@ def search(
             _keep_largest(best, count, k, scratch)
             count = k
         for i in range(count):
-            found[query, i] = best[i]
+            best_keys[query, i] = best[i]
         begin_term = end_term

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,15 +17,6 @@ from rankwell.retrieve.builder import SEGMENT_VERSION
 from rankwell.retrieve.scoring_kernels import search
 
 _FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
-
-
-@dataclass(frozen=True)
-class Norms:
-    """BM25's length normalisation for one segment: ``by_document[d] = flat + by_length * length(d)``."""
-
-    by_document: NDArray[np.float32]
-    flat: np.float32
-    by_length: np.float32
 
 
 class Segment:
@@ -48,7 +38,7 @@ class Segment:
         self.lengths = self._map("lengths", np.float32)
         self.posting_begins = self._map("posting_begins", np.int64)
         self.chunk_begins = np.concatenate([[0], self._map("chunk_ends", np.int64)])
-        # Everything is mapped now: an index that is replaced while it is open stays whole for those who have it open.
+        # Everything is mapped now, so an index that is replaced while it is open stays readable.
         self.store = DocumentStore.open(folder / "documents")
         self.tie_documents = self._map("tie_documents", np.uint32)
         self._ties = self._map("ties", np.uint32)
@@ -61,7 +51,7 @@ class Segment:
         return len(self.lengths)
 
     def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
-        """In how many documents each term occurs; 0 for -1."""
+        """The number of documents each term occurs in; 0 for term -1."""
         known = np.maximum(terms, 0)
         counts = (
             self.posting_begins[known + 1] - self.posting_begins[known] if len(self.terms) else np.zeros(len(terms))
@@ -81,7 +71,7 @@ class Segment:
         prune: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
-        norms = self._norms(k1, b, mean_length)
+        norms, flat_norm, length_norm = self._norms(k1, b, mean_length)
         postings, frequencies, windows, offsets, largest_tf, largest_ratio = self._postings
         keys = np.zeros((len(query_ends), k), np.uint64)
         search(
@@ -96,9 +86,9 @@ class Segment:
             offsets,
             largest_tf,
             largest_ratio,
-            norms.by_document,
-            norms.flat,
-            norms.by_length,
+            norms,
+            flat_norm,
+            length_norm,
             self._ties,
             self.window_bits,
             k,
@@ -123,9 +113,12 @@ class Segment:
             self._map("largest_ratio", np.float32),
         )
 
-    def _compute_norms(self, k1: float, b: float, mean_length: float) -> Norms:
+    def _compute_norms(
+        self, k1: float, b: float, mean_length: float
+    ) -> tuple[NDArray[np.float32], np.float32, np.float32]:
+        """BM25's length normalisation: ``flat + by_length * length(d)`` of each document, and its two parameters."""
         flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
-        return Norms(flat + by_length * self.lengths, flat, by_length)
+        return flat + by_length * self.lengths, flat, by_length
 
     def _map(self, name: str, dtype: type | None) -> Array:
         return map_array(self.folder / f"{name}.npy", dtype)

@@ -1,4 +1,4 @@
-"""Tuning BM25's k1 and b on judged queries: a grid, each point searched once, chosen by cross-validation."""
+"""Tuning BM25's k1 and b on judged queries: every point of a grid is searched once and cross-validated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parse_values(text: str) -> list[float]:
             raise ValueError
         return [round(first + i * step, 10) for i in range(count)]
     except (ValueError, ArithmeticError):
-        raise RankwellError(f"{text!r} is neither FIRST:LAST:STEP nor a list of numbers with commas") from None
+        raise RankwellError(f"{text!r} is neither FIRST:LAST:STEP nor a list of numbers separated by commas") from None
 
 
 def tune_bm25(
@@ -78,5 +78,5 @@ def _options(bm25: BM25) -> str:
 
 
 def as_point(bm25: BM25) -> dict[str, Any]:
-    """k1 and b as JSON has them."""
+    """k1 and b for a JSON file."""
     return {"k1": bm25.k1, "b": bm25.b}

@@ -153,7 +153,7 @@ def _cut(documents: Iterable[Document], folder: Path, size: int) -> int:
             raise RankwellError(f"document id {twice!r} comes twice in the collection; ids must be unique")
         count += 1
     if count == 0:
-        raise RankwellError("the collection holds no documents")
+        raise RankwellError("the collection has no documents")
     return count
 
 
