@@ -45,9 +45,9 @@ BROKEN_GZIP = gzip.compress(b"".join(b"d%d\tsome words and number %d\n" % (i, i 
         (b'{"_id": "a", "text": "x"}\n{"_id"\n', "c.tsv, line 2: not JSON"),
         (
             b"a\tx\n\nb\ty\na\tz\n",
-            "c.tsv, line 4: document id 'a' comes twice in the collection; ids must be unique (first on line 1)",
+            "c.tsv, line 4: document id 'a' occurs twice in the collection; ids must be unique (first on line 1)",
         ),
-        (b'{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n', "c.tsv, line 2: document id '1' comes twice"),
+        (b'{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n', "c.tsv, line 2: document id '1' occurs twice"),
         (BROKEN_GZIP, "broken gzip file"),
         (gzip.compress(b"a\tx\n")[:-4], "c.tsv, line 1: broken gzip file"),
         (b"\x1f\x8bnot really gzip", "c.tsv, line 1: broken gzip file"),

@@ -70,7 +70,7 @@ def test_the_root_raises_small_weights(rankwell: Call, model: Path) -> None:
         (["--weights", "MODEL", "--append"], "needs the default analyser and does not go with --append"),
         (["--weights", "MODEL", "--stemmer", "none"], "needs the default analyser"),
         (["--weights", "MODEL", "--scaling", "log"], "no scaling of term weights is called 'log'"),
-        (["--weights", "RANKER"], "a model without a weight for each token"),
+        (["--weights", "RANKER"], "not a model that weighs tokens"),
         (["--show", "page.html"], "--show needs --weights MODEL"),
         (["--weights", "FILE", "--device", "cpu"], "--device needs --weights MODEL"),
         (["--weights", "MODEL", "--device", "cuda:99"], "device cuda:99: torch sees"),

@@ -62,7 +62,7 @@ def test_an_unknown_id_is_named(store: DocumentStore, ask: object) -> None:
 
 def test_an_id_that_comes_twice_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     documents = [Document("a", "1"), Document("b", "2"), Document("c", "3"), Document("b", "4")]
-    with pytest.raises(RankwellError, match="document id 'b' comes twice"):
+    with pytest.raises(RankwellError, match="document id 'b' occurs twice"):
         DocumentStore.build(documents, tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
 
@@ -70,7 +70,7 @@ def test_an_id_that_comes_twice_is_named_and_nothing_is_left(tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["c.tsv", "c.jsonl.gz"])
 def test_an_id_that_comes_twice_in_a_file_is_told_with_both_lines(tmp_path: Path, name: str) -> None:
     write_documents([Document(docid, "x") for docid in ("a", "b", "c", "b", "b")], tmp_path / name)
-    with pytest.raises(InputError, match=r"document id 'b' comes twice .* \(first on line 2\)") as raised:
+    with pytest.raises(InputError, match=r"document id 'b' occurs twice .* \(first on line 2\)") as raised:
         DocumentStore.build(read_documents(tmp_path / name), tmp_path / "store")
     assert (raised.value.path, raised.value.line) == (str(tmp_path / name), 4)
 
@@ -79,13 +79,13 @@ def test_an_id_that_comes_twice_in_a_pipe_is_told_without_lines(tmp_path: Path) 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     Thread(target=lambda: pipe.write_text("a\tx\na\ty\n"), daemon=True).start()
-    with pytest.raises(InputError, match=r"pipe: document id 'a' comes twice .* unique$"):
+    with pytest.raises(InputError, match=r"pipe: document id 'a' occurs twice .* unique$"):
         DocumentStore.build(read_documents(pipe), tmp_path / "store")
 
 
 def test_an_id_that_comes_again_in_a_later_batch_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankwell.corpus.store.BATCH_CHARACTERS", 3)
-    with pytest.raises(RankwellError, match="'a' comes twice"):
+    with pytest.raises(RankwellError, match="'a' occurs twice"):
         DocumentStore.build([Document("a", "long text"), Document("b", "x"), Document("a", "y")], tmp_path / "store")
 
 

@@ -21,7 +21,7 @@ from rankwell.corpus.formats import read_weights, write_documents
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.deepct import (
-    Passages,
+    PassageWindows,
     TermWeigher,
     WeighJob,
     WeightedIndexRequest,
@@ -108,10 +108,10 @@ def test_words_are_kept_as_they_stand_and_in_order(weigher: TermWeigher) -> None
     assert not {"coffee", "coffees"} <= set(found[4])  # one stem is one term, as its first word
 
 
-def _passages(rows: list[int], stems: list[int]) -> Passages:
+def _passages(rows: list[int], stems: list[int]) -> PassageWindows:
     nothing = np.zeros(0, np.int32)
     sequences = Sequences(nothing, nothing.astype(np.int8), nothing, nothing, nothing.astype(bool), np.zeros(0, int))
-    return Passages(sequences, np.zeros(0, np.int64), np.arange(len(rows)), np.array(rows), np.array(stems))
+    return PassageWindows(sequences, np.zeros(0, np.int64), np.arange(len(rows)), np.array(rows), np.array(stems))
 
 
 def test_frequencies_by_hand() -> None:
@@ -211,7 +211,7 @@ def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
 
 
 def test_a_model_without_token_weights_is_refused(tiny_checkpoint: Path) -> None:
-    with pytest.raises(InputError, match="without a weight for each token"):
+    with pytest.raises(InputError, match="not a model that weighs tokens"):
         TermWeigher.from_pretrained(tiny_checkpoint)
 
 
@@ -285,7 +285,7 @@ def test_interrupted_weighing_resumes_wherever_it_is_done(
     submit = TermWeigher.submit
     places = {"here": None, "on the cluster": OtherProcess()}
 
-    def stops(self: TermWeigher, passages: Passages) -> object:
+    def stops(self: TermWeigher, passages: PassageWindows) -> object:
         weighed.append(int(passages.owners.max()) + 1)
         if len(weighed) == 3:
             raise KeyboardInterrupt
@@ -316,10 +316,10 @@ def test_other_work_is_not_weighed_into_the_same_index_meanwhile(
         "setting of --store": request(collection, tmp_path / "a", checkpoint, store=False),
     }
 
-    def meanwhile(self: TermWeigher, passages: Passages) -> object:
+    def meanwhile(self: TermWeigher, passages: PassageWindows) -> object:
         for name in () if tried else refused:
             tried.append(name)
-            with pytest.raises(RankwellError, match=f"a.shards, with another {name}; wait until it is done"):
+            with pytest.raises(RankwellError, match=f"a.shards with another {name}; wait until it is done"):
                 refused[name].run()
         return submit(self, passages)
 
@@ -332,7 +332,7 @@ def test_other_work_is_not_weighed_into_the_same_index_meanwhile(
 
 def test_tokens_of_other_texts_are_noticed(weigher: TermWeigher) -> None:
     terms = weigher.frequencies(weigher.tokenizer.encode(["bees make honey"], stems=True), WeightOptions(scale=1e4))
-    with pytest.raises(RankwellError, match="stored tokens are not those of the texts"):
+    with pytest.raises(RankwellError, match="stored tokens do not belong to the texts"):
         StemWords(weigher.tokenizer).read(["bread and salt"]).of(terms)
 
 

@@ -232,7 +232,7 @@ def test_work_of_others_is_neither_joined_nor_resumed(
     def meanwhile(self: Writer, passages: Pieces, keys: Sequence[str]) -> list[list[str]]:
         while refused:
             name, different = refused.pop()
-            with pytest.raises(RankwellError, match=rf"shards, with another {name}; wait until it is done"):
+            with pytest.raises(RankwellError, match=rf"shards with another {name}; wait until it is done"):
                 different.run()
         return write(self, passages, keys)
 

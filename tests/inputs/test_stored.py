@@ -96,7 +96,7 @@ def test_an_unknown_document_is_named(store: DocumentStore, tokenizer: Tokenizer
 
 
 def test_an_id_that_comes_twice_is_an_error(tokenizer: Tokenizer) -> None:
-    with pytest.raises(RankwellError, match="'a' comes twice"):
+    with pytest.raises(RankwellError, match="'a' occurs twice"):
         InMemoryTokens(["a", "b", "a"], ["x", "y", "z"], tokenizer)
     with pytest.raises(RankwellError, match="2 document ids for 1 texts"):
         InMemoryTokens(["a", "b"], ["x"], tokenizer)

@@ -143,7 +143,7 @@ def test_append_takes_new_documents_only(folder: Path) -> None:
 
 
 def test_a_document_id_that_comes_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RankwellError, match="document id 'a' comes twice in the collection"):
+    with pytest.raises(RankwellError, match="document id 'a' occurs twice in the collection"):
         Index.build([Document("a", "x"), Document("b", "y"), Document("a", "z")], tmp_path / "index")
 
 

@@ -150,7 +150,7 @@ def test_an_index_made_meanwhile_is_not_replaced(red_and_blue: tuple[IndexJob, I
 def test_a_document_that_comes_twice_is_found_across_shards(tmp_path: Path) -> None:
     path = tmp_path / "collection.tsv"
     write_documents([*make_documents(30), Document("d00004", "bank")], path)
-    with pytest.raises(RankwellError, match="'d00004' comes twice"):
+    with pytest.raises(RankwellError, match="'d00004' occurs twice"):
         build_index(IndexJob(str(path), tmp_path / "index", documents=10))
 
 

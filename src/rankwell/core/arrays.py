@@ -66,7 +66,7 @@ def save_array(path: Path, values: Array) -> None:
 
 
 def map_array(path: Path, dtype: DTypeLike | None = None) -> Array:
-    """Memory-map an array for reading. If ``dtype`` is given, another type on disk is an error."""
+    """Memory-map an array for reading. Raises if ``dtype`` is given and the file has another type."""
     try:
         with path.open("rb") as file:
             if np.lib.format.read_magic(file) != (1, 0):
@@ -138,7 +138,7 @@ class Ragged:
 
 
 def gather(begins: Rows, lengths: Rows) -> Rows:
-    """The index that copies rows of a ragged array: ``lengths[i]`` values from ``begins[i]`` on, row after row."""
+    """The index that copies rows of a ragged array: ``lengths[i]`` values starting at ``begins[i]``, row after row."""
     ends = np.cumsum(lengths)
     # Within a row the index counts up; at each row's start it jumps to where that row lies.
     index: Rows = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(begins - (ends - lengths), lengths)

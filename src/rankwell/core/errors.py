@@ -13,8 +13,8 @@ class RankwellError(Exception):
     """A problem that the user can fix. The message is one complete line."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default an exception is copied, also to another process, by calling its class with the message alone;
-        # subclasses take other arguments.
+        # By default, copying or pickling an exception calls its class with the message alone, but subclasses take other
+        # arguments.
         return _rebuild, (type(self), self.args, self.__dict__)
 
 

@@ -40,12 +40,12 @@ def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
     except IsADirectoryError:
         raise InputError(path, None, "is a folder, expected a file") from None
     except PermissionError:
-        raise InputError(path, None, "may not be read (permission denied)") from None
+        raise InputError(path, None, "cannot be read (permission denied)") from None
     except OSError as error:
-        raise InputError(path, None, f"may not be read ({os.strerror(error.errno or 0).lower()})") from None
+        raise InputError(path, None, f"cannot be read ({os.strerror(error.errno or 0).lower()})") from None
     if raw.peek(2)[:2] == GZIP_MAGIC:
         unzipped = gzip.GzipFile(fileobj=raw, mode="rb")
-        unzipped.myfileobj = cast("io.FileIO", raw)  # so that closing the one closes the other
+        unzipped.myfileobj = cast("io.FileIO", raw)  # so that closing one closes both
         return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", unzipped), 2**20))
     return raw
 
@@ -55,7 +55,7 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     number = 0
     with open_binary(path) as file:
         try:
-            # A line is bounded so that a binary file without line ends cannot fill the memory.
+            # The bound keeps a binary file without line ends from filling the memory.
             while line := file.readline(MAX_LINE_BYTES):
                 number += 1
                 if len(line) == MAX_LINE_BYTES:
@@ -109,7 +109,7 @@ def temporary_name(path: Path) -> Path:
 
 @contextmanager
 def atomic_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Write ``path`` whole or not at all; as gzip, without a time stamp, if the name ends in ``.gz``."""
+    """Write ``path`` whole or not at all. A name that ends in ``.gz`` means gzip, without a time stamp."""
     path = Path(path)
     temporary = temporary_name(path)
     with disk_errors(path):
@@ -141,7 +141,7 @@ def atomic_text(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Fill a temporary folder, then give it the name ``path`` (which must not exist) in one step."""
+    """Fill a temporary folder, then rename it to ``path``, which must not exist."""
     path = Path(path)
     temporary = temporary_name(path)
     with disk_errors(path):

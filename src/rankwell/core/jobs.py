@@ -1,8 +1,8 @@
 """Long work over a collection, done by this process or by the workers of a cluster.
 
-A job is prepared once; then any number of processes claim its shards until none is left (:mod:`rankwell.core.shards`).
-Locks on files that all processes see decide who does which shard. So an interrupted job resumes where it stopped,
-locally or on a cluster, whichever of the two began it.
+A job is prepared once; then any number of processes claim its shards until none is left (:mod:`rankwell.core.shards`),
+with locks on files that all of them see. An interrupted job resumes where it stopped, whether it was started locally or
+on a cluster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rankwell.core.shards import Shards
 
 
 class Job(Protocol):
-    """Work in shards. It is sent to other processes, so it holds paths and options, never open files or models."""
+    """Work in shards. Jobs are sent to other processes, so they hold paths and options, never open files or models."""
 
     def prepare(self) -> Shards:
         """Do what must be done once, before any worker starts, and return the shards."""

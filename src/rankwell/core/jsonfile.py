@@ -12,7 +12,7 @@ from rankwell.core.files import atomic_text
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file. A missing file raises ``FileNotFoundError``: the caller knows what it means."""
+    """The JSON value in a file. Raises ``FileNotFoundError`` if it is missing, for the caller to explain."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -24,7 +24,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; like :func:`read_json`, and any other JSON value is an error."""
+    """Like :func:`read_json`, but raises unless the value is an object."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise InputError(path, None, f"holds a JSON {type(value).__name__}, expected an object")

@@ -23,7 +23,7 @@ from rankwell.core.files import disk_errors, temporary_name
 def lock(folder: Path, *, wait: bool, name: str = "lock") -> Iterator[None]:
     """Hold the lock ``name`` of ``folder``, which is created if missing.
 
-    If another process holds it, wait for that process to finish, or without ``wait`` raise.
+    If another process holds it, wait for that process or, without ``wait``, raise.
     """
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def lock(folder: Path, *, wait: bool, name: str = "lock") -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder that processes with the same work fill together. Nobody deletes it while another process uses it."""
+    """A folder that processes with the same work fill together. It is never deleted while another process uses it."""
 
     path: Path
     users: IO[bytes]
@@ -59,12 +59,12 @@ class SharedFolder:
                         plan, members, users = (files.enter_context(file) for file in opened)
                 except FileNotFoundError:  # deleted before it could be locked
                     continue
-                if not _is_at(path / "work", plan):  # replaced meanwhile: the later files are another folder's
+                if not _is_at(path / "work", plan):  # replaced meanwhile: the later files belong to another folder
                     continue
                 shared = cls(path, users)
                 difference = _join(plan, members, dict(work or {}))
                 if difference is not None and shared._exists():
-                    problem = f"another process is at work in {path}, with another {difference}"
+                    problem = f"another process is working in {path} with another {difference}"
                     raise RankwellError(f"{problem}; wait until it is done, or choose another name to write to")
                 if difference is None:
                     fcntl.flock(users, fcntl.LOCK_SH)
@@ -81,8 +81,8 @@ class SharedFolder:
         return self._exists()
 
     def remove(self) -> None:
-        """Delete the folder, once :meth:`alone`; a process that arrives meanwhile sees nothing of it."""
-        with suppress(OSError):  # the work is done, whatever stays
+        """Delete the folder; call :meth:`alone` first. A process that arrives meanwhile starts a new folder."""
+        with suppress(OSError):  # the work is done, even if files remain
             shutil.rmtree(self.path.rename(temporary_name(self.path)), ignore_errors=True)
 
     def _exists(self) -> bool:
@@ -98,7 +98,7 @@ def _is_at(path: Path, file: IO[bytes]) -> bool:
 
 
 def _join(plan: IO[bytes], members: IO[bytes], work: dict[str, str]) -> str | None:
-    """Become a member of a folder; or return the name of what its current members do differently.
+    """Become a member of a folder, or return the first entry of ``work`` that differs from its members' work.
 
     A process stays a member until it leaves. The lock ``users`` cannot tell whether members are left, because the last
     of them trades its shared lock for an exclusive one.

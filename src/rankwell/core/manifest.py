@@ -18,7 +18,7 @@ from rankwell.core.jsonfile import write_json
 
 
 def machine() -> dict[str, Any]:
-    """What a reader of a result needs to know of the machine; nothing that identifies its owner."""
+    """What a reader of a result needs to know about the machine; nothing that identifies its owner."""
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
@@ -44,7 +44,7 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The record written beside what was made."""
+    """The record written beside a run, an index or a model."""
 
     kind: str
     config: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Named parts (measures, losses, templates, …): one line registers a part, a misspelt name gets a helpful error."""
+"""Named parts (measures, losses, templates, …): a decorator registers a part; a misspelt name gets a helpful error."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class Registry(Mapping[str, T]):
         self._parts: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: file the decorated part under ``name``."""
+        """Decorator that registers a part under ``name``."""
 
-        def file(part: T) -> T:
+        def add(part: T) -> T:
             if name in self._parts:
                 raise ValueError(f"{self.kind} {name!r} is registered twice")
             self._parts[name] = part
             return part
 
-        return file
+        return add
 
     def __getitem__(self, name: str) -> T:
         try:
             return self._parts[name]
         except KeyError:
-            by_letters = {known.lower(): known for known in self._parts}
-            close = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=0.5)
-            hint = f"; did you mean {by_letters[close[0]]}?" if close else ""
+            names = {known.lower(): known for known in self._parts}
+            close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+            hint = f"; did you mean {names[close[0]]}?" if close else ""
             known = ", ".join(sorted(self._parts))
             raise UnknownNameError(f"no {self.kind} is called {name!r}{hint} (known: {known})") from None
 

@@ -1,10 +1,10 @@
 """Long work over a collection in shards: each is written whole or not at all, and finished shards are never redone.
 
 A folder of shards has ``shards.json``, which records what made them, and one file for each range of items. A shard is
-done when its file exists: it gets its name last, by one rename. A process that works on a shard holds a lock on it,
-which the system releases when the process ends, however it ends. So interrupted work resumes where it stopped, any
-number of processes (the same command several times, on one machine or on a shared disk) share the rest, and the files
-are the same whoever made them in whatever order.
+done when its file exists, because a file gets its name last, by a rename. A process that works on a shard holds a lock
+on it, which the system releases when the process ends, however it ends. So interrupted work resumes where it stopped,
+any number of processes (the same command several times, on one machine or on a shared disk) can share it, and the files
+are the same in any case.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ POLL_SECONDS = 0.2
 
 
 def shards_folder(out: Path) -> Path:
-    """``OUT.shards``: where the parts of ``out`` are while it is made. It stays if that fails, to resume from."""
+    """``OUT.shards``, the folder for unfinished work on ``out``. It remains after a failure, to resume from."""
     return out.absolute().with_name(f"{out.name}.shards")
 
 
 def remove_shards(out: Path) -> None:
-    """Delete ``OUT.shards``, once ``out`` is written."""
+    """Delete ``OUT.shards``; call it when ``out`` is written."""
     shutil.rmtree(shards_folder(out), ignore_errors=True)
 
 
 ShardWork = Callable[[range, IO[bytes]], None]
-"""Writes the results of some items. It is a pure function of them, so it does not matter which process runs it."""
+"""Writes the results of some items. Must depend on the items alone, because any process may run it."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """``count`` items in ranges of ``size``, each a file in ``folder``. The bytes depend on nothing but ``config``."""
+    """``count`` items in ranges of ``size``, each a file in ``folder``. Their bytes depend on ``config`` alone."""
 
     folder: Path
     count: int
     size: int
     config: Mapping[str, Any] = field(default_factory=dict)
     suffix: str = ".jsonl"
-    """Suffix of the files; ``.gz`` at its end means gzip."""
+    """Suffix of the files; if it ends in ``.gz``, they are compressed."""
 
     def __post_init__(self) -> None:
         if self.count < 0 or self.size < 1:
@@ -84,7 +84,7 @@ class Shards:
             raise InputError(self.folder, None, f"{len(pending):,} of {len(self):,} shards are not done")
 
     def join(self, path: Path) -> None:
-        """Write all shards end to end as one file; as gzip if its name ends in ``.gz``."""
+        """Concatenate all shards into one file, compressed if its name ends in ``.gz``."""
         self.check()
         with atomic_binary(path) as joined:
             for shard in self.paths():
@@ -93,9 +93,9 @@ class Shards:
 
 
 def map_shards(shards: Shards, work: ShardWork, *, description: str = "working", wait: bool = True) -> None:
-    """Do the shards that no process has done or is doing; with ``wait``, return only when all are done.
+    """Do the shards that no other process has done or is doing. With ``wait``, return only when all are done.
 
-    Only one thread of a process may call it at a time, because the locks belong to the process.
+    Call it from one thread of a process at a time, because the locks belong to the process.
     """
     with _locks(shards) as locks:
         for number in track(_claims(shards, locks, wait), description, total=len(shards.pending()), unit="shards"):
@@ -104,13 +104,13 @@ def map_shards(shards: Shards, work: ShardWork, *, description: str = "working",
 
 
 def open_shards(shards: Shards) -> None:
-    """Record what makes these shards, before any is made. Raises if the folder holds shards of other work."""
+    """Record in the folder what makes these shards. Raises if it holds shards of other work."""
     with _locks(shards):
         pass
 
 
 def _claims(shards: Shards, locks: IO[bytes], wait: bool) -> Iterator[int]:
-    """Claim shards one by one. While other processes do the last ones, wait: one of them may be killed."""
+    """Claim shards one by one. If other processes have the last ones, wait: one of them may be killed."""
     while pending := shards.pending():
         claimed = False
         for number in pending:
@@ -165,7 +165,9 @@ def _check_manifest(shards: Shards) -> None:
     if not path.exists():
         _remove_leftovers(path)
         if shards.pending() != list(range(len(shards))):
-            raise InputError(shards.folder, None, f"has shards but no {MANIFEST} to say what made them; remove it")
+            raise InputError(
+                shards.folder, None, f"has shards but no {MANIFEST} that records what made them; remove the folder"
+            )
         write_json(path, manifest)
         return
     try:

@@ -49,7 +49,7 @@ class RepeatedIdError(RankwellError):
 
     def __init__(self, docid: str):
         self.docid = docid
-        super().__init__(f"document id {docid!r} comes twice in the collection; ids must be unique")
+        super().__init__(f"document id {docid!r} occurs twice in the collection; ids must be unique")
 
     def within(self, documents: Iterable[Document]) -> RankwellError:
         """The same error, with file and line if the documents come from a file."""

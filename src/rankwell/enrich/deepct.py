@@ -1,10 +1,10 @@
 """DeepCT: how much each word of a passage matters, as term frequencies for the index (Dai and Callan, 2019).
 
-A model reads ``[CLS] passage [SEP]`` and gives each piece a weight; the first piece of a word carries the word's. A
-passage longer than the model's length is read in windows that overlap by half. A term takes the largest weight it has
-anywhere in the passage: of repeated words, of words with one stem, of windows.
+A model reads ``[CLS] passage [SEP]`` and gives each piece a weight; a word has the weight of its first piece. Passages
+longer than the model's maximum length are read in windows that overlap by half. The weight of a term is the largest
+that any word with its stem has in any window.
 
-:class:`WeighJob` weighs a collection in shards, and :class:`WeightedIndexRequest` makes an index of the weights.
+:class:`WeighJob` weighs a collection in shards, and :class:`WeightedIndexRequest` builds an index from the weights.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from rankwell.retrieve.index import Index
 MAX_LENGTH = 256
 SHARD_SIZE = 4096
 SHOWN = 20
-"""Passages on the page of ``--show``."""
+"""The number of passages on the page that ``--show`` writes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Passages:
-    """Passages as a model reads them, a sequence for each window.
+class PassageWindows:
+    """Passages as a model reads them: one sequence per window.
 
     ==============  =========  ====================================================================
     ``sequences``   (W)        ``[CLS] window [SEP]``
     ``owners``      (W,)       the passage of each window, ascending
     ``tokens``      (F,)       the tokens, among the sequences', that are the first piece of a word
     ``rows``        (F,)       the passage of each of them
-    ``stems``       (F,)       the stem's number of each of them
+    ``stems``       (F,)       the number of each word's stem
     ==============  =========  ====================================================================
     """
 
@@ -74,17 +74,17 @@ class Passages:
     rows: Rows
     stems: Rows
 
-    def part(self, begin: int, end: int) -> Passages:
+    def part(self, begin: int, end: int) -> PassageWindows:
         """The windows from ``begin`` to ``end``, as views."""
         ends = self.sequences.ends
         first, last = (int(ends[begin - 1]) if begin else 0), (int(ends[end - 1]) if end else 0)
         a, b = np.searchsorted(self.tokens, [first, last]).tolist()
-        chosen = slice_sequences(self.sequences, begin, end)
-        return Passages(chosen, self.owners[begin:end], self.tokens[a:b] - first, self.rows[a:b], self.stems[a:b])
+        sequences, owners = slice_sequences(self.sequences, begin, end), self.owners[begin:end]
+        return PassageWindows(sequences, owners, self.tokens[a:b] - first, self.rows[a:b], self.stems[a:b])
 
 
-def lay_out_passages(reader: Reader, pieces: Pieces) -> Passages:
-    """Passages in the reader's windows. Only words have weights, and of those no stop words."""
+def lay_out_passages(reader: Reader, pieces: Pieces) -> PassageWindows:
+    """Passages in the reader's windows. Punctuation and stop words have no weights."""
     if len(pieces.stems) != len(pieces.ids):
         raise ValueError("term weights need pieces with stems")
     laid = reader.lay_out({"query": pieces})
@@ -93,11 +93,12 @@ def lay_out_passages(reader: Reader, pieces: Pieces) -> Passages:
     firsts = np.flatnonzero(windows.opens)
     # A window's pieces come after its [CLS] and both special tokens of every window before it.
     tokens = firsts + 1 + 2 * window_of[firsts]
-    return Passages(laid.sequences, owners, tokens, owners[window_of[firsts]], windows.stems[firsts].astype(np.int64))
+    rows, stems = owners[window_of[firsts]], windows.stems[firsts].astype(np.int64)
+    return PassageWindows(laid.sequences, owners, tokens, rows, stems)
 
 
 def weights_of(model: TokenWeightModel, batch: Batch) -> Tensor:
-    """The weight of every token of a batch (T,), its head in 32 bits whatever the encoder is computed in."""
+    """The weight of every token of a batch (T,). The head is always computed in 32 bits."""
     states: Tensor = model.encoder(*batch, first_only=False)
     with torch.autocast(states.device.type, enabled=False):
         weight, bias = model.head.weight.float(), model.head.bias.float()
@@ -106,7 +107,7 @@ def weights_of(model: TokenWeightModel, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class WeightOptions:
-    """How weights become term frequencies: round(scale·y), or round(scale·√y) with ``root``; below 1 is dropped."""
+    """How weights become term frequencies: round(scale·y), or round(scale·√y) with ``root``. Zeros are dropped."""
 
     scaling: str = "linear"
     scale: float = 100.0
@@ -118,35 +119,36 @@ class WeightOptions:
             raise RankwellError(f"term weights cannot be scaled by {self.scale:g}")
 
     def frequencies(self, weights: NDArray[np.float32]) -> Rows:
-        """Weights as whole numbers, 0 for what is dropped."""
+        """Weights as whole numbers; terms with 0 are dropped."""
         positive = np.maximum(weights.astype(np.float64), 0.0)
         return np.rint(self.scale * (np.sqrt(positive) if self.scaling == "root" else positive)).astype(np.int64)
 
 
-def term_frequencies(passages: Passages, weights: NDArray[np.float32], options: WeightOptions) -> TermFrequencies:
-    """The terms whose frequency is at least 1, from the words' weights (F,)."""
+def term_frequencies(passages: PassageWindows, weights: NDArray[np.float32], options: WeightOptions) -> TermFrequencies:
+    """The terms with a frequency of at least 1, given the weight of each word (F,)."""
     keys = (passages.rows << STEM_BITS) | passages.stems
     order = np.argsort(keys, kind="stable")
     groups = np.flatnonzero(np.diff(keys[order], prepend=-1))
     largest = np.maximum.reduceat(weights[order], groups) if len(groups) else weights
-    found, first = options.frequencies(largest), order[groups]
-    kept = np.flatnonzero(found >= 1)
-    kept = kept[np.argsort(first[kept])]
-    return TermFrequencies(passages.rows[first[kept]], passages.stems[first[kept]], found[kept])
+    frequencies, first = options.frequencies(largest), order[groups]
+    terms = np.flatnonzero(frequencies >= 1)
+    terms = terms[np.argsort(first[terms])]
+    return TermFrequencies(passages.rows[first[terms]], passages.stems[first[terms]], frequencies[terms])
 
 
 def find_weigher(model: str | Path) -> Path:
-    """The folder of a model that has a weight for each token; raises if it is of another kind."""
+    """The folder of a model that weighs tokens; raises if the model is of another kind."""
     folder = find_model(model)
     if "BertForTokenClassification" not in (read_object(folder / "config.json").get("architectures") or []):
-        raise InputError(folder, None, "a model without a weight for each token; recipes/deepct.yaml trains one")
+        raise InputError(folder, None, "not a model that weighs tokens; recipes/deepct.yaml trains one")
     return folder
 
 
 class TermWeigher:
     """A trained model that weighs the words of passages, on one device.
 
-    ``max_length`` is that of its windows; the other options are those of :class:`~rankwell.models.compute.Compute`.
+    ``max_length`` is the maximum length of a window; for the other options see
+    :class:`~rankwell.models.compute.Compute`.
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class TermWeigher:
         limit = config.max_position_embeddings
         self.max_length = max_length or min(limit, tokenizer.max_length or MAX_LENGTH)
         if not 8 <= self.max_length <= limit:
-            raise RankwellError(f"windows of {self.max_length} tokens; this model takes 8 to {limit}")
+            raise RankwellError(f"max_length is {self.max_length} tokens; this model takes 8 to {limit}")
         self.model, self.tokenizer = model, tokenizer
         self._compute = Compute(
             model,
@@ -181,23 +183,23 @@ class TermWeigher:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> TermWeigher:
-        """Load a checkpoint that has a weight for each token."""
+        """Load a checkpoint that weighs tokens."""
         model, tokenizer = load_token_weights(find_weigher(folder))
         return cls(model, tokenizer, **options)
 
-    def lay_out(self, pieces: Pieces) -> Passages:
+    def lay_out(self, pieces: Pieces) -> PassageWindows:
         """Passages as this model reads them."""
         return lay_out_passages(self._reader, pieces)
 
-    def weigh(self, passages: Passages) -> NDArray[np.float32]:
-        """The weight of each word's first piece (F,)."""
+    def weigh(self, passages: PassageWindows) -> NDArray[np.float32]:
+        """The weight of each word (F,)."""
         return self.submit(passages)()
 
-    def submit(self, passages: Passages) -> Callable[[], NDArray[np.float32]]:
+    def submit(self, passages: PassageWindows) -> Callable[[], NDArray[np.float32]]:
         """Start weighing and return a function that waits for the weights; a GPU computes in the background."""
-        weights = self._compute.run(passages.sequences, self._forward)
-        chosen = weights[torch.from_numpy(passages.tokens).to(self.device)]
-        return lambda: chosen.cpu().numpy()
+        token_weights = self._compute.run(passages.sequences, self._forward)
+        word_weights = token_weights[torch.from_numpy(passages.tokens).to(self.device)]
+        return lambda: word_weights.cpu().numpy()
 
     def _forward(self, batch: Sequences) -> Tensor:
         return weights_of(self.model, self._compute.place(batch))
@@ -221,7 +223,7 @@ def weigh_texts(weigher: TermWeigher, texts: Sequence[str], options: WeightOptio
 
 @dataclass(frozen=True)
 class WeighJob:
-    """The term weights of the documents in a store by a model, as shards of jsonl in ``folder``."""
+    """Weighs the terms of a store's documents with a model; the weights are shards of jsonl in ``folder``."""
 
     store: Path
     model: Path
@@ -276,10 +278,10 @@ def tf_counts(shards: Shards) -> Rows:
 
 @dataclass(frozen=True)
 class WeightedIndexRequest:
-    """``rankwell index COLLECTION --weights MODEL``: weigh a collection and index it by the weights.
+    """``rankwell index COLLECTION --weights MODEL``: weigh the terms of a collection and index the weights.
 
-    Until the index is made, ``OUT.shards`` beside it holds the texts, their tokens and the finished shards. The same
-    request resumes from them; several processes with the same request share the shards, and the last makes the index.
+    Until the index is complete, the folder ``OUT.shards`` holds the texts, their tokens and the finished shards. The
+    same request resumes from them. Processes with the same request share the shards; the last one builds the index.
     """
 
     collection: str
@@ -291,12 +293,12 @@ class WeightedIndexRequest:
     weights_out: Path | None = None
     """Where to write the weights as jsonl."""
     show: Path | None = None
-    """Where to write a page of the first passages, their words shaded by weight."""
+    """Where to write a page that shows the first passages with their words shaded by weight."""
     device: str | None = None
     shard_size: int = SHARD_SIZE
 
     def run(self, workers: Workers | None = None) -> Index:
-        """Make the index; ``workers``, if any, weigh the words."""
+        """Build the index; ``workers``, if any, weigh the terms."""
         if (self.out / "index.json").exists() and not self.overwrite:
             raise RankwellError(f"{self.out} holds an index already; replace it with --overwrite")
         model = find_weigher(self.model).absolute()

@@ -1,7 +1,7 @@
-"""doc2query: queries that a model writes for every passage of a collection (Nogueira et al., 2019).
+"""doc2query: a model writes queries for every passage of a collection (Nogueira et al., 2019).
 
-They are filtered and written to a file. An index adds the queries' terms to the passage's; the passage itself stays as
-it is, so a re-ranker reads nothing that a model made up. Where nobody judged, the queries also serve as training data.
+The queries are filtered and written to a file. An index adds their terms to those of the passage. The passage itself
+stays as it is, so a re-ranker reads no generated text. Without judgments, the queries also serve as training data.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ SHARD_SIZE = 1024
 SPLIT = "generated"
 
 Judge = Callable[[Sequence[tuple[str, str]]], Scores]
-"""p(relevant) of (query, passage) pairs, by a ranker."""
+"""A ranker's p(relevant) for (query, passage) pairs."""
 
 
 class JudgeModel(Protocol):
-    """The model of a judge, which every worker opens (:class:`rankwell.rank.judge.RankerJudge`)."""
+    """A judge that each worker can load (:class:`rankwell.rank.judge.RankerJudge`)."""
 
     def digest(self) -> str:
-        """A hash of everything that its judgments depend on."""
+        """A hash of everything the judgments depend on."""
         ...
 
     def open(self, device: str | None) -> Judge:
@@ -65,7 +65,7 @@ class Filtering:
     """
 
     duplicates: bool = True
-    """Drop a query whose stems are those of an earlier one of the same passage, in any order."""
+    """Drop a query that has the same stems, in any order, as an earlier query of the passage."""
     threshold: float | None = None
     """Drop a query if the judge gives its passage a lower probability of being relevant."""
 
@@ -86,21 +86,21 @@ def filter_queries(
     if filtering.threshold is not None and judge is None:
         raise RankwellError("a threshold needs a ranker that judges the queries")
     terms = iter((analyzer or Analyzer.english()).terms_batch([query for group in queries for query in group]))
-    kept: list[list[str]] = []
+    filtered: list[list[str]] = []
     for group in queries:
         seen: set[frozenset[str]] = {frozenset()}
-        kept.append([])
+        filtered.append([])
         for query in group:
             stems = frozenset(next(terms))
             if not stems or (filtering.duplicates and stems in seen):
                 continue
             seen.add(stems)
-            kept[-1].append(query)
+            filtered[-1].append(query)
     if judge is None or filtering.threshold is None:
-        return [tuple(group) for group in kept]
-    pairs = [(query, text) for group, text in zip(kept, texts, strict=True) for query in group]
+        return [tuple(group) for group in filtered]
+    pairs = [(query, text) for group, text in zip(filtered, texts, strict=True) for query in group]
     on_topic = iter((judge(pairs) >= filtering.threshold).tolist() if pairs else ())
-    return [tuple(query for query in group if next(on_topic)) for group in kept]
+    return [tuple(query for query in group if next(on_topic)) for group in filtered]
 
 
 def find_writer(model: str | Path) -> Path:
@@ -113,7 +113,7 @@ def find_writer(model: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class ExpandJob:
-    """The queries that a model writes for each document of a store, as shards of jsonl in ``folder``."""
+    """Writes queries for each document of a store; they are shards of jsonl in ``folder``."""
 
     store: Path
     model: Path
@@ -149,10 +149,10 @@ class ExpandJob:
 
         def write(items: range, file: IO[bytes]) -> None:
             numbers, docids = np.asarray(items, np.int64), store.docids.strings(items)
-            queries = writer.write(tokens.at(numbers), docids)
-            kept = filter_queries(queries, store.texts_at(numbers), self.filtering, judge=judge, analyzer=analyzer)
-            for docid, own in zip(docids, kept, strict=True):
-                file.write(expansion_line(shards.folder, Expansion(docid, own)).encode("utf-8"))
+            written, texts = writer.write(tokens.at(numbers), docids), store.texts_at(numbers)
+            filtered = filter_queries(written, texts, self.filtering, judge=judge, analyzer=analyzer)
+            for docid, queries in zip(docids, filtered, strict=True):
+                file.write(expansion_line(shards.folder, Expansion(docid, queries)).encode("utf-8"))
 
         map_shards(shards, write, description="writing queries")
 
@@ -161,8 +161,8 @@ class ExpandJob:
 class ExpandRequest:
     """``rankwell expand COLLECTION``: write a file of expansions, and its manifest beside it.
 
-    Until the file is made, ``OUT.shards`` beside it holds the texts, their tokens and the finished shards. The same
-    request resumes from them, and several processes with the same request share the shards.
+    Until the file is complete, the folder ``OUT.shards`` holds the texts, their tokens and the finished shards. The
+    same request resumes from them. Processes with the same request share the shards.
     """
 
     collection: str
@@ -173,11 +173,11 @@ class ExpandRequest:
     judge: JudgeModel | None = None
     device: str | None = None
     budget: int | None = None
-    """Tokens that the writer reads at a time."""
+    """The tokens that the writer reads at a time."""
     shard_size: int = SHARD_SIZE
 
     def run(self, workers: Workers | None = None) -> ExpansionCounts:
-        """Make the file; ``workers``, if any, write the queries."""
+        """Write the file; ``workers``, if any, generate the queries."""
         from rankwell.models.devices import chosen_device
 
         if self.out.exists():
@@ -220,10 +220,10 @@ def combine_weights(
     root: bool = False,
     analyzer: Analyzer | None = None,
 ) -> Iterator[TermWeights]:
-    """Term weights (of DeepCT) with expansions added: a term gains ``scale`` times the share of queries that have it.
+    """Add expansions to (DeepCT's) term weights: a term gains ``scale`` times the share of queries that contain it.
 
-    That share estimates what DeepCT learns, the share of a passage's queries that contain a term. So both are on one
-    scale if weights are 100·y, or, with ``root``, 100·√y.
+    DeepCT learns the same share, that of a passage's queries which contain a term. So both are on one scale if the
+    weights are 100·y or, with ``root``, 100·√y.
     """
     analyzer = analyzer or Analyzer.english()
     aligned = InCollectionOrder(expansions, "expansions")
@@ -258,12 +258,12 @@ class ExpansionCounts:
     documents: int
     queries: int
     terms: int
-    """Terms of the queries, repetitions included."""
+    """The terms of the queries, repetitions included."""
     new: int
-    """Those of them that the passage does not have."""
+    """The terms that the passage does not contain."""
 
     def as_dict(self) -> dict[str, float]:
-        """Figures worth a record."""
+        """The figures by name."""
         share = self.new / self.terms if self.terms else 0.0
         return {"queries a passage": self.queries / max(1, self.documents), "share of new terms": share}
 
@@ -278,7 +278,7 @@ class ExpansionCounts:
 def count_expansions(
     documents: Iterable[Document], path: Path, *, most: int = 2000, analyzer: Analyzer | None = None
 ) -> ExpansionCounts:
-    """Count the queries of the first ``most`` passages, and how much of them is new."""
+    """Count the queries of the first ``most`` passages, their terms, and the terms that are new."""
     analyzer = analyzer or Analyzer.english()
     count = queries = terms = new = 0
     for document, expansion in zip(documents, read_expansions(path), strict=False):
@@ -292,7 +292,7 @@ def count_expansions(
 
 
 def generated_queries(expansions: Iterable[Expansion], prefix: str = "g") -> tuple[list[Query], Qrels]:
-    """Queries with the passages that each was written for. A query written for several passages has all of them."""
+    """The distinct queries, with judgments: the passages that each was written for are relevant to it."""
     passages: dict[str, dict[str, int]] = {}
     for expansion in expansions:
         for query in expansion.queries:
@@ -304,14 +304,14 @@ def generated_queries(expansions: Iterable[Expansion], prefix: str = "g") -> tup
 def write_generated(expansions: Sequence[Expansion], folder: Path, *, dev: int = 500) -> dict[str, int]:
     """Write expansions as training data and return the number of queries of each split.
 
-    Each query has its own passage as the relevant one; better answers elsewhere are for noise reduction to find. The
-    split ``generated`` is to train on. ``generated.dev``, with ``dev`` queries or a tenth of all, whichever is less,
-    is to validate on: its passages, every k-th, are others.
+    The passage that a query was written for is its only relevant one; noise reduction may find better answers. The
+    split ``generated`` is for training. ``generated.dev``, with ``dev`` queries or a tenth of all, whichever is less,
+    is for validation: its passages (every k-th) are not in ``generated``.
     """
     total = sum(len(expansion.queries) for expansion in expansions)
     wanted = min(dev, total // 10)
     if wanted < 1:
-        raise RankwellError(f"{total} generated queries are too few to train and to validate with")
+        raise RankwellError(f"{total} generated queries are too few for training and validation")
     every = max(2, total // wanted)
     passages = [expansion for expansion in expansions if expansion.queries]
     held_out = passages[::every]

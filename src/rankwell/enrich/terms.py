@@ -1,6 +1,6 @@
-"""The terms of passages by stem, with their frequencies, and the words that they stand for.
+"""The terms of passages by stem, with their frequencies and the words that they stand for.
 
-A file of term weights holds words, not stems: an index stems what it is given, and a stem stemmed again may be another.
+A file of term weights contains words, not stems: an index stems its input, and stemming a stem may change it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.tokenizer import Tokenizer
 
 STEM_BITS = 31
-"""A stem's number has at most this many bits, so that row and stem together fit in one integer."""
+"""A stem's number has at most this many bits, so that row and stem fit in one integer."""
 
 
 @dataclass(frozen=True, eq=False)
 class TermFrequencies:
-    """The terms of passages, by passage and in the order they first stand in it: (P,) each."""
+    """The terms of passages, sorted by passage and by their first occurrence in it: (P,) each."""
 
     rows: Rows
     stems: Rows
@@ -33,7 +33,7 @@ class TermFrequencies:
 
 @dataclass(frozen=True, eq=False)
 class WordsOfTexts:
-    """The stems of texts, each with the first word that has it."""
+    """The stems of texts, each with the first word that it occurs in."""
 
     keys: Rows
     """Text and stem as one number, ascending."""
@@ -45,12 +45,12 @@ class WordsOfTexts:
         wanted = (terms.rows << STEM_BITS) | terms.stems
         places = np.minimum(np.searchsorted(self.keys, wanted), max(0, len(self.keys) - 1))
         if len(wanted) and not (len(self.keys) and (self.keys[places] == wanted).all()):
-            raise RankwellError("the stored tokens are not those of the texts; remove them, and they are made again")
+            raise RankwellError("the stored tokens do not belong to the texts; remove them to have them made again")
         return self.forms[places] if len(wanted) else np.empty(0, np.int64)
 
 
 class StemWords:
-    """Finds the words of texts by stem. The stem of a word is looked up once, however many texts have the word."""
+    """Finds the words of texts by stem. Each distinct word is stemmed once, however many texts contain it."""
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
@@ -59,7 +59,7 @@ class StemWords:
         self._stems = np.empty(0, np.int64)
 
     def read(self, texts: Sequence[str]) -> WordsOfTexts:
-        """The words of texts, lower-cased."""
+        """The lower-cased words of texts."""
         packed, ends = pack_strings(list(texts))
         spans, counts = self._analyzer.spans(packed, ends)
         forms = self._forms.intern(packed, spans).astype(np.int64)
@@ -80,7 +80,7 @@ class StemWords:
         used, inverse = np.unique(words.of(terms), return_inverse=True)
         names = [f"{json.dumps(word, ensure_ascii=False)}: " for word in self._forms.strings(used)]
         numbers, tf_of = np.unique(terms.frequencies, return_inverse=True)
-        # Only distinct words and numbers are made into strings; each term is then one addition of two strings.
+        # Only distinct words and numbers are formatted; each term is then a concatenation of two strings.
         members = np.array([*names, ""], object)[inverse] + np.array([*map(str, numbers.tolist()), ""], object)[tf_of]
         members = members.tolist()
         ends = np.searchsorted(terms.rows, np.arange(len(docids)), side="right").tolist()
@@ -96,5 +96,5 @@ class StemWords:
         pieces = self._tokenizer.encode(self._forms.strings(range(known, len(self._forms))), stems=True)
         stems = np.full(len(pieces), -1, np.int64)
         rows = np.repeat(np.arange(len(pieces)), pieces.lengths())
-        stems[rows[pieces.opens][::-1]] = pieces.stems[pieces.opens][::-1]  # of several, the first stays
+        stems[rows[pieces.opens][::-1]] = pieces.stems[pieces.opens][::-1]  # if there are several, the first one counts
         self._stems = np.concatenate([self._stems, stems])

@@ -122,7 +122,7 @@ class InMemoryTokens(_PackedTokens):
         numbers = self._docids.add(list(docids))
         if len(self._docids) != len(docids):
             twice = docids[int((numbers != np.arange(len(docids))).argmax())]
-            raise RankwellError(f"document id {twice!r} comes twice; ids must be unique")
+            raise RankwellError(f"document id {twice!r} occurs twice; ids must be unique")
         size = len(tokenizer)
         batches = (texts[begin : begin + _BATCH] for begin in range(0, len(texts), _BATCH))
         parts = []

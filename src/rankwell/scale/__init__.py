@@ -1,1 +1,1 @@
-"""Beyond one process: the same work on the cores of a machine, or on many machines, through Ray."""
+"""The same work by many processes, on one machine or on a cluster, through Ray."""

@@ -1,7 +1,7 @@
-"""Hybrid search by actors: each also holds the vectors of its segments, and finds the nearest of them.
+"""Hybrid search by actors: each also holds the vectors of its segments and finds the nearest ones.
 
-One actor encodes all queries, and every actor compares all of them with its own vectors: the products are those of one
-process, so the lists are, too.
+One actor encodes all queries, and every actor compares them with its own vectors. The products are the same as in one
+process, and so are the lists.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from rankwell.scale.workers import RETRIES, Cluster
 
 @dataclass(frozen=True)
 class EncoderSource:
-    """A bi-encoder as workers open it: its name, device and precision."""
+    """What a worker needs to load a bi-encoder: its name, device and precision."""
 
     name: str
     device: str = "cpu"
     precision: Precision = "auto"
 
     def open(self) -> BiEncoder:
-        """The bi-encoder."""
+        """Load the bi-encoder."""
         return BiEncoder.from_pretrained(self.name, **engine_options("torch", self.device, self.precision))
 
 
 class HybridShard(Shard):
-    """Some segments of an index with the vectors of their documents."""
+    """Some segments of an index, with the vectors of their documents."""
 
     def __init__(self, folders: Sequence[Path], source: EncoderSource):
         super().__init__(folders)
@@ -51,7 +51,7 @@ class HybridShard(Shard):
 
     @cached_property
     def vectors(self) -> list[PassageVectors]:
-        """Of each segment; opened on first use, because Ray does not report why an actor failed to start."""
+        """The vectors of each segment, opened on first use because Ray does not report why an actor failed to start."""
         return [PassageVectors.open(segment.store, self.encoder) for segment in self.segments]
 
     def encode(self, texts: list[str]) -> Vectors:
@@ -60,11 +60,12 @@ class HybridShard(Shard):
 
     def nearest(self, queries: Vectors, k: int) -> list[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each segment: their numbers within it, and their similarities."""
-        return [search_vectors(queries, own.blocks(), k, device=self.encoder.device) for own in self.vectors]
+        device = self.encoder.device
+        return [search_vectors(queries, segment.blocks(), k, device=device) for segment in self.vectors]
 
 
 class ShardedDense(DenseRanker):
-    """A bi-encoder whose vectors actors hold."""
+    """A bi-encoder whose document vectors are held by actors."""
 
     def __init__(self, encoder: BiEncoder, index: ShardedIndex):
         super().__init__(encoder)
@@ -89,17 +90,17 @@ def search_hybrid_on(
     k: int = 1000,
     threads: int = 1,
 ) -> Run:
-    """:func:`~rankwell.rank.hybrid.search_hybrid` by the workers of a cluster, who compute missing vectors.
+    """:func:`~rankwell.rank.hybrid.search_hybrid` by the workers of a cluster, which also compute missing vectors.
 
-    ``encoder`` is the bi-encoder of ``source`` in this process: it tokenises, and names the stored vectors.
+    ``encoder`` is the bi-encoder of ``source``, loaded in this process to tokenise and to name the stored vectors.
     """
     with cluster.connected() as ray:
         _make_vectors(ray, cluster, index, encoder, source)
-        # Comparing with millions of vectors may take long, and an actor that is lost is noticed at once.
-        held = ShardedIndex.on(
-            cluster, index.folder, shards=cluster.workers, patience=None, shard=HybridShard, given=(source,)
+        # No timeout: comparing with millions of vectors may take long, and Ray reports a lost actor at once.
+        actors = ShardedIndex.on(
+            cluster, index.folder, shards=cluster.workers, patience=None, shard=HybridShard, shard_options=(source,)
         )
-        with held as sharded:
+        with actors as sharded:
             dense = ShardedDense(encoder, sharded)
             return search_hybrid(sharded, dense, queries, share, bm25, k=k, threads=threads)
 

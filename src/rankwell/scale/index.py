@@ -1,11 +1,11 @@
-"""Building an index by document shards.
+"""Building an index in shards of documents.
 
-The collection is read once and cut into parts; workers turn each part into a segment; the index is then the list of its
-segments. BM25 joins the statistics of all segments at search time, so the results are those of an index built by one
-process, however the collection was cut.
+The collection is read once and split into parts; workers turn each part into a segment; the index is the list of its
+segments. BM25 adds up the statistics of all segments at search time, so the results are the same as those of an index
+built by one process, however the collection was split.
 
-Until the index is made, parts and segments lie in a folder named by everything they depend on, so that a build resumes
-its own work and never takes over that of another.
+Until the index is complete, parts and segments are in a folder named by everything they depend on, so that a build
+resumes its own work and never that of another.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
-from rankwell.corpus.store import DocumentStore, document_batches
+from rankwell.corpus.store import DocumentStore, RepeatedIdError, document_batches
 from rankwell.retrieve.builder import SEGMENT_VERSION, SegmentBuilder
 from rankwell.retrieve.index import Index, analyzer_json, refuse_foreign_folder, write_description
 from rankwell.scale.workers import Cluster
@@ -40,7 +40,7 @@ PART_DOCUMENTS = 1_000_000
 
 @dataclass(frozen=True)
 class IndexJob:
-    """``rankwell index`` in shards of ``documents`` each, which ``OUT.shards`` holds until the index is made."""
+    """``rankwell index`` in shards of ``documents`` each. ``OUT.shards`` holds them until the index is complete."""
 
     collection: str
     out: Path
@@ -49,7 +49,7 @@ class IndexJob:
     store: bool = True
 
     def config(self) -> dict[str, Any]:
-        """Everything that the segments depend on."""
+        """Everything the segments depend on."""
         return {
             "collection": collection_digest(self.collection),
             "documents a part": self.documents,
@@ -59,26 +59,26 @@ class IndexJob:
         }
 
     def prepare(self) -> Shards:
-        """Read the collection once and cut it into parts."""
+        """Read the collection once and split it into parts."""
         if self.documents < 1:
-            raise RankwellError(f"parts of {self.documents} documents")
+            raise RankwellError(f"documents per shard is {self.documents}, expected 1 or more")
         self.refuse_taken()
         config = self.config()
         folder = shards_folder(self.out) / digest(config)
         receipt = folder / "parts.json"
         with lock(folder, wait=True):
             if not receipt.exists():
-                write_json(receipt, {"parts": _cut(resolve_documents(self.collection), folder, self.documents)})
+                write_json(receipt, {"parts": _split(resolve_documents(self.collection), folder, self.documents)})
         count = int(read_object(receipt)["parts"])
         return Shards(folder / "segments", count, 1, config, ".json")
 
     def work(self, shards: Shards) -> None:
-        """Turn parts into segments until none is left; a shard's file is the segment's description."""
+        """Turn parts into segments until none is left. A shard's file is the description of its segment."""
 
         def build(items: range, file: IO[bytes]) -> None:
             for number in items:
                 segment = shards.folder / _segment_name(number)
-                if not segment.exists():  # else a worker was lost between the segment and its description
+                if not segment.exists():  # it may: a worker can be lost before it writes the shard's file
                     part = DocumentStore.open(shards.folder.parent / _part_name(number))
                     with atomic_folder(segment) as temporary:
                         builder = SegmentBuilder(temporary, self.analyzer, store=self.store)
@@ -90,7 +90,7 @@ class IndexJob:
         map_shards(shards, build, description="indexing")
 
     def finish(self, shards: Shards) -> Index:
-        """Make the segments one index."""
+        """Combine the segments into one index."""
         shards.check()
         segments = [read_object(path) for path in shards.paths()]
         names = [_segment_name(number) for number in range(len(segments))]
@@ -107,17 +107,17 @@ class IndexJob:
         with lock(self.out, wait=False):
             remove_leftovers(self.out)
             self.refuse_taken()
-            for stale in self.out.glob("segment-*"):  # of a build that was killed
+            for stale in self.out.glob("segment-*"):  # left by a build that was killed
                 shutil.rmtree(stale)
             for name in names:
-                # Not moved: killed before the index is whole, this build must find its segments where it made them.
+                # Linked, not moved: if this process is killed, the next one needs the segments where they were made.
                 with atomic_folder(self.out / name) as temporary:
                     _link_files(shards.folder / name, temporary)
             write_description(self.out, self.analyzer, names, manifest)
         return Index.open(self.out)
 
     def refuse_taken(self) -> None:
-        """Raise if there is an index, or anything else, in the folder to make."""
+        """Raise if the output folder already holds an index or anything else."""
         if (self.out / "index.json").exists():
             raise RankwellError(f"{self.out} holds an index already; remove it or choose another name")
         refuse_foreign_folder(self.out)
@@ -129,16 +129,16 @@ def build_index(job: IndexJob, cluster: Cluster | None = None) -> Index:
     work = {name: str(value) for name, value in job.config().items()}
     with SharedFolder.enter(shards_folder(job.out), work) as shared:
         shards = do(job, cluster, description="indexing")
-        if not shared.alone(wait=True):  # the same command was run elsewhere, too, and made the index
+        if not shared.alone(wait=True):  # another process with the same command built the index
             return Index.open(job.out)
         index = job.finish(shards)
         shared.remove()
         return index
 
 
-def _cut(documents: Iterable[Document], folder: Path, size: int) -> int:
-    """Write the documents as stores of ``size`` each; returns how many. Parts that are there are not written again."""
-    stream, known, count = iter(track(documents, "cutting the collection", unit="documents")), Lexicon(), 0
+def _split(documents: Iterable[Document], folder: Path, size: int) -> int:
+    """Write the documents as stores of ``size`` each and return their number. Existing parts are not rewritten."""
+    stream, known, count = iter(track(documents, "splitting the collection", unit="documents")), Lexicon(), 0
     while (first := next(stream, None)) is not None:
         part = folder / _part_name(count)
         rest = chain([first], islice(stream, size - 1))
@@ -150,7 +150,7 @@ def _cut(documents: Iterable[Document], folder: Path, size: int) -> int:
         numbers = known.add(docids)
         if len(known) != before + len(docids):
             twice = next(docid for docid, number in zip(docids, numbers.tolist(), strict=True) if number < before)
-            raise RankwellError(f"document id {twice!r} comes twice in the collection; ids must be unique")
+            raise RepeatedIdError(twice)
         count += 1
     if count == 0:
         raise RankwellError("the collection has no documents")
@@ -166,7 +166,7 @@ def _segment_name(number: int) -> str:
 
 
 def _link_files(source: Path, target: Path) -> None:
-    """Give all files below a folder a second name below another, or copy them where the disk cannot do that."""
+    """Hard-link all files below a folder into another, or copy them if the file system has no hard links."""
     for path in sorted(source.rglob("*")):
         twin = target / path.relative_to(source)
         if path.is_dir():

@@ -1,8 +1,8 @@
 """Re-ranking a run in shards.
 
-A score may change in its last bit with the pairs it is computed beside. A shard is therefore made of the very groups
-of queries that :meth:`~rankwell.rank.ranker.Ranker.rerank` computes together, and the joined run is, byte for byte,
-that of one process.
+A score may change in its last bit with the pairs that are computed in the same batch. A shard therefore consists of the
+groups of queries that :meth:`~rankwell.rank.ranker.Ranker.rerank` computes together, and the joined run equals that of
+one process byte for byte.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REPORT = "# "
 
 @dataclass(frozen=True)
 class RerankJob:
-    """A request's scores in shards: ``folder``, which all workers must see, holds the shards until the run is written.
+    """Re-ranks a run in shards. All workers must see ``folder``, which holds the shards until the run is written.
 
     A shard has ``groups`` groups of queries, of up to some 16,000 pairs each.
     """
@@ -48,13 +48,13 @@ class RerankJob:
     groups: int = 1
 
     def prepare(self) -> Shards:
-        """Split the run into the candidates of each shard, and make sure that all texts can be read by docid."""
+        """Split the run into shards, and store the texts unless they can already be read by docid."""
         request, (candidates, _) = self.request, self._input
         texts = open_texts(request.collection, candidates)
         data: dict[str, Any] = {"run": file_digest(request.run), "depth": request.depth}
         data |= {"texts": texts.manifest["data_hash"] if isinstance(texts, Index) else digest_texts(texts, candidates)}
         if isinstance(texts, InMemoryTexts):
-            store = self._own_texts(data["texts"])
+            store = self._stored_texts(data["texts"])
             if not store.exists():
                 docids = list(dict.fromkeys(docid for ranking in candidates.values() for docid in ranking.docids))
                 DocumentStore.build(map(Document, docids, texts.texts(docids)), store)
@@ -66,7 +66,7 @@ class RerankJob:
             qids = [qid for group in groups[items.start : items.stop] for qid in group]
             write_part(Run({qid: candidates[qid] for qid in qids}), file)
 
-        map_shards(parts, write, description="cutting the run")
+        map_shards(parts, write, description="splitting the run")
         if request.caches_tokens(texts, candidates):
             make_tokens(texts, Tokenizer.open(find_model(request.model)), stems=self._markers())
         reading = ("backend", "device", "precision", "changes", "windows", "stride", "aggregate")
@@ -85,11 +85,11 @@ class RerankJob:
         if not shards.pending():
             return
         request = self.request
-        # A worker computes on the CPU unless it was given a GPU.
+        # A worker computes on the CPU unless the request names a GPU.
         ranker = request.open_ranker(request.device or ("cpu" if request.backend == "torch" else None))
         parts, (_, queries) = self._candidates(shards), self._input
-        made = self._own_texts(shards.config["texts"])
-        source = made if made.exists() else request.collection
+        store = self._stored_texts(shards.config["texts"])
+        source = store if store.exists() else request.collection
 
         def write(items: range, file: IO[bytes]) -> None:
             candidates = read_run(parts.path(items.start // shards.size))
@@ -105,8 +105,8 @@ class RerankJob:
     def _input(self) -> tuple[Run, list[Query]]:
         return self.request.read()
 
-    def _own_texts(self, texts: str) -> Path:
-        """The store of the run's documents, made if the collection is neither an index nor a store."""
+    def _stored_texts(self, texts: str) -> Path:
+        """The store of the run's documents; it exists if the collection is neither an index nor a store."""
         return self.folder / f"documents-{texts}"
 
     def _markers(self) -> bool:
@@ -122,14 +122,14 @@ class RerankJob:
 
 @dataclass
 class ClusterRanker:
-    """A job in a ranker's place in a pipeline: ``Given(candidates) >> Rerank(ClusterRanker(job, cluster), texts)``."""
+    """A job in place of a pipeline's ranker: ``Given(candidates) >> Rerank(ClusterRanker(job, cluster), texts)``."""
 
     job: RerankJob
     cluster: Cluster | None = None
     truncation: TruncationReport = field(default_factory=TruncationReport)
 
     def rerank(self, run: Run, queries: Sequence[Query], texts: Texts, *, depth: int = 1000) -> Run:
-        """The job's run; the run, queries and texts that come in are those the job names."""
+        """The job's run. The arguments must be the run, queries and texts that the job names."""
         reranked, self.truncation = join_scores(do(self.job, self.cluster, description="re-ranking"))
         if list(reranked) != list(run) or depth != self.job.request.depth:
             problem = f"the job re-ranks {self.job.request.depth} documents of {len(reranked)} queries, not these"
@@ -138,7 +138,7 @@ class ClusterRanker:
 
 
 def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, TruncationReport]:
-    """The run whose shards are done, and what was cut in all of them."""
+    """The run of finished shards, and what was truncated in all of them."""
     rankings, total = read_parts(shards), TruncationReport()
     for path in shards.paths():
         with path.open(encoding="utf-8") as file:

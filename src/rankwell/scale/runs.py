@@ -1,4 +1,4 @@
-"""A run that is made in shards: each shard a run of some of its queries, as text; scores come back to the bit."""
+"""Runs in shards. Each shard is a run file with some of the queries; scores are read back exactly."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def read_parts(shards: Shards) -> dict[str, Ranking]:
     shards.check()
     rankings: dict[str, Ranking] = {}
     for path in shards.paths():
-        if path.stat().st_size:  # nothing may have been found for a whole shard
+        if path.stat().st_size:  # a shard may have no results at all
             rankings |= read_run(path)
     return rankings

@@ -1,9 +1,9 @@
 """Searching an index whose segments are held by actors, on one machine or many.
 
-A batch of queries takes two rounds. First each shard counts in how many of its documents the terms occur; the sums go
-back with the queries, and each shard ranks its own documents by the statistics of the whole index. Both rounds run the
-code of an unsharded search, so the lists are the same, to the bit. Each shard has replicas: if one is lost or does not
-answer in time, the next is asked, and Ray restarts it.
+A batch of queries takes two rounds. First each shard counts in how many of its documents the terms occur; then the sums
+are sent with the queries, and each shard ranks its own documents by the statistics of the whole index. Both rounds run
+the code of an unsharded search, so the results are the same, to the bit. Each shard has replicas: if one is lost or
+does not answer in time, the next is asked, and Ray restarts the first.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ class Shard:
     def search(
         self, queries: Sequence[Sequence[str]], bm25: BM25, k: int, threads: int, statistics: Statistics
     ) -> list[Hits]:
-        """The best of each segment, by the statistics of the whole index."""
+        """The best documents of each segment, by the statistics of the whole index."""
         return search_segments(self.segments, queries, bm25, k=k, threads=threads, statistics=statistics)
 
     def pid(self) -> int:
-        """The process that holds it."""
+        """The process id of the actor."""
         return os.getpid()
 
 
 class ShardedIndex(Index):
-    """An index that actors search; opened with :meth:`on`. Ids and texts are read from the folder in this process."""
+    """An index searched by actors; open it with :meth:`on`. This process reads ids and texts from the folder."""
 
     replicas: list[list[Any]]
-    """The actors of each shard; the first one is asked first."""
+    """The actors of each shard, in the order they are asked."""
     patience: float | None
 
     @classmethod
@@ -74,13 +74,13 @@ class ShardedIndex(Index):
         replicas: int = 1,
         patience: float | None = PATIENCE_SECONDS,
         shard: type[Shard] = Shard,
-        given: tuple[Any, ...] = (),
+        shard_options: tuple[Any, ...] = (),
     ) -> Iterator[ShardedIndex]:
         """Hold an index's segments in ``shards`` actors for as long as the context lasts.
 
-        With 0 there is one for each segment, or as many as the cluster has room for. An actor is a ``shard``, made of
-        its folders and what is ``given``. If it does not answer within ``patience`` seconds, the next replica is
-        asked; without patience, once the actor is lost.
+        With 0 there is one for each segment, or as many as the cluster has room for. An actor is a ``shard``, made with
+        the folders of its segments and ``shard_options``. If it does not answer within ``patience`` seconds, the next
+        replica is asked; with ``None``, only if the actor is lost.
         """
         index = cls.open(folder)
         assert isinstance(index, ShardedIndex)
@@ -100,7 +100,9 @@ class ShardedIndex(Index):
             options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": -1, "max_task_retries": 0}
             remote = ray.remote(shard).options(scheduling_strategy="SPREAD", **options)
             index.patience = patience
-            index.replicas = [[remote.remote(list(map(Path, part)), *given) for _ in range(replicas)] for part in parts]
+            index.replicas = [
+                [remote.remote(list(map(Path, part)), *shard_options) for _ in range(replicas)] for part in parts
+            ]
             try:
                 yield index
             finally:
@@ -108,7 +110,7 @@ class ShardedIndex(Index):
                     ray.kill(actor)
 
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
-        """See :meth:`Index.search_terms`; ``threads`` are those of each actor."""
+        """See :meth:`Index.search_terms`; ``threads`` is per actor."""
         terms = sorted({term for query in queries for term in query})
         counts: list[Rows] = self.ask("frequencies", terms)
         total: Rows = np.sum(counts, axis=0, dtype=np.int64)
@@ -119,11 +121,11 @@ class ShardedIndex(Index):
         return parts[0] if len(parts) == 1 else self.documents.join(parts, k)
 
     def ask_one(self, method: str, *arguments: Any) -> Any:
-        """Call a method that every shard answers alike, on one of them."""
+        """Call a method on one shard; use it if all would give the same answer."""
         return self._answer(0, getattr(self.replicas[0][0], method).remote(*arguments), method, arguments)
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of every shard, on the first replica that answers."""
+        """Call a method of every shard and return the answers."""
         calls = [getattr(actors[0], method).remote(*arguments) for actors in self.replicas]
         return [self._answer(shard, call, method, arguments) for shard, call in enumerate(calls)]
 
@@ -137,7 +139,7 @@ class ShardedIndex(Index):
             except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
                 actors.append(actors.pop(0))
                 call = getattr(actors[0], method).remote(*arguments)
-            except RankwellError as error:  # as Ray brings it, with the actor's traceback
+            except RankwellError as error:  # Ray's message includes the actor's traceback
                 raise RankwellError(str(getattr(error, "cause", error))) from None
         raise RankwellError(f"no replica of shard {shard} of {self.folder} answers")
 
@@ -152,8 +154,8 @@ def search_in_shards(
     threads: int = 1,
     name: str = "BM25",
 ) -> Run:
-    """:meth:`Index.search`, with the run stored in shards of queries in ``folder``, so that a search can be resumed."""
-    texts = digest([(query.qid, query.text) for query in queries])  # in their order, which decides the shards
+    """:meth:`Index.search` that stores shards of the run in ``folder``, so that it can resume an interrupted search."""
+    texts = digest([(query.qid, query.text) for query in queries])  # in order, because the order decides the shards
     made = {"index": index.manifest["data_hash"], "index config": index.manifest["config_hash"]}
     config = {**made, "queries": texts, "k": k, **asdict(bm25)}
     shards = Shards(folder, len(queries), QUERIES_A_SHARD, config, ".run")

@@ -29,10 +29,10 @@ class Cluster:
     """Where workers run.
 
     ============  ======================================================================================
-    ``address``   of a running cluster, as ``ray.init`` takes it; ``local`` starts one on this machine
-    ``workers``   how many; 0 takes as many as the cluster has room for
-    ``cpus``      cores a worker
-    ``gpus``      GPUs a worker; a fraction lets several share one
+    ``address``   address of a running cluster for ``ray.init``; ``local`` starts one on this machine
+    ``workers``   number of workers; 0 means as many as the cluster has room for
+    ``cpus``      cores per worker
+    ``gpus``      GPUs per worker; with a fraction, several workers share one
     ============  ======================================================================================
     """
 
@@ -47,7 +47,7 @@ class Cluster:
 
     @contextmanager
     def connected(self) -> Iterator[Any]:
-        """The module ray, connected; what this call started, and no more, is shut down at the end."""
+        """The module ray, connected. At the end, only what this call started is shut down."""
         ray = import_ray()
         if ray.is_initialized():
             yield ray
@@ -55,15 +55,15 @@ class Cluster:
         quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         try:
             if self.address == LOCAL:
-                # A cluster that happens to run on this machine is someone else's: it is joined only by its address.
+                # A cluster that already runs on this machine belongs to someone else: it is joined only by its address.
                 cores = max(os.cpu_count() or 1, self.workers)
                 store = OBJECT_STORE_BYTES
                 ray.init(address=LOCAL, num_cpus=cores, object_store_memory=store, include_dashboard=False, **quiet)
             else:
                 ray.init(address=self.address, **quiet)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            said = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RankwellError(f"no Ray cluster answers at {self.address}: {said}") from None
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RankwellError(f"no Ray cluster answers at {self.address}: {reason}") from None
         try:
             yield ray
         finally:
@@ -73,7 +73,7 @@ class Cluster:
         """See :class:`~rankwell.core.jobs.Workers`."""
         with self.connected() as ray:
             count = min(self.workers or self.room(ray), len(shards.pending()))
-            # A task, not an actor: it keeps what it has loaded while it runs, and Ray reruns it if its process is lost.
+            # A task, not an actor: it loads its model once too, and Ray reruns it if its process is lost.
             options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": RETRIES}
             remote = ray.remote(_work).options(scheduling_strategy="SPREAD", **options)
             shared = ray.put((job, shards))
@@ -89,9 +89,9 @@ class Cluster:
                 raise
 
     def room(self, ray: Any) -> int:
-        """How many workers there is room for, at least 1."""
-        found = ray.cluster_resources()
-        rooms = [int(found.get(name, 0) // need) for name, need in (("CPU", self.cpus), ("GPU", self.gpus)) if need > 0]
+        """The number of workers the cluster has room for, at least 1."""
+        total = ray.cluster_resources()
+        rooms = [int(total.get(name, 0) // need) for name, need in (("CPU", self.cpus), ("GPU", self.gpus)) if need > 0]
         if min(rooms) < 1:
             raise RankwellError(
                 f"no machine of the cluster has {self.cpus:g} cores and {self.gpus:g} GPUs for a worker"
@@ -106,7 +106,7 @@ def local_device(cluster: Cluster | None, device: str | None) -> str | None:
 
 def import_ray() -> Any:
     """The module ray."""
-    # Ray asks its makers' server for statistics of use unless told not to.
+    # Unless this is set, Ray sends usage statistics to its makers.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -116,7 +116,7 @@ def import_ray() -> Any:
 
 
 def _finished(ray: Any, running: list[Any], shards: Shards) -> Iterator[int]:
-    """Each shard as it gets done. A worker lost for good matters only if shards are left when all have ended."""
+    """Yield each shard when it is done. A lost worker matters only if shards are left when all workers have ended."""
     left, tasks = set(shards.pending()), list(running)
     while tasks:
         ended, tasks = ray.wait(tasks, timeout=POLL_SECONDS)
@@ -135,7 +135,7 @@ def _finished(ray: Any, running: list[Any], shards: Shards) -> Iterator[int]:
 
 
 def _work(shared: tuple[Job, Shards]) -> str | None:
-    """What a worker does. Errors that are the user's business come back as their message, not as an error of Ray."""
+    """A worker's task. Returns the message of a user error, which Ray would wrap in an error of its own."""
     job, shards = shared
     try:
         job.work(shards)

@@ -24,7 +24,7 @@ from rankwell.core.shards import Shards
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query
 from rankwell.enrich.deepct import (
-    Passages,
+    PassageWindows,
     TermWeigher,
     WeighJob,
     WeightOptions,
@@ -152,7 +152,7 @@ class TermWeightTask(Task):
         """See :class:`~rankwell.training.loop.task.Task`."""
         return len(self.recall)
 
-    def lay_out(self, items: Rows) -> tuple[Passages, NDArray[np.float32]]:
+    def lay_out(self, items: Rows) -> tuple[PassageWindows, NDArray[np.float32]]:
         """These passages, and the target of each of their words (F,)."""
         pieces = self._source.at(self.recall.documents[items])
         passages = lay_out_passages(self._reader, pieces)
