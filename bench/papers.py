@@ -1,25 +1,133 @@
-"""DR-BERT's parts, compared fairly: see docs/attention-rules.md.
+"""DR-BERT's parts, compared fairly: the trainings and tables of docs/attention-rules.md. One training per call:
 
-python bench/papers.py tables docs/results/attention-rules
+    python bench/papers.py pretrain --data DATA/insuranceqa DATA/medquad DATA/wiki --rule strm --out general-strm
+    python bench/papers.py rank --data DATA/medquad --rule strm --start general-strm/model
+        --rate 1e-4 --seed 1 --out arm
+    python bench/papers.py table1 --data DATA/insuranceqa --dev valid --b 0.9 --row drbert --start general-full/model
+        --rate 6e-5 --seed 1 --out row
+    python bench/papers.py traps --data DATA/medquad --out traps.json
+    python bench/papers.py margins --arm arm --cases traps.json --out margins.csv
+    python bench/papers.py candidates --data DATA/medquad --arm arm --out candidates.csv
+    python bench/papers.py tables docs/results/attention-rules
+
+``rank`` and ``table1`` set 600 training queries aside. Give ``--search`` for each rate, take the rate that is best on
+them (``result.json``), and train all seeds at it: without ``--search`` the dev queries are measured, too. Wikipedia
+questions: ``--data DATA/wiki --train questions.train --dev questions.dev --k1 0.6 --b 0.5``.
 """
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from harness import make_parser
-from paper_tables import print_tables
+
+RULES = ("full", "strm", "exact_match")
 
 
 def main() -> None:
     """Do what the command says."""
+    options = read_options()
+    # What trains imports torch, which the tables do without.
+    if options.command == "tables":
+        from paper_tables import print_tables
+
+        print_tables(options.folder)
+    elif options.command in ("pretrain", "rank", "table1"):
+        train(options)
+    else:
+        measure(options)
+
+
+def train(options: argparse.Namespace) -> None:
+    """``pretrain``, ``rank`` and ``table1``."""
+    from paper_runs import (
+        ROWS,
+        Row,
+        Source,
+        join_collections,
+        listwise_stage,
+        pretraining_recipe,
+        ranking_recipe,
+        set_aside,
+        table1_stages,
+        train_arm,
+    )
+    from rankwell.models.checkpoints.names import BACKBONE
+
+    start, pool = options.start or BACKBONE, options.pool
+    if options.command == "pretrain":
+        data = join_collections(options.data, pool / "-".join(["joined", *(folder.name for folder in options.data)]))
+        recipe = pretraining_recipe(data, start, options.rule, options.steps, options.batch, options.seed)
+        train_arm(recipe, options.out, pool, options.device, report=False)
+        return
+    source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
+    data = set_aside(source, pool / f"{options.data.name}-{options.train}-{options.dev}-{options.aside}")
+    if options.command == "rank":
+        name, row = f"rank-{options.rule}", Row(options.rule, template="mono")
+        stages = {"listwise": listwise_stage(options.rate, options.steps)}
+    elif options.row not in ROWS:
+        raise SystemExit(f"no row is called {options.row} (known: {', '.join(ROWS)})")
+    else:
+        name, row = f"table1-{options.row}", ROWS[options.row]
+        stages = table1_stages(row, options.rate, options.scale)
+    recipe = ranking_recipe(name, data, source, start, row, stages, options.seed)
+    train_arm(recipe, options.out, pool, options.device, report=not options.search)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """``traps``, ``margins`` and ``candidates``."""
+    from paper_traps import compare_candidates, make_traps, score_traps
+
+    if options.command == "traps":
+        make_traps(options.data, options.dev, options.out)
+    elif options.command == "margins":
+        score_traps(options.arm, options.cases, options.out, options.device)
+    else:
+        compare_candidates(options.data, options.dev, options.arm, options.out)
+
+
+def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    pretrain = commands.add_parser("pretrain", help="masked tokens and next spans over several collections")
+    pretrain.add_argument("--data", type=Path, nargs="+", required=True, help="folders of the collections")
+    pretrain.add_argument("--rule", choices=RULES, required=True, help="attention rule, in every layer")
+    pretrain.add_argument("--steps", type=int, default=6500)
+    pretrain.add_argument("--batch", type=int, default=128, help="span pairs per step")
+    rank = commands.add_parser("rank", help="one listwise training under an attention rule")
+    rank.add_argument("--rule", choices=RULES, required=True, help="attention rule, in every layer")
+    rank.add_argument("--steps", type=int, default=1500, help="steps of 96 pairs")
+    table1 = commands.add_parser("table1", help="one row of DR-BERT's Table 1 at 204,160 pairs")
+    table1.add_argument("--row", required=True, help="drbert, no-types, pointwise-only, ...; see ROWS in paper_runs.py")
+    table1.add_argument("--scale", type=float, default=1.0, help="share of the steps, to try it out")
+    for command in (rank, table1):
+        command.add_argument("--train", default="train", help="split to train on")
+        command.add_argument("--rate", type=float, required=True, help="peak learning rate")
+        command.add_argument("--k1", type=float, default=0.9, help="BM25's k1")
+        command.add_argument("--b", type=float, default=0.4, help="BM25's b")
+        command.add_argument("--aside", type=int, default=600, help="training queries that choose the rate")
+        command.add_argument("--search", action="store_true", help="measure the queries set aside only")
+    traps = commands.add_parser("traps", help="make trap pairs from relevant passages")
+    margins = commands.add_parser("margins", help="score trap pairs by a trained arm")
+    margins.add_argument("--cases", required=True, help="file of trap pairs, or rare-words for the bundled ones")
+    candidates = commands.add_parser("candidates", help="compare candidates that contain look-alikes")
+    for command in (margins, candidates):
+        command.add_argument("--arm", type=Path, required=True, help="folder that rank or table1 wrote")
+    for command in (rank, table1, traps, candidates):
+        command.add_argument("--data", type=Path, required=True, help="folder of the data set")
+        command.add_argument("--dev", default="dev", help="split to report")
+    for command in (pretrain, rank, table1):
+        command.add_argument("--start", help="checkpoint to start from (default: MiniLM)")
+        command.add_argument("--seed", type=int, default=1)
+        command.add_argument("--pool", type=Path, default=Path("papers-pool"), help="data that several calls share")
+    for command in (pretrain, rank, table1, margins):
+        command.add_argument("--device", help="such as cuda or cpu")
+    for command in (pretrain, rank, table1, traps, margins, candidates):
+        command.add_argument("--out", type=Path, required=True)
     tables = commands.add_parser("tables", help="print the page's tables from the stored results")
     tables.add_argument("folder", type=Path, help="such as docs/results/attention-rules")
-    options = parser.parse_args()
-    if options.command == "tables":
-        print_tables(options.folder)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
