@@ -70,7 +70,7 @@ class Chromium:
             message["sessionId"] = session
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while True:
-            found = self._receive(30)
+            found = self._receive(120)
             if found.get("id") == self._number:
                 if "error" in found:
                     raise RuntimeError(f"{method}: {found['error']}")
@@ -132,7 +132,7 @@ class Page:
             raise RuntimeError(str(found["exceptionDetails"]))
         return found["result"].get("value")
 
-    def until(self, script: str, seconds: float = 10.0) -> Any:
+    def until(self, script: str, seconds: float = 120.0) -> Any:
         """Wait until an expression is true."""
         end = time.monotonic() + seconds
         while True:
@@ -249,7 +249,7 @@ class Site:
         return f"{self.address}?{urlencode(state)}"
 
     def post(self, path: str, **body: Any) -> Any:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
         connection.request("POST", path, json.dumps(body))
         answer = connection.getresponse()
         found = json.loads(answer.read())
