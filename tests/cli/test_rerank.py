@@ -30,7 +30,7 @@ from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.identity import encoder_digest, model_digest
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.duo import DuoOptions, rerank_duo
+from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.sdnet import SdnetRanker
@@ -208,7 +208,7 @@ def test_the_best_are_compared_two_by_two(
     assert done.code == 0
     assert re.search(r"; duo: truncated: .*\(\d+ of 36 pairs\)", done.out)
     ranker = Ranker.from_pretrained(tiny_checkpoint)
-    options = DuoOptions(4, "min")
+    options = PairwiseOptions(4, "min")
     assert same("out.run", rerank_duo(ranker, expected(), read_queries(queries), Index.open(index), options))
 
 

@@ -14,7 +14,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.hybrid import Blend
-from rankwell.rank.pipeline import Cut, First, Given, Stage, State
+from rankwell.rank.pipeline import Cut, First, Given, Stage, StageInput
 from rankwell.rank.texts import InMemoryTexts
 from rankwell.retrieve.index import Index
 
@@ -127,7 +127,7 @@ def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder) -> None
     last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
 
     class Reorder(Stage):
-        def apply(self, state: State) -> Run:
+        def apply(self, state: StageInput) -> Run:
             return last
 
     how = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")

@@ -11,7 +11,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.inputs.reader import Reader
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.duo import AGGREGATIONS, DuoOptions, aggregate, opponents, rerank_duo
+from rankwell.rank.duo import AGGREGATIONS, PairwiseOptions, aggregate, opponents, rerank_duo
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import InMemoryTexts
@@ -41,7 +41,7 @@ RUN = Run.from_scores({"q": {"a": 5.0, "b": 4.0, "c": 3.0, "d": 2.0, "e": 1.0}})
 )
 def test_aggregations_by_hand(how: str, expected: list[float]) -> None:
     assert AGGREGATIONS[how](P) == pytest.approx(expected)
-    first, second = opponents(3, DuoOptions(aggregate=how), "q")
+    first, second = opponents(3, PairwiseOptions(aggregate=how), "q")
     p = P[first, second].astype(np.float32)
     assert aggregate(3, first, second, p, how) == pytest.approx(expected, rel=1e-6)
 
@@ -53,15 +53,15 @@ def test_sampling_adds_up_the_sampled_opponents_alone() -> None:
 
 
 def test_all_ordered_pairs_are_compared() -> None:
-    first, second = opponents(5, DuoOptions(), "q")
+    first, second = opponents(5, PairwiseOptions(), "q")
     pairs = set(zip(first.tolist(), second.tolist(), strict=True))
     assert len(first) == 20
     assert pairs == {(i, j) for i in range(5) for j in range(5) if i != j}
-    assert [len(rows) for n in (0, 1) for rows in opponents(n, DuoOptions(), "q")] == [0, 0, 0, 0]
+    assert [len(rows) for n in (0, 1) for rows in opponents(n, PairwiseOptions(), "q")] == [0, 0, 0, 0]
 
 
 def test_a_sample_is_without_repetition_and_decided_by_seed_and_query() -> None:
-    options = DuoOptions(aggregate="sample", samples=4, seed=1)
+    options = PairwiseOptions(aggregate="sample", samples=4, seed=1)
     first, second = opponents(10, options, "q1")
     assert np.bincount(first).tolist() == [4] * 10
     assert len(set(zip(first.tolist(), second.tolist(), strict=True))) == 40
@@ -70,11 +70,11 @@ def test_a_sample_is_without_repetition_and_decided_by_seed_and_query() -> None:
     assert (second < 10).all()
     assert np.array_equal(second, opponents(10, options, "q1")[1])
     assert not np.array_equal(second, opponents(10, options, "q2")[1])
-    assert not np.array_equal(second, opponents(10, DuoOptions(aggregate="sample", samples=4, seed=2), "q1")[1])
+    assert not np.array_equal(second, opponents(10, PairwiseOptions(aggregate="sample", samples=4, seed=2), "q1")[1])
 
 
 def test_every_opponent_is_sampled_as_often_as_another() -> None:
-    options = DuoOptions(aggregate="sample", samples=3)
+    options = PairwiseOptions(aggregate="sample", samples=3)
     counts = np.zeros((6, 6))
     for query in range(600):
         np.add.at(counts, opponents(6, options, str(query)), 1)
@@ -84,8 +84,8 @@ def test_every_opponent_is_sampled_as_often_as_another() -> None:
 
 
 def test_as_many_samples_as_opponents_are_all_of_them() -> None:
-    everything = opponents(4, DuoOptions(), "q")
-    assert np.array_equal(opponents(4, DuoOptions(aggregate="sample", samples=3), "q"), everything)
+    everything = opponents(4, PairwiseOptions(), "q")
+    assert np.array_equal(opponents(4, PairwiseOptions(aggregate="sample", samples=3), "q"), everything)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def reference(folder: Path, query: str, one: str, other: str) -> float:
 
 
 def test_scores_are_sums_of_the_models_own_probabilities(ranker: Ranker, tiny_checkpoint: Path) -> None:
-    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=3))["q"]
+    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), PairwiseOptions(depth=3))["q"]
     top = ["a", "b", "c"]
     expected = {
         one: sum(reference(tiny_checkpoint, QUERY.text, TEXTS[one], TEXTS[other]) for other in top if other != one)
@@ -122,14 +122,14 @@ def test_scores_are_sums_of_the_models_own_probabilities(ranker: Ranker, tiny_ch
 
 
 def test_documents_below_keep_their_order_beneath(ranker: Ranker) -> None:
-    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=3))["q"]
+    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), PairwiseOptions(depth=3))["q"]
     assert sorted(found.docids[:3]) == ["a", "b", "c"]
     assert found.docids[3:] == ("d", "e")
     assert (np.diff(found.scores[2:]) < 0).all()
 
 
 def test_documents_below_are_within_one_of_the_lowest(ranker: Ranker) -> None:
-    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=3))["q"]
+    found = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), PairwiseOptions(depth=3))["q"]
     lowest = found.scores[2]
     assert lowest > 0.5  # a sum of two probabilities
     np.testing.assert_allclose(found.scores[3:], [lowest - 0.5, lowest - 1], atol=1e-6)
@@ -137,7 +137,7 @@ def test_documents_below_are_within_one_of_the_lowest(ranker: Ranker) -> None:
 
 def test_only_the_texts_that_are_compared_are_read(ranker: Ranker) -> None:
     some = InMemoryTexts({docid: TEXTS[docid] for docid in "ab"})
-    assert rerank_duo(ranker, RUN, [QUERY], some, DuoOptions(depth=2))["q"].docids[2:] == ("c", "d", "e")
+    assert rerank_duo(ranker, RUN, [QUERY], some, PairwiseOptions(depth=2))["q"].docids[2:] == ("c", "d", "e")
 
 
 def test_one_candidate_and_none_are_left_as_they_are(ranker: Ranker) -> None:
@@ -160,7 +160,7 @@ def test_comparisons_are_cached(tiny_checkpoint: Path, tmp_path: Path) -> None:
     ranker = Ranker.from_pretrained(tiny_checkpoint, cache=cache)
     first = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS))
     assert (cache.hits, cache.misses, len(cache)) == (0, 20, 20)
-    again = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), DuoOptions(depth=4))
+    again = rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS), PairwiseOptions(depth=4))
     assert (cache.hits, cache.misses) == (12, 20)
     assert set(again["q"].docids[:4]) == set("abcd")
     assert rerank_duo(ranker, RUN, [QUERY], InMemoryTexts(TEXTS))["q"] == first["q"]
@@ -185,9 +185,9 @@ def test_a_model_of_one_score_cannot_compare(tiny_checkpoint: Path, ranker: Rank
 
 def test_options_are_checked() -> None:
     with pytest.raises(RankwellError, match="no duo aggregation is called 'mean'"):
-        DuoOptions(aggregate="mean")
+        PairwiseOptions(aggregate="mean")
     with pytest.raises(RankwellError, match="duo needs at least 1 candidate"):
-        DuoOptions(depth=0)
+        PairwiseOptions(depth=0)
 
 
 def test_a_query_that_is_not_known_is_named(ranker: Ranker) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.rank.duo import DuoOptions, rerank_duo
+from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.fusion import RankFusion, Shares, fuse
 from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker
@@ -90,7 +90,7 @@ def test_what_was_not_reranked_stays_beneath_when_fused(index: Index, ranker: Ra
 def test_duo_compares_what_mono_found_best(index: Index, ranker: Ranker) -> None:
     found = (First(index) >> Rerank(ranker) >> Duo(ranker, aggregate="max") % 3).run(QUERIES)
     mono = ranker.rerank(index.search(QUERIES), QUERIES, index)
-    assert same(found, rerank_duo(ranker, mono, QUERIES, index, DuoOptions(3, "max")))
+    assert same(found, rerank_duo(ranker, mono, QUERIES, index, PairwiseOptions(3, "max")))
 
 
 def test_a_given_run_takes_the_place_of_a_first_stage(index: Index, ranker: Ranker) -> None:

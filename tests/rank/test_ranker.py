@@ -212,7 +212,7 @@ class TestTypes:
         assert np.abs(some - every)[changed].max() < 1e-5
 
     def test_are_refused_by_a_template_without_a_place_for_them(self, ranker: Ranker) -> None:
-        with pytest.raises(RankwellError, match="the template mono has no place for them"):
+        with pytest.raises(RankwellError, match="the template mono has no place for types"):
             ranker.predict(PAIRS, types=["person"] * 6)
         assert np.array_equal(ranker.predict(PAIRS, types=[None] * 6), ranker.predict(PAIRS))
 

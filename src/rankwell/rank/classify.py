@@ -1,7 +1,7 @@
-"""Classifying texts or pairs of texts with a trained encoder: query types, natural language inference.
+"""Classifies texts or pairs of texts with a trained encoder: query types, natural language inference.
 
     single   [CLS] A [SEP]                one text
-    pair     [CLS] A [SEP] B [SEP]        two, which share the room where both are long
+    pair     [CLS] A [SEP] B [SEP]        two texts, which share the room if both are long
 
 These are the inputs of transformers' ``BertForSequenceClassification``, so a checkpoint scores the same in both.
 """
@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.errors import MissingExtraError
 from rankwell.core.progress import track
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
@@ -28,7 +28,7 @@ TEXTS_AT_A_TIME = 8192
 
 
 def lay_out_texts(reader: Reader, texts: Sequence[str], others: Sequence[str] | None = None) -> Sequences:
-    """Texts, or pairs of texts, as sequences; a reader of single texts reads pairs in the template ``pair``."""
+    """Lay out texts as sequences, or pairs of texts with the template ``pair``."""
     if others is None:
         return reader.lay_out({"query": reader.encode(texts)}).sequences
     reader = replace(reader, template=replace(reader.template, name="pair"))
@@ -65,15 +65,14 @@ class Classifier:
         """
         if find_spec("torch") is None:
             raise MissingExtraError("torch", "models", "classifying with a model")
+        from rankwell.models.checkpoints.config import check_length
         from rankwell.models.checkpoints.heads import load_classifier
         from rankwell.rank.engines.torch_engine import TorchEngine
 
         loaded = load_classifier(folder)
         config = loaded.model.encoder.config
         limit = min(config.max_position_embeddings, loaded.tokenizer.max_length or config.max_position_embeddings)
-        if max_length is not None and max_length > config.max_position_embeddings:
-            limit = config.max_position_embeddings
-            raise RankwellError(f"{folder}: a length of {max_length}, but the encoder has {limit} positions")
+        check_length(folder, max_length or limit, config)
         return cls(
             TorchEngine(loaded.model, "full", **(engine or {})),
             loaded.tokenizer,
@@ -99,7 +98,7 @@ class Classifier:
 
 
 def _columns(texts: Sequence[str] | Sequence[tuple[str, str]]) -> tuple[list[str], list[str] | None]:
-    """The texts, and the second ones where they are pairs."""
+    """The texts, and the second texts if they are pairs."""
     if isinstance(texts[0], str):
         return cast("list[str]", list(texts)), None
     pairs = cast("Sequence[tuple[str, str]]", texts)

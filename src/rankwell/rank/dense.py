@@ -1,7 +1,7 @@
-"""Dense ranking: candidates by a bi-encoder's similarity, and exact search by it.
+"""Dense ranking: re-ranking and exact search by a bi-encoder's similarity.
 
 The vectors of a store's documents are stored beside its texts, in fp16 and memory-mapped, under the name of the model
-that made them. They are computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed.
+that computed them. They are computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.kernels.top_k import top_k
+from rankwell.rank.rankers import queries_by_id
 from rankwell.rank.texts import Texts, is_writable, stores_of
 from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index
@@ -38,8 +39,8 @@ PIECE = 1 << 11
 """Vectors converted to fp32 at once on a CPU: 3 MB of MiniLM's."""
 SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
 DEEP, TIES = 1000, 100
-"""Search looks at least this deep, and this far below the wanted depth: documents with equal scores are ordered by id,
-so the top of a short list must be the top of a long one."""
+"""Search goes at least this deep, and this far below the requested depth: documents with equal scores are ordered by
+id, so a short list must be the top of a long one."""
 _ON_ARM = platform.machine() in ("aarch64", "arm64")
 Half = NDArray[np.float16]
 
@@ -96,13 +97,13 @@ class PassageVectors:
     def _map(self, shards: Shards, number: int) -> Half:
         path, shape = shards.path(number), (len(shards.items(number)), self.width)
         if path.stat().st_size != 2 * shape[0] * shape[1]:
-            raise RankwellError(f"{path} has the wrong size; remove it to have it computed again")
+            raise RankwellError(f"{path} has the wrong size; remove it to recompute it")
         return np.asarray(np.memmap(path, np.float16, "r", shape=shape))
 
 
 def _shards(store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
     if not encoder.name:
-        raise RankwellError("vectors are stored under the model's name, and this bi-encoder has none")
+        raise RankwellError("this bi-encoder has no name to store its vectors under")
     config = {"model": encoder.name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
     return Shards(store.folder / f"vectors-{encoder.name}", len(store), size, config, suffix=".f16")
 
@@ -138,7 +139,7 @@ def _on_device(block: NDArray[np.floating], device: torch.device) -> Callable[[T
 
 
 def _on_cpu(block: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
-    """The same, converted to fp32 piece by piece, so that the converted vectors stay in the processor's cache."""
+    """Like :func:`_on_device`, but converts to fp32 piece by piece to stay in the processor's cache."""
 
     def products(queries: Tensor) -> Tensor:
         scores = queries.new_empty(len(queries), len(block))
@@ -158,7 +159,7 @@ def _on_cpu(block: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
 
 
 def _joined(blocks: Iterator[NDArray[np.floating]]) -> Iterator[NDArray[np.floating]]:
-    """Blocks joined to larger ones, for fewer and larger products."""
+    """Join blocks, for fewer and larger products."""
     parts: list[NDArray[np.floating]] = []
     for block in blocks:
         parts.append(block)
@@ -170,7 +171,7 @@ def _joined(blocks: Iterator[NDArray[np.floating]]) -> Iterator[NDArray[np.float
 
 
 class DenseRanker:
-    """Re-ranks and searches with a bi-encoder, which may be given by its name."""
+    """Re-ranks and searches with a bi-encoder, given as an object or by name."""
 
     def __init__(self, encoder: BiEncoder | str):
         self.encoder = encoder if isinstance(encoder, BiEncoder) else BiEncoder.from_pretrained(encoder)
@@ -182,15 +183,12 @@ class DenseRanker:
         """A run of the same candidates, the first ``depth`` of each query, by similarity."""
         if depth < 1:
             raise RankwellError(f"the depth must be at least 1, not {depth}")
-        by_qid = {query.qid: query.text for query in queries}
-        missing = next((qid for qid in run if qid not in by_qid), None)
-        if missing is not None:
-            raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
+        by_qid = queries_by_id(run, queries)
         head = run.head(depth)
         docids = list(dict.fromkeys(chain.from_iterable(ranking.docids for ranking in head.values())))
         documents = self._documents(docids, texts)
         row_of = {docid: row for row, docid in enumerate(docids)}
-        vectors = self.encoder.encode_queries([by_qid[qid] for qid in head])
+        vectors = self.encoder.encode_queries([by_qid[qid].text for qid in head])
         rankings = {}
         for query, (qid, ranking) in zip(vectors, head.items(), strict=True):
             candidates = documents[[row_of[docid] for docid in ranking.docids]]
@@ -198,7 +196,7 @@ class DenseRanker:
         return Run(rankings, name=name)
 
     def search(self, queries: Sequence[Query], texts: Index | DocumentStore, k: int = 1000) -> Run:
-        """The ``k`` nearest of all documents for each query; vectors that are not yet on disk are computed first."""
+        """The ``k`` nearest documents of each query; vectors that are not stored yet are computed first."""
         if k < 1:
             raise RankwellError(f"k must be at least 1, not {k}")
         documents = texts.documents if isinstance(texts, Index) else NumberedDocuments([texts])
@@ -230,7 +228,7 @@ class DenseRanker:
         return store.folder in self._opened or PassageVectors.is_complete(store, self.encoder)
 
     def _documents(self, docids: list[str], texts: Texts) -> NDArray[np.floating]:
-        """The vectors of documents: stored ones, or of these documents alone where storing all does not pay."""
+        """The vectors of documents: stored ones, or computed for these alone if storing all does not pay."""
         stores = stores_of(texts) if self.encoder.name else []
         pays = len(docids) >= WORTH_STORING * sum(map(len, stores)) and all(map(is_writable, stores))
         if not stores or not (pays or all(map(self._has_vectors, stores))):

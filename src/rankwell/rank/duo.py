@@ -1,9 +1,9 @@
-"""duoBERT: the best candidates compared two by two, ``[CLS] Q [SEP] Di [SEP] Dj [SEP]``.
+"""duoBERT: compares the best candidates two by two, ``[CLS] Q [SEP] Di [SEP] Dj [SEP]``.
 
 ``p[i, j]`` is the model's probability that document i is more relevant than document j. Over the others, j ≠ i:
 
-    sum      Σ_j p[i, j]                               how much i wins in all (the default)
-    binary   number of j with p[i, j] > ½              how many it beats
+    sum      Σ_j p[i, j]                               expected wins (the default)
+    binary   number of j with p[i, j] > ½              opponents it beats
     min      min_j p[i, j]                             its hardest opponent
     max      max_j p[i, j]                             its easiest opponent
     sample   Σ_j p[i, j] over m random j               the sum for n·m instead of n·(n−1) comparisons
@@ -30,6 +30,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engines.engine import probability
 from rankwell.rank.ranker import PAIRS_AT_A_TIME, Ranker, run_ahead
+from rankwell.rank.rankers import queries_by_id
 from rankwell.rank.texts import Documents, Texts, distinct
 
 Preferences = NDArray[np.float64]
@@ -67,7 +68,7 @@ AGGREGATIONS.register("sample")(_sum)
 
 
 @dataclass(frozen=True, slots=True)
-class DuoOptions:
+class PairwiseOptions:
     """How many candidates are compared, and how comparisons become scores; the last two are for ``sample``."""
 
     depth: int = 30
@@ -81,10 +82,10 @@ class DuoOptions:
             raise RankwellError(f"duo needs at least 1 candidate and 1 sample, not {self.depth} and {self.samples}")
 
 
-def opponents(n: int, duo: DuoOptions, qid: str) -> tuple[Rows, Rows]:
+def opponents(n: int, duo: PairwiseOptions, qid: str) -> tuple[Rows, Rows]:
     """The ordered pairs (i, j) to compare among ``n`` candidates; a sample depends on the query and the seed alone.
 
-    >>> [rows.tolist() for rows in opponents(3, DuoOptions(), "q")]
+    >>> [rows.tolist() for rows in opponents(3, PairwiseOptions(), "q")]
     [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]]
     """
     others = np.tile(np.arange(max(n - 1, 0)), (n, 1))
@@ -112,20 +113,19 @@ def rerank_duo(
     run: Run,
     queries: Sequence[Query],
     texts: Texts,
-    duo: DuoOptions | None = None,
+    duo: PairwiseOptions | None = None,
     *,
     name: str = "duo",
 ) -> Run:
-    """Re-rank the best of each query by comparing them; the others keep their order beneath.
+    """Re-rank the best of each query by comparing them; the others keep their order below.
 
-    Any model of two logits will do. Whatever its template, it reads with ``duo``, without windows or markers.
+    Any model with two logits can be used. It reads with the template ``duo``, without windows or markers.
     """
-    duo = duo or DuoOptions()
-    by_qid = {query.qid: query for query in queries}
-    missing = next((qid for qid in run if qid not in by_qid), None)
-    if missing is not None:
-        raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
-    model = _with_duo_template(ranker)
+    duo = duo or PairwiseOptions()
+    by_qid = queries_by_id(run, queries)
+    template = replace(ranker.template, name="duo", markers=False)
+    reader = replace(ranker.reader, template=template, windows=None)
+    model = Ranker.from_engine(ranker.engine, reader, cache=ranker.cache, identity=ranker.identity)
     rankings: dict[str, Ranking] = {}
     for qid, ranking in track(run.items(), "comparing", total=len(run), unit="queries"):
         docids = ranking.docids[: duo.depth]
@@ -133,17 +133,11 @@ def rerank_duo(
         names, row_of = distinct(docids)
         p = compare(model, by_qid[qid].text, Documents(names, texts, model.reader), row_of[first], row_of[second])
         scores = aggregate(len(docids), first, second, p, duo.aggregate)
-        # The rest go beneath the lowest, in equal steps within 1 of it: a later fusion still sees the best apart.
+        # The rest follow in equal steps within 1 of the lowest, so that a later fusion still tells the best apart.
         steps = np.linspace(0, 1, len(ranking) - len(docids) + 1, dtype=np.float32)[1:]
         rest = (scores.min() if len(scores) else np.float32(0)) - steps
         rankings[qid] = Ranking.of(ranking.docids, np.concatenate([scores, rest]))
     return Run(rankings, name=name)
-
-
-def _with_duo_template(ranker: Ranker) -> Ranker:
-    template = replace(ranker.template, name="duo", markers=False)
-    reader = replace(ranker.reader, template=template, windows=None)
-    return Ranker.from_engine(ranker.engine, reader, cache=ranker.cache, identity=ranker.identity)
 
 
 def compare(model: Ranker, query: str, documents: Documents, first: Rows, second: Rows) -> NDArray[np.float32]:
@@ -155,7 +149,7 @@ def compare(model: Ranker, query: str, documents: Documents, first: Rows, second
         parts = _lay_out(model.reader, query, documents, first[rows], second[rows])
         logits = np.concatenate([part for part, _ in run_ahead(model.engine, parts)])
         if logits.shape[1] != 2:
-            raise RankwellError("comparing documents needs a model of two logits; this one gives a single score")
+            raise RankwellError("comparing documents needs a model with two logits; this one has a single score")
         return probability(logits)
 
     if model.cache is None:

@@ -21,7 +21,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, TruncationReport, lay_out_pairs
 from rankwell.models.spec import AttentionRule, under_rule
-from rankwell.rank.engines.engine import Loaded, Logits, probability, relevance
+from rankwell.rank.engines.engine import LoadedModel, Logits, probability, relevance
 from rankwell.rank.ranker import Ranker
 
 try:
@@ -184,7 +184,7 @@ class Explanation:
 
 
 def explain(
-    ranker: Ranker | Loaded,
+    ranker: Ranker | LoadedModel,
     query: str,
     document: str,
     type: str | None = None,
@@ -193,7 +193,7 @@ def explain(
     markers: bool | None = None,
 ) -> Explanation:
     """Explain a pair's score; ``attention`` and ``markers`` override the model's configuration."""
-    if isinstance(ranker, Loaded):
+    if isinstance(ranker, LoadedModel):
         ranker = Ranker.from_loaded(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
     if not engine.explainable:

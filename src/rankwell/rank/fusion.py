@@ -56,7 +56,7 @@ def _z_score(scores: Values) -> Values:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class AlignedScores:
     """One query's documents: ``scores`` and ``ranks`` (from 1) are (runs, documents), NaN where a run lacks one."""
 
     runs: tuple[str, ...]
@@ -152,7 +152,7 @@ class Shares:
         if lacking:
             raise RankwellError(f"the shares are {self}, but there is no run called {lacking[0]!r}")
 
-    def combine(self, candidates: Candidates) -> Values:
+    def combine(self, candidates: AlignedScores) -> Values:
         """One score for each document."""
         # Not a matrix product, whose order of addition (and so whose last bit) depends on the machine.
         total = np.zeros(candidates.scores.shape[1])
@@ -186,7 +186,7 @@ class RankFusion:
     def check_runs(self, runs: Sequence[str]) -> None:
         """All runs count alike."""
 
-    def combine(self, candidates: Candidates) -> Values:
+    def combine(self, candidates: AlignedScores) -> Values:
         """One score for each document."""
         total = np.zeros(candidates.ranks.shape[1])
         for part in np.nan_to_num(1.0 / (self.k + candidates.ranks)):
@@ -233,7 +233,7 @@ def fuse(
     return Run(rankings, name=name)
 
 
-def _fuse_query(candidates: Candidates, fusion: Fusion, depth: int | None) -> Ranking:
+def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) -> Ranking:
     scores, keep = fused_scores(candidates, fusion)
     if not keep.any():
         return _NOTHING
@@ -246,7 +246,7 @@ def _fuse_query(candidates: Candidates, fusion: Fusion, depth: int | None) -> Ra
     return ranking.head(depth) if depth is not None else ranking
 
 
-def fused_scores(candidates: Candidates, fusion: Fusion) -> tuple[Scores, NDArray[np.bool_]]:
+def fused_scores(candidates: AlignedScores, fusion: Fusion) -> tuple[Scores, NDArray[np.bool_]]:
     """The score of each document, and which documents are ranked at all."""
     keep = candidates.run_counts >= (len(candidates.runs) if fusion.missing == "drop" else 1)
     return fusion.combine(candidates).astype(np.float32), keep
@@ -270,7 +270,7 @@ class Alignment:
         self._numbered = numbered if alike else []
         self._column = np.full(len(numbered[0].documents) if alike else 0, -1, np.int64)
 
-    def __call__(self, qid: str) -> Candidates:
+    def __call__(self, qid: str) -> AlignedScores:
         """The candidates of a query. A run without the query has a row of zeros."""
         docids, parts = self._by_number(qid) if self._numbered else self._by_id(qid)
         scores = np.full((len(parts), max(int(columns.max(initial=-1)) for columns, _ in parts) + 1), np.nan)
@@ -280,7 +280,7 @@ class Alignment:
             ranks[row, columns] = np.arange(1, len(columns) + 1)
             if not len(columns):
                 scores[row] = 0.0
-        return Candidates(self.names, docids, scores, ranks)
+        return AlignedScores(self.names, docids, scores, ranks)
 
     def _by_id(self, qid: str) -> tuple[Callable[[Rows], list[str]], list[tuple[Rows, Scores]]]:
         """A function that names columns, and each run's columns and scores."""

@@ -15,7 +15,7 @@ from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DEEP, DenseRanker
 from rankwell.rank.fusion import Fusion, Shares, fuse
-from rankwell.rank.pipeline import First, ReadingStage, State
+from rankwell.rank.pipeline import First, ReadingStage, StageInput
 from rankwell.rank.texts import Texts
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
@@ -119,7 +119,7 @@ class Hybrid(First):
         Shares.hybrid(self.share)
         _open_encoder(self)
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """Search."""
         dense = _opened(self.encoder)
         return search_hybrid(
@@ -152,7 +152,7 @@ class Blend(ReadingStage):
         """The shares themselves."""
         return Shares.beside_model(similarity=self.share) if isinstance(self.share, int | float) else self.share
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """Compare and fuse."""
         run = state.run.head(self.depth)
         similar = _opened(self.encoder).rerank(run, state.queries, self.texts_of(state), depth=self.depth)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.rank.duo import DuoOptions, rerank_duo
+from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.fusion import Fusion, Shares, fuse
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
@@ -25,7 +25,7 @@ from rankwell.retrieve.index import Index
 
 
 @dataclass(frozen=True, eq=False)
-class State:
+class StageInput:
     """The input of a stage: the queries, the first stage's run, and the run of the stage before it."""
 
     queries: tuple[Query, ...]
@@ -47,7 +47,7 @@ class Stage(ABC):
             raise RankwellError(f"{type(self).__name__} has a depth of {depth}; expected 1 or more")
 
     @abstractmethod
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """The run of this stage."""
 
     def check(self, before: tuple[Stage, ...]) -> None:
@@ -103,7 +103,7 @@ class Pipeline:
         """The last stage's run."""
         self.check()
         source, *later = self.stages
-        state = State(tuple(queries))
+        state = StageInput(tuple(queries))
         first = source.apply(state)
         state = replace(state, first=first, run=first, texts=source.index if isinstance(source, First) else None)
         for stage in later:
@@ -127,7 +127,7 @@ class First(Stage):
     threads: int = 1
     finds: ClassVar[bool] = True
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """Search."""
         return self.index.search(state.queries, self.bm25, k=self.depth, threads=self.threads)
 
@@ -139,7 +139,7 @@ class Given(Stage):
     candidates: Run = field(repr=False)
     finds: ClassVar[bool] = True
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """The run itself."""
         qids = [query.qid for query in state.queries if query.qid in self.candidates]
         return Run({qid: self.candidates[qid] for qid in qids}, name=self.candidates.name)
@@ -162,7 +162,7 @@ class ReadingStage(Stage):
         texts: Texts | None = getattr(self, "texts", None)
         return texts
 
-    def texts_of(self, state: State) -> Texts:
+    def texts_of(self, state: StageInput) -> Texts:
         """The texts to read."""
         texts = self._own_texts or state.texts
         assert texts is not None  # checked
@@ -177,7 +177,7 @@ class Rerank(ReadingStage):
     texts: Texts | None = field(default=None, repr=False)
     depth: int = 1000
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """Score and sort."""
         return self.ranker.rerank(state.run, state.queries, self.texts_of(state), depth=self.depth)
 
@@ -197,11 +197,11 @@ class Duo(ReadingStage):
         self.options  # noqa: B018  (checks them)
 
     @property
-    def options(self) -> DuoOptions:
+    def options(self) -> PairwiseOptions:
         """The same, as :func:`~rankwell.rank.duo.rerank_duo` takes it."""
-        return DuoOptions(self.depth, self.aggregate, self.samples, self.seed)
+        return PairwiseOptions(self.depth, self.aggregate, self.samples, self.seed)
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """Compare and sort."""
         return rerank_duo(self.ranker, state.run, state.queries, self.texts_of(state), self.options)
 
@@ -232,7 +232,7 @@ class Fuse(Stage):
         if len(before) < 2:
             raise RankwellError("Fuse has only one run: it fuses the first stage's with that of a later stage")
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """Fuse."""
         return fuse({"first": state.first, "model": state.run}, self.fusion, depth=self.depth)
 
@@ -243,6 +243,6 @@ class Cut(Stage):
 
     depth: int
 
-    def apply(self, state: State) -> Run:
+    def apply(self, state: StageInput) -> Run:
         """Cut."""
         return state.run.head(self.depth)

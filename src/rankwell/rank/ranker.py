@@ -27,7 +27,7 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engines.engine import (
     Engine,
-    Loaded,
+    LoadedModel,
     Logits,
     Precision,
     engine_options,
@@ -35,7 +35,7 @@ from rankwell.rank.engines.engine import (
     probability,
     relevance,
 )
-from rankwell.rank.rankers import best_first
+from rankwell.rank.rankers import best_first, queries_by_id
 from rankwell.rank.texts import Documents, ListedTexts, Texts, distinct, make_tokens
 
 PAIRS_AT_A_TIME = 4096
@@ -44,7 +44,7 @@ Activation = Literal["probability"] | None
 Pair = tuple[str, str]
 Types = Sequence[str | None] | None
 WindowsChoice = Windows | Literal["default"] | None
-"""Windows to read long documents in; the model's, or None to truncate them."""
+"""Windows for long documents, ``"default"`` for the model's, or None to truncate."""
 Key = TypeVar("Key")
 
 
@@ -139,19 +139,19 @@ class Ranker:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path = DEFAULT, **options: Unpack[RankerOptions]) -> Ranker:
-        """The same as ``Ranker(folder, …)``, by the name it has in transformers."""
+        """Same as ``Ranker(folder, …)``, under the name that transformers uses."""
         return cls(folder, **options)
 
     @classmethod
-    def from_loaded(cls, loaded: Loaded, windows: WindowsChoice = "default") -> Ranker:
-        """A ranker of a model that a backend has loaded."""
+    def from_loaded(cls, loaded: LoadedModel, windows: WindowsChoice = "default") -> Ranker:
+        """Make a ranker from a model that a backend has loaded."""
         return cls.from_engine(loaded.engine, _reader_of(loaded, windows))
 
     @classmethod
     def from_engine(
         cls, engine: Engine, reader: Reader, *, cache: ScoreCache | None = None, identity: str = ""
     ) -> Ranker:
-        """A ranker of parts that are loaded already; ``identity`` names the model in the cache."""
+        """Make a ranker from loaded parts; ``identity`` names the model in the cache."""
         if cache is not None and not identity:
             raise RankwellError("a score cache needs the model's identity: two models must not share scores")
         ranker = cls.__new__(cls)
@@ -180,7 +180,7 @@ class Ranker:
 
     @property
     def truncation(self) -> TruncationReport:
-        """What did not fit so far, and what was read in windows."""
+        """Counts of what was truncated and what was read in windows so far."""
         return self.reader.truncation
 
     @overload
@@ -190,7 +190,7 @@ class Ranker:
     def predict(
         self, pairs: Pair | Sequence[Pair], *, types: Types = None, activation: Activation = None
     ) -> np.float32 | Scores:
-        """Score (query, document) pairs, or one pair: raw scores, or probabilities on request.
+        """Score one (query, document) pair or a list of them: raw scores, or probabilities on request.
 
         ``types`` are the queries' types. A single pair gets a single score.
         """
@@ -200,7 +200,7 @@ class Ranker:
         if types is not None and len(types) != len(checked):
             raise RankwellError(f"{len(types)} types for {len(checked)} pairs")
         if any(types or ()) and not self.takes_types:
-            raise RankwellError(f"types are given, but the template {self.template.name} has no place for them")
+            raise RankwellError(f"the template {self.template.name} has no place for types")
         if not checked:
             return np.zeros(0, np.float32)
         queries, query_of = distinct([query for query, _ in checked])
@@ -221,7 +221,7 @@ class Ranker:
         return_documents: bool = False,
         activation: Activation = None,
     ) -> list[dict[str, Any]]:
-        """The documents, best first, as CrossEncoder.rank gives them: ``corpus_id``, ``score``, on request ``text``."""
+        """The documents, best first, like CrossEncoder.rank: ``corpus_id``, ``score`` and, on request, ``text``."""
         pairs = [(query, document) for document in documents]
         scores = self.predict(pairs, types=None if type is None else [type] * len(pairs), activation=activation)
         return best_first(scores, documents if return_documents else None, top_k)
@@ -256,10 +256,7 @@ class Ranker:
         self.template.require("query", "document")
         if depth < 1:
             raise RankwellError(f"the depth must be at least 1, not {depth}")
-        by_qid = {query.qid: query for query in queries}
-        missing = next((qid for qid in run if qid not in by_qid), None)
-        if missing is not None:
-            raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
+        by_qid = queries_by_id(run, queries)
         for qids in track(groups_of_queries(run, depth), "re-ranking", unit="groups of queries"):
             candidates = {qid: run[qid].docids[:depth] for qid in qids}
             query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in candidates.values()])
@@ -281,7 +278,7 @@ class Ranker:
         return digest([self.identity, asdict(self.template), windows, activation])
 
     def _score(self, groups: Iterable[Pairs], activation: Activation) -> Iterator[tuple[Pairs, Scores]]:
-        """One score for each pair of each group; pairs that the cache has are not computed."""
+        """One score for each pair of each group, from the cache where it has them."""
         if self.cache is None:
             for pairs, scores, owners in self.score_windows(groups, activation):
                 yield pairs, aggregate_windows(scores, owners, self.reader.aggregate)
@@ -324,7 +321,7 @@ class Ranker:
         return self.reader.encode([texts[i] for i in used.tolist()]), rows
 
 
-def _reader_of(loaded: Loaded, windows: WindowsChoice) -> Reader:
+def _reader_of(loaded: LoadedModel, windows: WindowsChoice) -> Reader:
     config = loaded.config
     windows = config.inference_windows if windows == "default" else windows
     return Reader(loaded.tokenizer, config.template, windows, loaded.segments)

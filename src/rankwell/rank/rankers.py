@@ -39,7 +39,7 @@ class Reranker(Protocol):
 
 
 class AnyRanker(Reranker, Protocol):
-    """What a ranker of every kind has."""
+    """The interface of every kind of ranker."""
 
     windows: Windows | None
     """How long documents are split into windows; ``None`` if they are truncated."""
@@ -95,7 +95,7 @@ RANKERS = (
 
 
 def kind_of(model: str | Path) -> RankerKind:
-    """The kind of ranker a folder, or the model of that name, holds."""
+    """The kind of ranker in a folder, which may be given by a model's name."""
     folder = find_model(model)
     return next(kind for kind in RANKERS if kind.marker is None or (folder / kind.marker).is_file())
 
@@ -108,10 +108,10 @@ def open_ranker(
     precision: Literal["auto", "fp32", "bf16"] | None = None,
     **options: Any,
 ) -> AnyRanker:
-    """Open a ranker of whatever kind the folder holds.
+    """Open a ranker of any kind.
 
-    ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises if
-    the kind does not support an option that is given.
+    ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises for
+    options that the kind does not support.
     """
     folder = find_model(model)
     kind = kind_of(folder)
@@ -144,6 +144,15 @@ def check_cross_encoder(folder: Path) -> None:
         raise RankwellError(
             f"{folder} is an {kind.name} ranker, not a cross-encoder; open it with rankwell.open_ranker"
         )
+
+
+def queries_by_id(run: Run, queries: Sequence[Query]) -> dict[str, Query]:
+    """The queries by id. Raises if the run has results for any other query."""
+    by_qid = {query.qid: query for query in queries}
+    missing = next((qid for qid in run if qid not in by_qid), None)
+    if missing is not None:
+        raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
+    return by_qid
 
 
 def best_first(scores: Scores, documents: Sequence[str] | None, top_k: int | None) -> list[dict[str, Any]]:

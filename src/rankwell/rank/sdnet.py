@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +22,12 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.compute import CPU_BUDGET, GPU_BUDGET, Compute
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
+from rankwell.models.sdnet.stored_features import PassageFeatures
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, InMemoryFeatures, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import open_vectors
 from rankwell.models.sdnet.words import WordRows, WordVocabulary
 from rankwell.rank.ranker import groups_of_queries
-from rankwell.rank.rankers import best_first
+from rankwell.rank.rankers import best_first, queries_by_id
 from rankwell.rank.texts import Texts, distinct
 
 PAIRS_AT_A_TIME = 4096
@@ -36,14 +37,6 @@ MIXED_BYTES = 8 << 30
 FindPassages = Callable[[list[str]], tuple[FeatureSource, Rows, Rows]]
 """Document ids → a source of their features, their numbers in it, and how many tokens of each were truncated."""
 FIELDS = (Field("query", 0), Field("document", 1))
-
-
-class PassageSource(FeatureSource, Protocol):
-    """Features of documents that have ids."""
-
-    def numbers(self, docids: Sequence[str]) -> Rows:
-        """The documents' numbers."""
-        ...
 
 
 class SdnetRanker:
@@ -73,7 +66,7 @@ class SdnetRanker:
         self.encoder = encoder
         self.table = table
         self.truncation = TruncationReport()
-        """What was truncated. Passages with stored features were counted when these were computed."""
+        """What was truncated. Passages with stored features were counted when the features were computed."""
 
     @classmethod
     def from_pretrained(
@@ -113,7 +106,7 @@ class SdnetRanker:
         queries: Sequence[Query],
         texts: Texts | None = None,
         *,
-        passages: PassageSource | None = None,
+        passages: PassageFeatures | None = None,
         query_features: FeatureSource | None = None,
         depth: int = 1000,
         name: str = "sdnet",
@@ -123,9 +116,8 @@ class SdnetRanker:
         Passages are read from ``texts``, or their features from ``passages``. ``query_features`` are those of
         ``queries``, if they have been computed already.
         """
+        queries_by_id(run, queries)  # raises
         row_of = {query.qid: row for row, query in enumerate(queries)}
-        if missing := next((qid for qid in run if qid not in row_of), None):
-            raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
         query_cut = np.zeros(len(queries), np.int64)
         if query_features is None:
             query_features, query_cut = self._read([query.text for query in queries], self.model.config.max_query_words)
@@ -182,7 +174,7 @@ class SdnetRanker:
 
         return find
 
-    def _mixed(self, passages: PassageSource, run: Run) -> FindPassages:
+    def _mixed(self, passages: PassageFeatures, run: Run) -> FindPassages:
         """Stored features of a run's passages, their layers mixed once for all queries if memory allows."""
         numbers = np.unique(passages.numbers([docid for ranking in run.values() for docid in ranking.docids]))
         size = int(passages.lengths(numbers).sum())

@@ -19,7 +19,16 @@ from rankwell.evaluation.judged import JudgedRanking, judge
 from rankwell.evaluation.notation import Measure, parse_measure
 from rankwell.evaluation.tuning import Tuned, check_folds
 from rankwell.inputs.windows import parse_aggregate
-from rankwell.rank.fusion import NORMALISATIONS, Alignment, Candidates, Fusion, RankFusion, Shares, fuse, fused_scores
+from rankwell.rank.fusion import (
+    NORMALISATIONS,
+    AlignedScores,
+    Alignment,
+    Fusion,
+    RankFusion,
+    Shares,
+    fuse,
+    fused_scores,
+)
 from rankwell.rank.window_scores import WindowScores
 
 F = TypeVar("F", bound=Fusion)
@@ -92,7 +101,7 @@ def _figures(
 
 
 def _figures_of_query(
-    candidates: Candidates, grades: Mapping[str, int], settings: Sequence[Fusion], measure: Measure
+    candidates: AlignedScores, grades: Mapping[str, int], settings: Sequence[Fusion], measure: Measure
 ) -> list[float]:
     """One query's figure under each setting."""
     docids = candidates.docids(np.arange(candidates.scores.shape[1]))

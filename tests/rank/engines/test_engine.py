@@ -16,7 +16,7 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.rank.engines.engine import BACKENDS, Engine, Loaded, load, probability, relevance
+from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, load, probability, relevance
 from rankwell.rank.ranker import Ranker
 
 LOGITS = st.integers(1, 2).flatmap(
@@ -151,8 +151,8 @@ def test_a_registered_backend_ranks(tiny_tokenizer: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(BACKENDS, "_parts", dict(BACKENDS))
 
     @BACKENDS.register("longest")
-    def load_longest(folder: Path, changes: Any, options: Any) -> Loaded:
-        return Loaded(Longest(), Tokenizer.open(folder), RankerConfig().changed(changes), 2)
+    def load_longest(folder: Path, changes: Any, options: Any) -> LoadedModel:
+        return LoadedModel(Longest(), Tokenizer.open(folder), RankerConfig().changed(changes), 2)
 
     ranker = Ranker.from_pretrained(tiny_tokenizer, backend="longest")
     found = ranker.rank("bank", ["honey", "the bees keep warm", "tea and honey"])

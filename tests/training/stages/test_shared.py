@@ -270,7 +270,7 @@ def test_each_duo_stage_is_measured_with_its_own_options(
     measured: list[tuple[int, str]] = []
     rerank_duo = duo.rerank_duo
 
-    def record(ranker: Any, run: Any, queries: Any, texts: Any, options: duo.DuoOptions) -> Any:
+    def record(ranker: Any, run: Any, queries: Any, texts: Any, options: duo.PairwiseOptions) -> Any:
         measured.append((options.depth, options.aggregate))
         return rerank_duo(ranker, run, queries, texts, options)
 

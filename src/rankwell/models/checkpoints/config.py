@@ -126,6 +126,13 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
         raise InputError(path, None, f"not the configuration of a BERT encoder ({error})") from None
 
 
+def check_length(folder: str | Path, length: int, encoder: EncoderConfig) -> None:
+    """Raise unless the encoder of ``folder`` has a position for every token of a sequence."""
+    limit = encoder.max_position_embeddings
+    if length > limit:
+        raise InputError(folder, None, f"a length of {length}, but the encoder has {limit} positions")
+
+
 def read_ranker_config(folder: Path) -> RankerConfig | None:
     """The contents of ``rankwell.json``; None if there is no such file."""
     path = folder / "rankwell.json"

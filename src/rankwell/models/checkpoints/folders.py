@@ -25,6 +25,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import (
     RankerConfig,
+    check_length,
     read_encoder_config,
     read_model_type,
     read_ranker_config,
@@ -152,11 +153,7 @@ def load_checkpoint(
     tensors = without_other_heads(tensors, folder, config)
     stated = read_ranker_config(folder)
     ranker = (stated or _as_monobert(tensors, config, tokenizer, folder)).changed(changes)
-    if ranker.template.max_length > config.max_position_embeddings:
-        limit = config.max_position_embeddings
-        raise RankwellError(
-            f"{folder}: a length of {ranker.template.max_length}, but the encoder has {limit} positions"
-        )
+    check_length(folder, ranker.template.max_length, config)
     _restrict(encoder, ranker, folder)
     model = new_cross_encoder(
         encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity

@@ -75,7 +75,7 @@ class Engine(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Loaded:
+class LoadedModel:
     """A model as a backend loads it; ``segments`` is the number of segment ids of its encoder."""
 
     engine: Engine
@@ -84,12 +84,12 @@ class Loaded:
     segments: int
 
 
-Loader = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Loaded]
+Loader = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], LoadedModel]
 """Loads a folder, given changes to the model's configuration and the engine's options."""
 BACKENDS: Registry[Loader] = Registry("backend")
 
 
-def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
+def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """Load a folder, or any name that ``models.checkpoints.names`` finds, with a backend.
 
     ``changes`` replace parts of the model's configuration; ``options`` are those of the backend's engine.

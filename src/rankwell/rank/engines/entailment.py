@@ -1,10 +1,10 @@
-"""A classifier of natural language inference as a ranker: how surely does a document say what the query says?
+"""A natural language inference classifier as a ranker: does the document entail the query?
 
     [CLS] document [SEP] query [SEP]      premise, hypothesis
 
-The document is the premise and the query the hypothesis. Entailment has a direction: what is long and says much may
-entail what is short, as the pairs such models learn from show, and hardly ever the other way round. A document that
-answers a query says what the query is about, and more. The score of a pair is log p(entailment).
+The document is the premise and the query the hypothesis. Entailment has a direction: in the pairs such models learn
+from, a long text may entail a short one, hardly ever the reverse, and a document that answers a query says what the
+query is about and more. The score of a pair is log p(entailment).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankwell.core.jsonfile import read_object
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
+from rankwell.models.checkpoints.config import RankerConfig, check_length, read_ranker_config
 from rankwell.models.checkpoints.heads import load_classifier
 from rankwell.models.encoder import CrossEncoder
 from rankwell.rank.engines.engine import Engine, Logits
@@ -31,7 +31,7 @@ ENTAILMENT = "entailment"
 class EntailmentEngine(Engine):
     """The two logits of a ranker from a classifier's: all other classes together, and entailment.
 
-    It cannot be explained: attention explains the score of a class, not that of a class against the others.
+    It cannot be explained: attention explains the score of one class, not that of a class against the others.
     """
 
     def __init__(self, classifier: Engine, column: int):
@@ -102,7 +102,5 @@ def load_entailment(
     config = stated.changed(changes)
     if config.apart or config.similarity or config.attention_layers is not None:
         raise InputError(folder, None, "a judge of entailment reads both texts together, under one rule in all layers")
-    if config.template.max_length > encoder.max_position_embeddings:
-        problem = f"a length of {config.template.max_length}, but the encoder has {encoder.max_position_embeddings}"
-        raise InputError(folder, None, f"{problem} positions")
+    check_length(folder, config.template.max_length, encoder)
     return classifier.model, classifier.tokenizer, config

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_encoder_config
+from rankwell.models.checkpoints.config import check_length, read_encoder_config
 from rankwell.models.checkpoints.export_record import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
 from rankwell.models.spec import under_rule
-from rankwell.rank.engines.engine import Engine, Loaded, Logits
+from rankwell.rank.engines.engine import Engine, LoadedModel, Logits
 
 Grids = dict[str, NDArray[Any]]
 
@@ -55,19 +54,15 @@ class ExportedEngine(Engine):
 
 def load_exported(
     folder: Path, backend: Backend, changes: Mapping[str, Any], make: Callable[[ExportRecord, Path], Engine]
-) -> Loaded:
-    """Load a folder that was exported for ``backend``; raises if ``changes`` ask for what the graph cannot follow."""
+) -> LoadedModel:
+    """Load a folder that was exported for ``backend``; raises if the graph does not allow ``changes``."""
     record, config = read_export(folder, backend)
     config = config.changed(changes)
     check_unchanged(record, config)
     encoder = read_encoder_config(folder)
-    if config.template.max_length > encoder.max_position_embeddings:
-        limit = encoder.max_position_embeddings
-        raise RankwellError(
-            f"{folder}: a length of {config.template.max_length}, but the encoder has {limit} positions"
-        )
+    check_length(folder, config.template.max_length, encoder)
     tokenizer, segments = Tokenizer.open(folder), encoder.type_vocab_size
-    return Loaded(make(record, folder / GRAPHS[backend]), tokenizer, config, segments)
+    return LoadedModel(make(record, folder / GRAPHS[backend]), tokenizer, config, segments)
 
 
 def pad_sequences(batch: Sequences) -> Grids:
@@ -84,7 +79,7 @@ def pad_sequences(batch: Sequences) -> Grids:
         "tokens": spread(batch.tokens, np.int32, 0),
         "segments": spread(batch.segments, np.int32, 0),
         "real": real,
-        # Padding is no word's, and whole, so that under every rule it sees something; nothing sees it.
+        # Padding is a complete word of its own, so that it can attend to something under every rule.
         "words": spread(batch.words, np.int32, -1),
         "last": spread(batch.last, np.bool_, True),
     }

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, MissingExtraError
 from rankwell.models.checkpoints.export_record import ExportRecord
-from rankwell.rank.engines.engine import BACKENDS, Loaded
+from rankwell.rank.engines.engine import BACKENDS, LoadedModel
 from rankwell.rank.engines.exported import ExportedEngine, Grids, load_exported
 
 # Small: what lies between two operations should stay in a core's cache.
@@ -44,6 +44,6 @@ class OnnxEngine(ExportedEngine):
 
 
 @BACKENDS.register("onnx")
-def load_onnx(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
+def load_onnx(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """Load a folder that was exported for onnx; ``options`` are those of :class:`OnnxEngine`."""
     return load_exported(folder, "onnx", changes, partial(OnnxEngine, **options))

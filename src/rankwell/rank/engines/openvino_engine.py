@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, MissingExtraError
 from rankwell.models.checkpoints.export_record import ExportRecord
-from rankwell.rank.engines.engine import BACKENDS, Loaded
+from rankwell.rank.engines.engine import BACKENDS, LoadedModel
 from rankwell.rank.engines.exported import ExportedEngine, Grids, load_exported
 
 BUDGET = 1024
@@ -60,6 +60,6 @@ class OpenVinoEngine(ExportedEngine):
 
 
 @BACKENDS.register("openvino")
-def load_openvino(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
+def load_openvino(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """Load a folder that was exported for openvino; ``options`` are those of :class:`OpenVinoEngine`."""
     return load_exported(folder, "openvino", changes, partial(OpenVinoEngine, **options))

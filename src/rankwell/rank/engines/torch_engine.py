@@ -14,7 +14,7 @@ from rankwell.models.compute import DTYPES, HALF_TYPES, Compute
 from rankwell.models.devices import DTypeName
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.spec import AttentionRule
-from rankwell.rank.engines.engine import BACKENDS, Engine, Loaded, Logits
+from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
 
 _PRECISIONS = {dtype: name for name, dtype in DTYPES.items()} | {torch.float16: "fp16"}
 
@@ -91,7 +91,7 @@ class TorchEngine(Engine):
 
 
 @BACKENDS.register("torch")
-def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> Loaded:
+def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """Load a checkpoint of a ranker, or of an NLI classifier; ``options`` are those of :class:`TorchEngine`."""
     # Imported here because scoring stored tokens needs torch and numpy alone.
     from rankwell.models.checkpoints.folders import load_checkpoint
@@ -104,4 +104,4 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
         model, tokenizer, config = load_entailment(folder, column, changes)
     scorer = TorchEngine(model, config.attention, **options)
     engine = scorer if column is None else EntailmentEngine(scorer, column)
-    return Loaded(engine, tokenizer, config, model.encoder.config.type_vocab_size)
+    return LoadedModel(engine, tokenizer, config, model.encoder.config.type_vocab_size)

@@ -16,7 +16,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.encoder import CrossEncoder
-from rankwell.rank.duo import DuoOptions, rerank_duo
+from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
@@ -34,7 +34,7 @@ class Validation:
     config: RankerConfig
     measure: Measure
     depth: int = 100
-    duo: DuoOptions | None = None
+    duo: PairwiseOptions | None = None
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
         """The measure's figure, by its notation."""

@@ -42,9 +42,9 @@ class DuoOptions(ListOptions):
         default="sum", description="How comparisons become a document's score."
     )
 
-    def comparison(self) -> duo.DuoOptions:
+    def comparison(self) -> duo.PairwiseOptions:
         """How documents are compared once the model is trained."""
-        return duo.DuoOptions(self.compare, self.aggregate)
+        return duo.PairwiseOptions(self.compare, self.aggregate)
 
 
 def check(work: Work, stage: Stage[DuoOptions]) -> None:

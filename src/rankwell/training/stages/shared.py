@@ -24,7 +24,7 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.heads import start_listwise_head
-from rankwell.rank.duo import DuoOptions
+from rankwell.rank.duo import PairwiseOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Candidates, Numbering, Selection
 from rankwell.training.data.lists import Lists, TrainingSet
@@ -174,7 +174,12 @@ def train_ranker(
 
 
 def ranking_validation(
-    work: Work, options: DevOptions, ranker: RankerInTraining, *, run: Run | None = None, duo: DuoOptions | None = None
+    work: Work,
+    options: DevOptions,
+    ranker: RankerInTraining,
+    *,
+    run: Run | None = None,
+    duo: PairwiseOptions | None = None,
 ) -> Validation | None:
     """What measures a stage while it trains; None where its last checkpoint is kept."""
     if options.best == "last":

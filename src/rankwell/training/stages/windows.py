@@ -14,7 +14,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Run
 from rankwell.inputs.windows import Unit, Windows, parse_aggregate
 from rankwell.models.checkpoints.linking import link_model
-from rankwell.rank.engines.engine import Loaded, load
+from rankwell.rank.engines.engine import LoadedModel, load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores, score_windows
 from rankwell.training.options import Options
@@ -79,13 +79,13 @@ def measure(work: Work, stage: Stage[WindowsOptions], folder: Path) -> Run:
     return window_scores(work, stage.options, folder).run(stage.options.aggregate)
 
 
-def _load(work: Work) -> Loaded:
+def _load(work: Work) -> LoadedModel:
     # Whether there is a pooler is up to the checkpoint: it is not trained here.
     changes = {name: value for name, value in work.changes.items() if name != "pooler"}
     return load(work.model, "torch", changes, work.engine)
 
 
-def window_scores(work: Work, options: WindowsOptions, folder: Path, loaded: Loaded | None = None) -> WindowScores:
+def window_scores(work: Work, options: WindowsOptions, folder: Path, loaded: LoadedModel | None = None) -> WindowScores:
     """The scores of the dev queries' windows, computed once and stored in the stage's folder."""
     dev = work.data.dev
     path = folder / f"windows-{dev.digest}.tsv.gz"
