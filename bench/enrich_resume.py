@@ -86,7 +86,7 @@ def weigh(folder: Path, name: str) -> None:
 def expand(folder: Path, name: str) -> None:
     """Write queries, noting every shard that is begun to be written."""
     from rankwell.enrich.doc2query import ExpandRequest
-    from rankwell.models.doc2query.decoding import Writer, Writing
+    from rankwell.models.doc2query.decoding import Writer, WritingOptions
 
     write, note = Writer.write, notes(folder, name)
 
@@ -95,7 +95,11 @@ def expand(folder: Path, name: str) -> None:
         return write(self, passages, keys)
 
     Writer.write = noted  # type: ignore[method-assign]
-    collection, out, options = str(folder / "collection.tsv"), folder / f"{name}.jsonl", Writing(n=2, max_query=6)
+    collection, out, options = (
+        str(folder / "collection.tsv"),
+        folder / f"{name}.jsonl",
+        WritingOptions(n=2, max_query=6),
+    )
     ExpandRequest(collection, folder / "model", out, options, device="cpu", shard_size=SHARD).run()
 
 

@@ -31,7 +31,6 @@ from rankwell.enrich.deepct import (
     term_frequencies,
     tf_counts,
     weigh_texts,
-    weights_of,
 )
 from rankwell.enrich.terms import StemWords
 from rankwell.inputs.batching import Sequences
@@ -78,7 +77,7 @@ def slow_terms(weigher: TermWeigher, text: str) -> dict[str, float]:
     passages = weigher.lay_out(pieces)
     assert len(passages.sequences) == 1
     with torch.inference_mode():
-        weights = weights_of(weigher.model, weigher._compute.place(passages.sequences)).tolist()
+        weights = weigher.model(*weigher._compute.place(passages.sequences)).tolist()
     encoding = weigher.tokenizer._backend.encode(text, add_special_tokens=False)
     begins = [begin for begin, _ in encoding.offsets]
     found: dict[str, float] = {}

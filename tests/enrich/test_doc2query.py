@@ -36,12 +36,12 @@ from rankwell.enrich.doc2query import (
 )
 from rankwell.inputs.pieces import Pieces
 from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
-from rankwell.models.doc2query.decoding import Writer, Writing
+from rankwell.models.doc2query.decoding import Writer, WritingOptions
 from rankwell.rank.judge import RankerJudge
 
 from .conftest import OtherProcess, interrupted_after
 
-WRITING = Writing(n=3, max_query=6)
+WRITING = WritingOptions(n=3, max_query=6)
 DOCUMENTS = [Document(f"d{number}", f"bees make honey number {number}") for number in range(10)]
 
 

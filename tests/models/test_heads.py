@@ -144,7 +144,7 @@ class TestPretraining:
         tensors = load_file(folder / "model.safetensors")
         tensors["cls.predictions.decoder.weight"] = torch.zeros(len(tensors["cls.predictions.bias"]), 32)
         save_file(tensors, folder / "model.safetensors")
-        with pytest.raises(RankwellError, match="a matrix of its own"):
+        with pytest.raises(RankwellError, match="differs from the token embeddings"):
             load_pretraining(folder)
 
 
@@ -181,13 +181,13 @@ class TestTokenWeights:
         assert same(one, two)
 
     def test_more_than_one_output_is_an_error(self, saved: Any) -> None:
-        with pytest.raises(RankwellError, match="3 outputs for each token; a weight is one"):
+        with pytest.raises(RankwellError, match="3 outputs per token, expected one"):
             load_token_weights(saved("BertForTokenClassification", num_labels=3))
 
 
 class TestClassifiers:
     def test_are_saved_with_their_labels(self, tiny_checkpoint: Path, tmp_path: Path, lay_out: Any, pairs: Any) -> None:
-        with pytest.warns(UserWarning, match="tells LABEL_0, LABEL_1 apart: its head is replaced"):
+        with pytest.warns(UserWarning, match="has the classes LABEL_0, LABEL_1: its head is replaced"):
             classifier = load_classifier(tiny_checkpoint, TYPES)
         save_classifier(tmp_path / "types", classifier, 64)
         with warnings.catch_warnings():
@@ -213,7 +213,7 @@ class TestClassifiers:
 
     def test_new_ones_need_labels(self, saved: Any) -> None:
         folder = saved("BertModel")
-        with pytest.raises(RankwellError, match="no classifier, and no labels are given"):
+        with pytest.raises(RankwellError, match="not a classifier, and there are no labels"):
             load_classifier(folder)
         with pytest.raises(RankwellError, match="labels of a classifier must differ: a, a"):
             load_classifier(folder, ["a", "a"])

@@ -250,9 +250,9 @@ def test_an_explanation_has_the_same_score_and_nothing_across_in_layers_apart(ba
     ("changes", "problem"),
     [
         ({"similarity": 5.0}, "a similarity is added to a score"),
-        ({"apart": 2}, "2 layers read query and document apart; of 2, at most 1 may"),
-        ({"attention_layers": (2,)}, "no layer has the number 2"),
-        ({"attention_layers": (-3,)}, "no layer has the number -3"),
+        ({"apart": 2}, "apart is 2, but at most 1 of 2 layers can read the texts apart"),
+        ({"attention_layers": (2,)}, "there is no layer 2"),
+        ({"attention_layers": (-3,)}, "there is no layer -3"),
     ],
 )
 def test_what_cannot_be_is_refused(tiny_checkpoint: Path, changes: dict[str, Any], problem: str) -> None:

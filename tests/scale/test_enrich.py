@@ -16,7 +16,7 @@ from rankwell.enrich.deepct import WeighJob, WeightedIndexRequest  # noqa: E402
 from rankwell.enrich.doc2query import ExpandRequest, Filtering  # noqa: E402
 from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights  # noqa: E402
 from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
-from rankwell.models.doc2query.decoding import Writing  # noqa: E402
+from rankwell.models.doc2query.decoding import WritingOptions  # noqa: E402
 from rankwell.rank.judge import RankerJudge  # noqa: E402
 from rankwell.retrieve.bm25 import BM25  # noqa: E402
 from rankwell.scale.workers import Cluster  # noqa: E402
@@ -67,7 +67,7 @@ def test_queries_are_those_of_one_process(
             str(tmp_path / "collection.tsv"),
             tmp_path / "writer",
             tmp_path / f"{name}.jsonl",
-            Writing(n=3, max_query=6),
+            WritingOptions(n=3, max_query=6),
             Filtering(threshold=0.5 if judged else None),
             judge,
             device="cpu",

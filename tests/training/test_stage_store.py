@@ -189,7 +189,7 @@ def test_what_would_fail_later_is_refused_before_the_first_stage(bench: Bench) -
         ({"model.apart": 1}, "a ranker of apart 0, but the recipe's model.apart is 1"),
         ({"model.similarity": 20}, "a ranker of similarity 0.0, but the recipe's model.similarity is 20.0"),
         ({"model.apart": 99}, "99 layers read query and document apart"),
-        ({"model.attention_layers": [77]}, "no layer has the number 77"),
+        ({"model.attention_layers": [77]}, "there is no layer 77"),
         ({"model.max_length": 513}, "model.max_length is 513, but"),
         ({"model.max_query": 78}, "needs a length of at least"),
         ({"model.template": "mona"}, "no template is called 'mona'; did you mean mono?"),

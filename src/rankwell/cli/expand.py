@@ -68,7 +68,7 @@ def expand(
     from rankwell.corpus.formats.expansions import read_expansions
     from rankwell.enrich.doc2query import ExpandRequest, Filtering, find_writer, write_generated
     from rankwell.models.doc2query.checkpoints import read_writer_config
-    from rankwell.models.doc2query.decoding import Writing
+    from rankwell.models.doc2query.decoding import WritingOptions
     from rankwell.rank.judge import RankerJudge
 
     if out.is_dir():
@@ -82,7 +82,7 @@ def expand(
         collection,
         folder,
         out,
-        Writing(
+        WritingOptions(
             n,
             "beam" if method == "beam" else "sample",
             top_k,

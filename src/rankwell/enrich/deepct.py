@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jobs import Workers, do
@@ -39,7 +38,6 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.models.batch import Batch
 from rankwell.models.checkpoints.heads import load_token_weights
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
@@ -95,14 +93,6 @@ def lay_out_passages(reader: Reader, pieces: Pieces) -> PassageWindows:
     tokens = firsts + 1 + 2 * window_of[firsts]
     rows, stems = owners[window_of[firsts]], windows.stems[firsts].astype(np.int64)
     return PassageWindows(laid.sequences, owners, tokens, rows, stems)
-
-
-def weights_of(model: TokenWeightModel, batch: Batch) -> Tensor:
-    """The weight of every token of a batch (T,). The head is always computed in 32 bits."""
-    states: Tensor = model.encoder(*batch, first_only=False)
-    with torch.autocast(states.device.type, enabled=False):
-        weight, bias = model.head.weight.float(), model.head.bias.float()
-        return functional.linear(model.dropout(states.float()), weight, bias)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -202,7 +192,8 @@ class TermWeigher:
         return lambda: word_weights.cpu().numpy()
 
     def _forward(self, batch: Sequences) -> Tensor:
-        return weights_of(self.model, self._compute.place(batch))
+        weights: Tensor = self.model(*self._compute.place(batch))
+        return weights
 
     def frequencies(self, pieces: Pieces, options: WeightOptions) -> TermFrequencies:
         """The terms of passages."""

@@ -35,7 +35,7 @@ from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 
 if TYPE_CHECKING:
-    from rankwell.models.doc2query.decoding import Writing
+    from rankwell.models.doc2query.decoding import WritingOptions
 
 SHARD_SIZE = 1024
 
@@ -118,7 +118,7 @@ class ExpandJob:
     store: Path
     model: Path
     folder: Path
-    options: Writing
+    options: WritingOptions
     filtering: Filtering = field(default_factory=Filtering)
     judge: JudgeModel | None = None
     device: str | None = None
@@ -168,7 +168,7 @@ class ExpandRequest:
     collection: str
     model: Path
     out: Path
-    options: Writing
+    options: WritingOptions
     filtering: Filtering = field(default_factory=Filtering)
     judge: JudgeModel | None = None
     device: str | None = None

@@ -1,4 +1,4 @@
-"""Heads other than a ranker's: MLM and NSP for pre-training, a weight for each token; and the listwise head's start."""
+"""Heads other than a ranker's: MLM and NSP for pre-training, weights of tokens; and how a listwise head starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankwell.models.layout import Layout, Packed
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw new weights with ``seed``, and leave the global generator as it is."""
+    """Draw new weights with ``seed`` without changing the global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -25,7 +25,7 @@ def seeded(seed: int) -> Iterator[None]:
 class PretrainingModel(nn.Module):
     """BERT's two heads: which token was masked (MLM), and whether the second span follows the first (NSP).
 
-    The MLM decoder is the table of token embeddings, with a bias for each token; it is computed for chosen rows only.
+    The MLM decoder is the table of token embeddings, with a bias for each token. Only the masked rows are computed.
     """
 
     def __init__(self, encoder: Encoder):
@@ -68,16 +68,17 @@ class TokenWeightModel(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
-        """The weights of the packed rows (T,)."""
-        states = self.encoder(tokens, segments, positions, layout, first_only=False)
-        weights: Tensor = self.head(self.dropout(states))[:, 0]
-        return weights
+        """The weights of all tokens (T,). The head is always computed in 32 bits."""
+        states: Tensor = self.encoder(tokens, segments, positions, layout, first_only=False)
+        with torch.autocast(states.device.type, enabled=False):
+            weight, bias = self.head.weight.float(), self.head.bias.float()
+            return nn.functional.linear(self.dropout(states.float()), weight, bias)[:, 0]
 
 
 def start_listwise_head(
     model: CrossEncoder, start: Literal["difference", "normal", "zero"] = "difference", *, seed: int = 0
 ) -> None:
-    """Give ``model`` a head of one score in place of its own (DR-BERT's fourth stage).
+    """Replace the head of ``model`` by a new one with one score (DR-BERT's fourth stage).
 
     ``difference`` starts from relevant − not relevant of a head of two logits, so that the model ranks as before;
     ``normal`` draws small weights with ``seed``; ``zero`` scores everything alike at first.

@@ -1,7 +1,7 @@
 """Where the tokens of a batch lie: on a padded grid, or packed.
 
-:class:`Layout` is a padded grid with a mask, for torch's attention: on the CPU, where scoring takes sequences one by
-one instead. :class:`Packed` pads nothing, for the Triton kernels: on a GPU, with gradients and dropout or without.
+:class:`Layout` is a padded grid with a mask, for torch's attention (on a CPU, scoring computes sequences one by one
+instead). :class:`Packed` has no padding and is for the Triton kernels on a GPU, in scoring and in training.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from torch import Tensor
 from rankwell.models.spec import AttentionRule
 
 Bounds = tuple[tuple[int, int], ...]
-"""The first row and the end of each sequence."""
+"""The first row of each sequence and the row after its last."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the tokens of a batch lie: packed rows ↔ a padded grid, and who may attend to whom.
+    """Where the tokens of a batch lie on a padded grid, and which of them may attend to which.
 
-    ``slots`` (B · L) is the packed row of each place of the grid (0 for padding), ``places`` (T) the place of each
-    packed row; ``mask`` broadcasts to (B, 1, L, L), ``None`` where all may attend to all; ``first`` (B) is the row of
-    each ``[CLS]``, ``lengths`` (B) how many tokens each sequence has. ``bounds`` are the first and the end row of each
-    sequence of a padded batch on a CPU: without gradients, attention takes them one after the other there, which pads
-    nothing and copies less. ``parts`` is the layout of the same rows in which each part is a sequence.
+    ``slots`` (B · L) is the packed row of each place of the grid (0 at padding), ``places`` (T) the place of each
+    packed row. ``mask`` broadcasts to (B, 1, L, L); ``None`` means that all attend to all. ``first`` (B) is the row of
+    each ``[CLS]``, ``lengths`` (B) the number of tokens of each sequence. ``bounds`` are set on a CPU if the lengths
+    differ: without gradients, attention then computes one sequence after the other, which pads nothing and copies less.
+    ``parts`` is the layout of the same rows in which each part is a sequence.
     """
 
     batch: int
@@ -40,8 +40,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How the kernels cut their work: rows of a tile, keys at a time (no more than rows), warps, depth of the loads'
-    pipeline.
+    """How the kernels divide their work: rows of a tile, keys at a time (at most as many), warps, and the depth of the
+    load pipeline.
     """
 
     rows: int
@@ -52,10 +52,10 @@ class Blocks:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Where the tokens of a batch lie for ``kernels/triton_attention.py``, which says what the tables hold.
+    """Where the tokens of a packed batch lie; ``kernels/triton_attention.py`` describes the tables.
 
-    ``seeds`` (1,) is what the batch's dropout is made of (``kernels/triton_dropout.py``); ``parts`` is the
-    layout of the same rows in which each part is a sequence.
+    ``seeds`` (1,) is the seed of the batch's dropout (``kernels/triton_dropout.py``); ``parts`` is the layout of the
+    same rows in which each part is a sequence.
     """
 
     rule: AttentionRule
@@ -74,5 +74,5 @@ class Packed:
 
     @property
     def lengths(self) -> Tensor:
-        """How many tokens each sequence has (B,)."""
+        """The number of tokens of each sequence (B,)."""
         return self.sequences[:, 1]

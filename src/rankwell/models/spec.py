@@ -12,14 +12,14 @@ AttentionRule = Literal["full", "strm", "strict", "exact_match"]
 
 
 def under_rule(sequences: Sequences, rule: AttentionRule) -> Sequences:
-    """The sequences with the word ids a rule needs: for ``exact_match``, a split word's occurrences share one.
+    """The sequences with the word ids a rule needs: for ``exact_match``, all occurrences of a split word share one.
 
-    Words are the same where their pieces are, as many as are kept. Whole words, special tokens and markers keep their
-    own ids: they are last pieces, which every token sees anyway.
+    Words are the same if their pieces are (after truncation). Whole words, special tokens and markers keep their ids:
+    they are last pieces, which every token attends to anyway.
     """
     if rule != "exact_match":
         return sequences
-    from rankwell.inputs.kernels import join_equal_words  # numba, which the other rules do without
+    from rankwell.inputs.kernels import join_equal_words  # imports numba, which the other rules do not need
 
     words = join_equal_words(sequences.tokens, sequences.words, sequences.ends)
     return replace(sequences, words=words)
@@ -27,7 +27,7 @@ def under_rule(sequences: Sequences, rule: AttentionRule) -> Sequences:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """The numbers of an encoder, from ``config.json``; ``model_type`` is what transformers calls its kind."""
+    """The dimensions of an encoder, from ``config.json``; ``model_type`` is its family in transformers."""
 
     vocab_size: int
     hidden_size: int
@@ -46,7 +46,7 @@ class EncoderConfig:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type == "int" and (not isinstance(value, int) or value < 1):
-                raise RankwellError(f"{field.name} is {value!r}, expected a whole number from 1 on")
+                raise RankwellError(f"{field.name} is {value!r}, expected a whole number of at least 1")
         if self.hidden_size % self.num_attention_heads:
             raise RankwellError(f"a width of {self.hidden_size} cannot be split into {self.num_attention_heads} heads")
 

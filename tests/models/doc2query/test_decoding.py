@@ -16,13 +16,13 @@ from rankwell.core.errors import RankwellError  # noqa: E402
 from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.doc2query.checkpoints import load_writer  # noqa: E402
-from rankwell.models.doc2query.decoding import Signs, Writer, Writing, beam_search, join_pieces, sample  # noqa: E402
+from rankwell.models.doc2query.decoding import DecodingTokens, Writer, WritingOptions, beam_search, join_pieces, sample  # noqa: E402
 from rankwell.models.doc2query.inputs import passage_grid  # noqa: E402
-from rankwell.models.doc2query.writer import Decoder, Passages  # noqa: E402
+from rankwell.models.doc2query.writer import Decoder, EncodedPassages  # noqa: E402
 from rankwell.models.spec import EncoderConfig  # noqa: E402
 
 PAD, CLS, SEP = 0, 1, 2
-SIGNS = Signs(CLS, SEP, (PAD, CLS))
+SPECIAL = DecodingTokens(CLS, SEP, (PAD, CLS))
 TEXTS = ["the bees keep warm in winter", "tea", "", "a bank lends money to people", "iron and stone", "whale"]
 
 
@@ -36,22 +36,22 @@ def make_decoder(vocabulary: int, seed: int = 0, spread: float = 0.5) -> Decoder
     return decoder.requires_grad_(False)
 
 
-def some_passages(count: int, seed: int = 1) -> Passages:
+def some_passages(count: int, seed: int = 1) -> EncodedPassages:
     generator = torch.Generator().manual_seed(seed)
     real = torch.ones(count, 1, 1, 4, dtype=torch.bool)
     real[::2, ..., 3] = False
-    return Passages(torch.randn(count, 4, 16, generator=generator), real)
+    return EncodedPassages(torch.randn(count, 4, 16, generator=generator), real)
 
 
-def one_passage(passages: Passages, number: int) -> Passages:
-    return Passages(passages.states[number : number + 1], passages.real[number : number + 1])
+def one_passage(passages: EncodedPassages, number: int) -> EncodedPassages:
+    return EncodedPassages(passages.states[number : number + 1], passages.real[number : number + 1])
 
 
-def next_log_p(decoder: Decoder, passages: Passages, prefix: list[int]) -> Any:
+def next_log_p(decoder: Decoder, passages: EncodedPassages, prefix: list[int]) -> Any:
     """Log probabilities of the piece after ``prefix``, all of it computed anew, under the rules of writing."""
     states = decoder.states(torch.tensor([[CLS, *prefix]]), decoder.remember(passages))
     logits = decoder.logits(states[0, -1])
-    logits[list(SIGNS.banned)] = -torch.inf
+    logits[list(SPECIAL.banned)] = -torch.inf
     if not prefix:
         logits[SEP] = -torch.inf
     return torch.log_softmax(logits, dim=0)
@@ -60,7 +60,7 @@ def next_log_p(decoder: Decoder, passages: Passages, prefix: list[int]) -> Any:
 def test_kept_keys_give_what_computing_anew_gives() -> None:
     decoder, passages = make_decoder(20), some_passages(3)
     numbers = torch.rand(3, 2, 6, generator=torch.Generator().manual_seed(7))
-    found = sample(decoder, passages, SIGNS, Writing(top_k=4), numbers)
+    found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=4), numbers)
     for passage in range(3):
         for query in range(2):
             prefix: list[int] = []
@@ -80,7 +80,7 @@ def test_drawn_pieces_have_the_model_s_frequencies() -> None:
     decoder, passages = make_decoder(12, spread=0.3), some_passages(1)
     draws = 20_000
     numbers = torch.rand(1, draws, 1, generator=torch.Generator().manual_seed(3))
-    found = sample(decoder, passages, SIGNS, Writing(top_k=5), numbers)[0, :, 0]
+    found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=5), numbers)[0, :, 0]
     log_p = next_log_p(decoder, passages, [])
     best, ids = log_p.topk(5)
     shares = (best.exp() / best.exp().sum()).numpy()
@@ -89,7 +89,7 @@ def test_drawn_pieces_have_the_model_s_frequencies() -> None:
     # Four standard deviations.
     np.testing.assert_array_less(np.abs(counted - shares), 4 * np.sqrt(shares * (1 - shares) / draws) + 1e-9)
     # A higher temperature is flatter.
-    hot = sample(decoder, passages, SIGNS, Writing(top_k=5, temperature=5.0), numbers)[0, :, 0]
+    hot = sample(decoder, passages, SPECIAL, WritingOptions(top_k=5, temperature=5.0), numbers)[0, :, 0]
     assert (hot == ids[0]).float().mean() < counted[0]
 
 
@@ -99,7 +99,7 @@ def test_beam_search_as_wide_as_all_there_is_finds_the_best_of_all() -> None:
     words = [3, 4]
     for penalty in (0.0, 1.0):
         found, scores = beam_search(
-            decoder, passages, SIGNS, Writing(n=4, beams=30, max_query=steps, length_penalty=penalty)
+            decoder, passages, SPECIAL, WritingOptions(n=4, beams=30, max_query=steps, length_penalty=penalty)
         )
         for passage in range(2):
             everything = {}
@@ -119,8 +119,8 @@ def test_beam_search_as_wide_as_all_there_is_finds_the_best_of_all() -> None:
 
 def test_a_beam_of_one_is_greedy() -> None:
     decoder, passages = make_decoder(30, seed=6), some_passages(4)
-    found, _ = beam_search(decoder, passages, SIGNS, Writing(n=1, beams=1, max_query=8))
-    greedy = sample(decoder, passages, SIGNS, Writing(top_k=1), torch.zeros(4, 1, 8))
+    found, _ = beam_search(decoder, passages, SPECIAL, WritingOptions(n=1, beams=1, max_query=8))
+    greedy = sample(decoder, passages, SPECIAL, WritingOptions(top_k=1), torch.zeros(4, 1, 8))
     assert torch.equal(found, greedy)
     prefix: list[int] = []
     while len(prefix) < 8 and SEP not in prefix:
@@ -131,7 +131,7 @@ def test_a_beam_of_one_is_greedy() -> None:
 def test_no_query_is_empty_and_none_holds_a_banned_piece() -> None:
     decoder, passages = make_decoder(6, spread=0.05), some_passages(5)
     numbers = torch.rand(5, 40, 5, generator=torch.Generator().manual_seed(3))
-    found = sample(decoder, passages, SIGNS, Writing(top_k=6), numbers)
+    found = sample(decoder, passages, SPECIAL, WritingOptions(top_k=6), numbers)
     assert not (found[:, :, 0] == SEP).any()
     assert not torch.isin(found, torch.tensor([PAD, CLS])).any()
     # After its end, a query has nothing but ends.
@@ -155,7 +155,9 @@ def written(tiny_checkpoint: Path) -> Any:
 
 def make_writer(written: Any, max_length: int = 32, budget: int | None = None, **options: Any) -> Writer:
     model, tokenizer = written
-    return Writer(model, tokenizer, max_length, Writing(**{"max_query": 10, **options}), device="cpu", budget=budget)
+    return Writer(
+        model, tokenizer, max_length, WritingOptions(**{"max_query": 10, **options}), device="cpu", budget=budget
+    )
 
 
 def test_a_passage_s_queries_do_not_depend_on_its_batch(written: Any) -> None:
@@ -178,13 +180,13 @@ def test_passages_that_are_through_are_left_out_without_a_trace(written: Any) ->
     sequences = Reader.of_texts(tokenizer, 32).lay_out({"query": tokenizer.encode(TEXTS)}).sequences
     slots, real = map(torch.from_numpy, passage_grid(sequences.ends))
     passages = model.read(*Placer(torch.device("cpu"), "full")(sequences), slots, real)
-    signs, options = Signs.of(tokenizer), Writing(top_k=20)
+    special, options = DecodingTokens.of(tokenizer), WritingOptions(top_k=20)
     numbers = torch.rand(len(TEXTS), 2, 10, generator=torch.Generator().manual_seed(1))
-    whole = sample(model.decoder, passages, signs, options, numbers)
-    lengths = (whole != signs.end).sum(dim=2).amax(dim=1)
+    whole = sample(model.decoder, passages, special, options, numbers)
+    lengths = (whole != special.end).sum(dim=2).amax(dim=1)
     assert lengths.min() < lengths.max()
     for number in range(len(TEXTS)):
-        own = sample(model.decoder, one_passage(passages, number), signs, options, numbers[number : number + 1])
+        own = sample(model.decoder, one_passage(passages, number), special, options, numbers[number : number + 1])
         assert torch.equal(own[0], whole[number])
 
 
@@ -208,8 +210,8 @@ def test_beams_are_what_transformers_finds(written: Any, tmp_path: Path) -> None
     model, tokenizer = written
     save_writer(tmp_path / "writer", model, tokenizer, WriterConfig(max_length=32))
     reference = transformers.EncoderDecoderModel.from_pretrained(tmp_path / "writer").eval()
-    signs = Signs.of(tokenizer)
-    ids = torch.tensor([[signs.begin, *tokenizer.encode(TEXTS[:1]).ids.tolist(), signs.end]])
+    special = DecodingTokens.of(tokenizer)
+    ids = torch.tensor([[special.begin, *tokenizer.encode(TEXTS[:1]).ids.tolist(), special.end]])
     theirs = reference.generate(
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
@@ -217,10 +219,10 @@ def test_beams_are_what_transformers_finds(written: Any, tmp_path: Path) -> None
         num_beams=1,
         max_new_tokens=10,
         min_new_tokens=1,
-        bad_words_ids=[[token] for token in signs.banned],
+        bad_words_ids=[[token] for token in special.banned],
     )[0, 1:].tolist()
     ours = make_writer(written, method="beam", n=1, beams=1).write(tokenizer.encode(TEXTS[:1]), ["d"])[0]
-    assert ours == [join_pieces(tokenizer.token_names([t for t in theirs if t not in (signs.end, PAD)]))]
+    assert ours == [join_pieces(tokenizer.token_names([t for t in theirs if t not in (special.end, PAD)]))]
 
 
 def test_pieces_are_joined_to_text() -> None:
@@ -232,7 +234,7 @@ def test_pieces_are_joined_to_text() -> None:
 def test_options_that_mean_nothing_are_refused() -> None:
     for wrong in ({"n": 0}, {"top_k": 0}, {"temperature": 0.0}, {"method": "guess"}):
         with pytest.raises(RankwellError):
-            Writing(**wrong)
+            WritingOptions(**wrong)
 
 
 def test_out_of_memory_halves_the_batch_even_when_its_rows_are_limited(

@@ -18,7 +18,7 @@ from rankwell.inputs.templates import SpecialTokens  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer, writer_tensors  # noqa: E402
 from rankwell.models.doc2query.inputs import passage_grid, query_grid  # noqa: E402
-from rankwell.models.doc2query.writer import Decoder, Memory, Passages, QueryWriter  # noqa: E402
+from rankwell.models.doc2query.writer import Decoder, EncodedPassages, Memory, QueryWriter  # noqa: E402
 
 TEXTS = ["the bees keep warm in winter", "insouciantly numeric", "", "a bank lends money to people " * 3]
 QUERIES = ["how do bees keep warm", "what is it", "", "bank loan"]
@@ -40,7 +40,7 @@ def shaken(tiny_checkpoint: Path) -> Any:
     return model, tokenizer, config
 
 
-def read(model: QueryWriter, tokenizer: Any, texts: list[str], max_length: int = 64) -> Passages:
+def read(model: QueryWriter, tokenizer: Any, texts: list[str], max_length: int = 64) -> EncodedPassages:
     sequences = Reader.of_texts(tokenizer, max_length).lay_out({"query": tokenizer.encode(texts)}).sequences
     slots, real = map(torch.from_numpy, passage_grid(sequences.ends))
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_what_is_no_writer_is_one_line(folder: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(folder, tmp_path / "broken"))
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "encoder": {"model_type": "t5"}}))
-    with pytest.raises(InputError, match="its encoder is no BERT"):
+    with pytest.raises(InputError, match="its encoder is not a BERT"):
         load_writer(broken)
     (broken / "config.json").write_text(json.dumps({**config, "decoder": {**config["decoder"], "is_decoder": False}}))
     with pytest.raises(InputError, match="no cross-attention"):

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
-from rankwell.models.batch import SPARE, BlockPlacer, Form, Placer, open_block
+from rankwell.models.batch import SPARE, BlockPlacer, BlockSizes, Placer, open_block
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.heads import TokenWeightModel
 from rankwell.models.kernels import cuda_graphs
-from rankwell.models.kernels.cuda_graphs import Gradients, GraphedEncoder
+from rankwell.models.kernels.cuda_graphs import FlatGradients, GraphedEncoder
 from rankwell.models.layout import Blocks, Packed
 from rankwell.models.spec import AttentionRule, EncoderConfig
 
@@ -70,12 +70,12 @@ def seeded(place: Placer, seed: int, batch: Sequences) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("tokens", [1, 247, 249, 8191, 8192, 53_000])
 def test_a_form_has_room_for_any_lengths_and_little_to_spare(tokens: int) -> None:
-    form = Form.around(tokens, 7, 64, masked=True)
+    form = BlockSizes.around(tokens, 7, 64, masked=True)
     assert form.tokens >= tokens + SPARE
     assert form.tokens <= max(tokens * 17 / 16 + SPARE, tokens + 256 + SPARE)
     # The most tiles there can be: each sequence but one with a token in a tile of its own.
     assert form.tiles >= (form.tokens - form.sequences) // 64 + form.sequences
-    assert form == Form.around(tokens + 1, 7, 64, masked=True) or tokens in (247, 248, 8191)
+    assert form == BlockSizes.around(tokens + 1, 7, 64, masked=True) or tokens in (247, 248, 8191)
 
 
 @interpreted
@@ -107,7 +107,7 @@ def test_a_block_has_tiles_without_rows_and_a_seed_by_torchs_generator() -> None
     again, _ = seeded(place, 1, sequences())
     other, _ = seeded(place, 2, sequences())
     assert isinstance(data, Tensor)
-    assert isinstance(form, Form)
+    assert isinstance(form, BlockSizes)
     assert torch.equal(data, again)  # type: ignore[arg-type]
     assert int((data != other).sum()) <= 4  # the seed alone
     layout = open_block(data, form, "strm", BLOCKS).layout
@@ -150,7 +150,7 @@ class Standin:
 
     made = 0
 
-    def __init__(self, owner: GraphedEncoder, data: Tensor, form: Form, pool: object):
+    def __init__(self, owner: GraphedEncoder, data: Tensor, form: BlockSizes, pool: object):
         Standin.made += 1
         self.owner, self.form, self.real, self.block = owner, form, form.sequences - SPARE, data.clone()
         self.logits, self.grad = torch.zeros(form.sequences, 1), torch.zeros(form.sequences, 1)
@@ -267,7 +267,7 @@ def test_recording_computes_both_ways_and_leaves_the_gradients_alone(monkeypatch
     made.gradients.flat.fill_(2.0)
     data, form = batch(1)
     assert isinstance(data, Tensor)
-    assert isinstance(form, Form)
+    assert isinstance(form, BlockSizes)
     added = []
     add = torch._foreach_add_
     monkeypatch.setattr(torch, "_foreach_add_", lambda parts, found: (added.append(len(found)), add(parts, found)))
@@ -283,7 +283,7 @@ def test_recording_computes_both_ways_and_leaves_the_gradients_alone(monkeypatch
 def test_gradients_lie_in_one_tensor_and_are_clipped_as_torch_does() -> None:
     model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 2))
     model[0].bias.requires_grad_(False)
-    gradients = Gradients(model.parameters())
+    gradients = FlatGradients(model.parameters())
     inputs = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)) * 9
     for _ in range(2):  # anew each time
         gradients.clear()

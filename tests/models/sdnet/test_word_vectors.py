@@ -40,7 +40,7 @@ def test_the_written_form_goes_before_the_lower_cased(tmp_path: Path) -> None:
 
 def test_an_array_with_its_words(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.array([[1, 2], [3, 4]], np.float32))
-    with pytest.raises(InputError, match=r"no list of its words beside it; expected v\.txt"):
+    with pytest.raises(InputError, match=r"its list of words is missing; expected v\.txt"):
         open_vectors(tmp_path / "v.npy")
     (tmp_path / "v.txt").write_text("bee\nhive\n")
     for path in (tmp_path / "v.npy", tmp_path):
@@ -49,7 +49,7 @@ def test_an_array_with_its_words(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"shape \(2, 2\), but v\.txt has 1 words"):
         open_vectors(tmp_path)
     (tmp_path / "v.txt").write_text("bee\nbee\n")
-    with pytest.raises(InputError, match="'bee' comes twice"):
+    with pytest.raises(InputError, match="'bee' occurs twice"):
         open_vectors(tmp_path)
     (tmp_path / "w.txt").write_text("bee\n")
     with pytest.raises(InputError, match=r"2 files .*expected one"):

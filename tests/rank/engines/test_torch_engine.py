@@ -201,7 +201,7 @@ class TestPacked:
     def test_too_many_words_for_the_codes(self) -> None:
         sequences = random_sequences([4])
         sequences.words[:] = 1 << 15
-        with pytest.raises(RankwellError, match="over 32,768 words"):
+        with pytest.raises(RankwellError, match="more than 32,768 words"):
             TorchEngine(random_model(), "strm", device=DEVICE, dtype=torch.float32, packed=True).logits(sequences)
 
 

@@ -18,7 +18,7 @@ from rankwell.corpus.records import Qrels, Query  # noqa: E402
 from rankwell.inputs.stored import InMemoryTokens  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
-from rankwell.models.doc2query.decoding import Writer, Writing  # noqa: E402
+from rankwell.models.doc2query.decoding import Writer, WritingOptions  # noqa: E402
 from rankwell.training.loop.loop import train  # noqa: E402
 from rankwell.training.loop.task import Step  # noqa: E402
 from rankwell.training.stages.doc2query import (  # noqa: E402
@@ -168,7 +168,7 @@ def test_it_learns_to_copy_the_word_that_matters(tiny_checkpoint: Path, tmp_path
     )
     assert outcome.best is not None
     trained, _, _ = load_writer(tmp_path / "model")
-    writer = Writer(trained, tokenizer, 12, Writing(n=1, method="beam", max_query=6), device="cpu")
+    writer = Writer(trained, tokenizer, 12, WritingOptions(n=1, method="beam", max_query=6), device="cpu")
     written = writer.write(tokens.at(np.arange(460, 500)), docids[460:])
     right = sum(own == [query.text] for own, query in zip(written, queries[460:], strict=True))
     assert right >= 30

@@ -19,7 +19,7 @@ HeadKind = Literal["two_logits", "score"]
 
 
 class ConfigChanges(TypedDict, total=False):
-    """Parts of a :class:`RankerConfig` to replace; of a template only the settings that are named."""
+    """Parts of a :class:`RankerConfig` to replace; a template may name only the settings that change."""
 
     template: Template | Mapping[str, Any]
     attention: AttentionRule
@@ -39,19 +39,19 @@ class RankerConfig(BaseModel):
     template: Template = Template()
     attention: AttentionRule = "full"
     attention_layers: tuple[int, ...] | None = None
-    """The layers that follow the attention rule, from 0 on, or from -1 down as counted from the last; in the others a
-    token sees all. None: every layer."""
+    """The layers that follow the attention rule, counted from 0, or from -1 for the last; in all other layers a token
+    attends to all. None means every layer."""
     apart: int = Field(default=0, ge=0)
-    """How many of the first layers read query and document apart, as a bi-encoder does."""
+    """How many of the first layers read query and document separately, as a bi-encoder does."""
     similarity: float = Field(default=0.0, ge=0)
-    """How many times the cosine of the query's and the document's mean states, read apart, is added to the score; 0 for
-    none. The same weights then are a bi-encoder and a cross-encoder, and ``apart`` says how many layers both share."""
+    """The weight of the cosine that is added to the score: that of the mean states of query and document, read
+    separately. If it is not 0, the weights are a bi-encoder and a cross-encoder, which share ``apart`` layers."""
     head: HeadKind = "two_logits"
     pooler: bool = True
     """Whether BERT's pooler (dense + tanh) stands between [CLS] and the head, as in transformers' classifiers."""
     windows: Windows | Literal["truncate"] | None = None
-    """How documents longer than the template's room are read: in windows as large as it (None), in windows of so many
-    words, or truncated to it."""
+    """How long documents are read: in windows as large as the template allows (None), in windows of a given number of
+    words, or truncated."""
     history: list[dict[str, Any]] = Field(default_factory=list)
     """The training stages that made the model, oldest first."""
     figures: dict[str, Any] = Field(default_factory=dict)
@@ -60,7 +60,7 @@ class RankerConfig(BaseModel):
     @field_validator("windows", mode="before")
     @classmethod
     def _ignore_old_default(cls, windows: object) -> object:
-        # "cut" is what recipes wrote into every model unless told otherwise; it was nobody's choice.
+        # Recipes used to write "cut" into every model by default, so it was not a choice.
         return None if windows == "cut" else windows
 
     @model_validator(mode="after")
@@ -70,13 +70,15 @@ class RankerConfig(BaseModel):
         return self
 
     def check_layers(self, layers: int) -> None:
-        """Raise unless an encoder of so many layers can follow this configuration."""
+        """Raise unless an encoder with this number of layers can follow the configuration."""
         most = layers if self.similarity else layers - 1
         if self.apart > most:
-            raise RankwellError(f"{self.apart} layers read query and document apart; of {layers}, at most {most} may")
+            raise RankwellError(
+                f"apart is {self.apart}, but at most {most} of {layers} layers can read the texts apart"
+            )
         wrong = [number for number in self.attention_layers or () if not -layers <= number < layers]
         if wrong:
-            raise RankwellError(f"no layer has the number {wrong[0]}: there are {layers}, from 0 on")
+            raise RankwellError(f"there is no layer {wrong[0]}: the encoder has {layers}, counted from 0")
 
     @property
     def inference_windows(self) -> Windows | None:
@@ -86,7 +88,7 @@ class RankerConfig(BaseModel):
         return self.windows or Windows()
 
     def changed(self, changes: Mapping[str, Any]) -> RankerConfig:
-        """This configuration with parts replaced; of a template or windows only the settings that are named."""
+        """This configuration with parts replaced. A template or windows may name only the settings that change."""
         whole = self.model_dump()
         for name, value in changes.items():
             old = whole.get(name)
@@ -94,7 +96,7 @@ class RankerConfig(BaseModel):
         try:
             return RankerConfig.model_validate(whole)
         except ValidationError as error:
-            raise RankwellError(f"not a ranker's configuration: {_first_problem(error)}") from None
+            raise RankwellError(f"not a ranker's configuration: {first_problem(error)}") from None
 
 
 def read_model_type(folder: Path) -> str:
@@ -117,13 +119,17 @@ def read_encoder_config(folder: Path) -> EncoderConfig:
         raise InputError(path, None, f"a model of the type {kind}, expected bert")
     if settings.get("position_embedding_type", "absolute") != "absolute":
         raise InputError(path, None, f"positions of the kind {settings['position_embedding_type']}; expected absolute")
+    return bert_config(settings, path)
+
+
+def bert_config(settings: Mapping[str, Any], path: Path, half: str = "encoder") -> EncoderConfig:
+    """The numbers of a BERT encoder or decoder among the settings of ``path``."""
     known = {field.name for field in fields(EncoderConfig)}
+    numbers = {name: value for name, value in settings.items() if name in known}
     try:
-        return EncoderConfig(
-            **{name: value for name, value in {**settings, "model_type": "bert"}.items() if name in known}
-        )
+        return EncoderConfig(**{**numbers, "model_type": "bert"})
     except (TypeError, RankwellError) as error:
-        raise InputError(path, None, f"not the configuration of a BERT encoder ({error})") from None
+        raise InputError(path, None, f"not the configuration of a BERT {half} ({error})") from None
 
 
 def check_length(folder: str | Path, length: int, encoder: EncoderConfig) -> None:
@@ -141,12 +147,12 @@ def read_ranker_config(folder: Path) -> RankerConfig | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise InputError(path, None, f"not a ranker's configuration: {_first_problem(error)}") from None
+        raise InputError(path, None, f"not a ranker's configuration: {first_problem(error)}") from None
     except RankwellError as error:  # from the template or the windows
         raise error if isinstance(error, InputError) else InputError(path, None, str(error)) from None
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     """The first problem, in one line."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""The record of an exported folder: a graph for another runtime, beside ``export.json``. Never imports torch.
+"""Exported models: a graph for another runtime with its record, ``export.json``. Never imports torch.
 
     model.onnx, or model.xml and model.bin     the graph with its weights
     export.json                                what was exported, how, from what
@@ -10,8 +10,8 @@ The graph takes a padded batch and gives the head's outputs. Its inputs are (B, 
     ``tokens``     int32    vocabulary ids
     ``segments``   int32    segment (token type) ids
     ``real``       bool     not padding
-    ``words``      int32    word ids, where the attention rule is not ``full``
-    ``last``       bool     the last piece of its word, where the rule is not ``full``
+    ``words``      int32    word ids, unless the attention rule is ``full``
+    ``last``       bool     the last piece of its word, unless the rule is ``full``
     =============  =======  =======================================================
 """
 
@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
-from rankwell.models.checkpoints.config import HeadKind, RankerConfig, read_ranker_config
+from rankwell.models.checkpoints.config import HeadKind, RankerConfig, first_problem, read_ranker_config
 from rankwell.models.spec import AttentionRule
 
 Backend = Literal["onnx", "openvino"]
@@ -32,7 +32,7 @@ ExportPrecision = Literal["fp32", "int8", "f16"]
 RECORD = "export.json"
 GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
 FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
-"""What of a ranker's configuration is in its graph."""
+"""The parts of a ranker's configuration that are fixed in the graph."""
 PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
 
 
@@ -58,7 +58,7 @@ class ExportRecord(BaseModel):
     source: str
     """A hash of the checkpoint's files."""
     packages: dict[str, str]
-    """The versions that made the graph."""
+    """The versions of the packages that made the graph."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -90,9 +90,7 @@ def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerCon
         problem = "no such folder" if not folder.exists() else f"not an exported model (it has no {RECORD}; {hint})"
         raise InputError(folder, None, problem) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(path, None, f"not the record of an export: {where}: {first['msg']}") from None
+        raise InputError(path, None, f"not the record of an export: {first_problem(error)}") from None
     if record.backend != backend:
         raise InputError(folder, None, f"exported for {record.backend}, not for {backend}")
     config = read_ranker_config(folder)
@@ -113,7 +111,7 @@ def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:
         exported, wanted = getattr(record, name), getattr(config, name)
         if exported != wanted:
             raise RankwellError(
-                f"the exported graph has {name} {exported}, not {wanted}: change it in the checkpoint and export again"
+                f"the exported graph has {name} {exported}, not {wanted}; export the checkpoint again with the change"
             )
     if record.alone != reads_alone(config):
         problem = f"the exported graph does {'' if record.alone else 'not '}count a document's positions from 0"

@@ -1,7 +1,7 @@
 """Folders of models with heads other than a ranker's: pre-training, token weights, classifiers.
 
-Each is saved as the Hugging Face folder of the same kind, and the encoder of each loads as a ranker's again
-(``folders.load_checkpoint``). New heads are drawn with a seed: loading twice gives the same.
+Each is saved as the Hugging Face folder of the same kind, whose encoder can also be loaded as a ranker's
+(``folders.load_checkpoint``). New heads are drawn with a seed, so loading twice gives the same model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.heads import PretrainingModel, TokenWeightModel, seeded
 
-# Ours under transformers' names, of BertForPreTraining.
+# Our names and those of transformers' BertForPreTraining.
 _PRETRAINING_PARTS = {
     "transform": "cls.predictions.transform.dense",
     "transform_norm": "cls.predictions.transform.LayerNorm",
@@ -48,7 +48,7 @@ _OUTPUT_WEIGHT = "cls.predictions.decoder.weight"
 
 
 @dataclass(frozen=True, eq=False)
-class Classifier:
+class LoadedClassifier:
     """A cross-encoder whose outputs are classes: output ``i`` is the logit of ``labels[i]``."""
 
     model: CrossEncoder
@@ -57,17 +57,17 @@ class Classifier:
 
 
 def load_pretraining(folder: str | Path, *, seed: int = 0) -> tuple[PretrainingModel, Tokenizer]:
-    """A BERT with both heads for pre-training: its own where it has them, else new ones."""
+    """A BERT with both heads for pre-training: those of the folder if it has them, else new ones."""
     folder = find_model(folder)
     encoder, tensors, tokenizer = _load_bert(folder, "pre-training")
     with seeded(seed):
         model = PretrainingModel(encoder)
     for ours, theirs in _PRETRAINING_PARTS.items():
-        _fill_if_there(getattr(model, ours), theirs, tensors, folder)
+        _fill_if_present(getattr(model, ours), theirs, tensors, folder)
     output = tensors.get(_OUTPUT_WEIGHT)
     if output is not None and not torch.equal(output, encoder.tokens.weight):
         raise InputError(
-            folder, None, "an MLM head with a matrix of its own; only the token embeddings are used for it"
+            folder, None, "the output matrix of the MLM head differs from the token embeddings, which it must share"
         )
     if (bias := tensors.get(_OUTPUT_BIAS)) is not None:
         if bias.shape != model.output_bias.shape:
@@ -89,7 +89,7 @@ def save_pretraining(
 
 
 def load_token_weights(folder: str | Path, *, seed: int = 0) -> tuple[TokenWeightModel, Tokenizer]:
-    """A BERT with a weight for each token: its own head where it has one of one output, else a new one."""
+    """A BERT that weighs tokens, with the folder's head if it has one, else a new one."""
     folder = find_model(folder)
     encoder, tensors, tokenizer = _load_bert(folder, "token weights")
     with seeded(seed):
@@ -97,8 +97,8 @@ def load_token_weights(folder: str | Path, *, seed: int = 0) -> tuple[TokenWeigh
     if "BertForTokenClassification" in (read_object(folder / "config.json").get("architectures") or []):
         outputs = len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0
         if outputs != 1:
-            raise InputError(folder, None, f"{outputs} outputs for each token; a weight is one")
-        _fill_if_there(model.head, "classifier", tensors, folder)
+            raise InputError(folder, None, f"{outputs} outputs per token, expected one")
+        _fill_if_present(model.head, "classifier", tensors, folder)
     return model.eval(), tokenizer
 
 
@@ -112,7 +112,7 @@ def save_token_weights(
     write_folder(folder, tensors, description, tokenizer, max_length)
 
 
-def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0) -> Classifier:
+def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0) -> LoadedClassifier:
     """A classifier of texts or pairs of texts: three classes for NLI, five for query types.
 
     Without ``labels`` the folder's head is used. With them, the folder's head is used if its labels are the same in the
@@ -124,7 +124,7 @@ def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, 
     names = head_names(encoder.config)
     trained = _trained_labels(folder, tensors, names.output)
     if labels is None and not trained:
-        raise InputError(folder, None, "no classifier, and no labels are given for a new one")
+        raise InputError(folder, None, "not a classifier, and there are no labels for a new one")
     wanted = tuple(trained if labels is None else labels)
     if len(set(wanted)) != len(wanted) or not wanted:
         raise RankwellError(f"the labels of a classifier must differ: {', '.join(wanted)}")
@@ -132,13 +132,15 @@ def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, 
     model = new_cross_encoder(encoder, len(wanted), pooler=dense, seed=seed)
     if wanted != trained:
         if trained:
-            warnings.warn(f"{folder} tells {', '.join(trained)} apart: its head is replaced, untrained", stacklevel=2)
+            warnings.warn(
+                f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
+            )
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{names.output}.")}
     fill_head(model, tensors, folder)
-    return Classifier(model.eval(), tokenizer, wanted)
+    return LoadedClassifier(model.eval(), tokenizer, wanted)
 
 
-def save_classifier(folder: str | Path, classifier: Classifier, max_length: int | None = None) -> None:
+def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length: int | None = None) -> None:
     """Write a folder that transformers loads as a classifier with these labels; it must not exist yet."""
     model, labels = classifier.model, classifier.labels
     if len(labels) != model.head.out_features:
@@ -151,13 +153,11 @@ def save_classifier(folder: str | Path, classifier: Classifier, max_length: int 
 def _load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
     encoder, tensors, tokenizer = load_encoder(folder)
     if isinstance(encoder, ForeignEncoder):
-        raise InputError(
-            folder, None, f"a model of the type {encoder.config.model_type}; heads for {purpose} are BERT's only"
-        )
+        raise InputError(folder, None, f"a model of the type {encoder.config.model_type}; {purpose} needs a BERT")
     return encoder, tensors, tokenizer
 
 
-def _fill_if_there(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
+def _fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
     state = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}
     if len(state) == 1:
         raise InputError(folder, None, f"the weights have half of {name}")

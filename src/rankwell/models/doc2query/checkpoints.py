@@ -1,13 +1,13 @@
 """Query writers on disk: a Hugging Face folder that transformers loads as EncoderDecoderModel, plus ``writer.json``.
 
-A BERT checkpoint becomes a new writer: both halves are its encoder, and the output is its MLM head where it has one
-(after a ``pretrain`` stage, say).
+A BERT checkpoint becomes a new writer: both halves start as its encoder, and the output as its MLM head if it has one
+(for example after a ``pretrain`` stage).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +15,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_model_type
+from rankwell.models.checkpoints.config import bert_config, first_problem, read_model_type
 from rankwell.models.checkpoints.folders import (
     encoder_state,
     encoder_tensors,
@@ -55,17 +55,17 @@ class WriterConfig(BaseModel):
 
     version: Literal[1] = 1
     max_length: int = Field(default=256, ge=8)
-    """Most tokens of a passage (or of a window of it)."""
+    """Maximum length of a passage, or of a window of it, in tokens."""
     max_query: int = Field(default=32, ge=2)
-    """Most pieces of a query, [SEP] included."""
+    """Maximum length of a query in pieces, [SEP] included."""
     history: list[dict[str, Any]] = Field(default_factory=list)
     figures: dict[str, Any] = Field(default_factory=dict)
 
 
 def load_writer(folder: str | Path, *, seed: int = 0) -> tuple[QueryWriter, Tokenizer, WriterConfig]:
-    """A writer's folder, ours or transformers' own of two BERTs; any BERT checkpoint gives a new one, to be trained.
+    """Load a writer: a folder of rankwell's, or transformers' EncoderDecoderModel of two BERTs.
 
-    What a new one has to draw, it draws with ``seed``.
+    Any other BERT checkpoint gives a new, untrained writer, whose new weights are drawn with ``seed``.
     """
     folder = find_model(folder)
     if read_model_type(folder) != "encoder-decoder":
@@ -76,7 +76,7 @@ def load_writer(folder: str | Path, *, seed: int = 0) -> tuple[QueryWriter, Toke
     decoder = Decoder(_half_config(description, "decoder", folder))
     if encoder.config.hidden_size != decoder.config.hidden_size:
         sizes = f"{encoder.config.hidden_size} and {decoder.config.hidden_size}"
-        raise InputError(folder, None, f"halves of different widths ({sizes}); a writer's are alike")
+        raise InputError(folder, None, f"encoder and decoder have different widths ({sizes})")
     fill(encoder, encoder_state(_below(tensors, "encoder."), encoder.config.num_hidden_layers, folder), folder)
     of_decoder = {**_below(tensors, "decoder."), **_below(tensors, "decoder.bert.")}
     fill(decoder, _decoder_state(of_decoder, decoder, folder), folder)
@@ -109,7 +109,7 @@ def save_writer(folder: str | Path, model: QueryWriter, tokenizer: Tokenizer, co
 def writer_tensors(model: QueryWriter) -> dict[str, Tensor]:
     """All tensors under the names of transformers' EncoderDecoderModel."""
     decoder = model.decoder
-    out = {f"encoder.{_bare(name)}": tensor for name, tensor in encoder_tensors(model.encoder).items()}
+    out = {f"encoder.{name.removeprefix('bert.')}": tensor for name, tensor in encoder_tensors(model.encoder).items()}
     out |= {f"decoder.{name}": tensor for name, tensor in encoder_tensors(decoder).items()}
     for number, layer in enumerate(decoder.writing_layers):
         prefix = f"decoder.bert.encoder.layer.{number}."
@@ -128,7 +128,7 @@ def _new_writer(folder: Path, seed: int) -> tuple[QueryWriter, Tokenizer, Writer
     encoder, tensors, tokenizer = load_encoder(folder)
     if not isinstance(encoder, Encoder):
         kind = encoder.config.model_type
-        raise InputError(folder, None, f"a model of the type {kind}; a query writer is made of BERT's two halves")
+        raise InputError(folder, None, f"a model of the type {kind}; a query writer needs a BERT")
     with seeded(seed):
         decoder = Decoder(encoder.config)
     state = {**decoder.state_dict(), **encoder_state(tensors, encoder.config.num_hidden_layers, folder)}
@@ -143,7 +143,7 @@ def _new_writer(folder: Path, seed: int) -> tuple[QueryWriter, Tokenizer, Writer
 
 
 def _decoder_state(tensors: Mapping[str, Tensor], decoder: Decoder, folder: Path) -> dict[str, Tensor]:
-    """The decoder's parameters from transformers' tensors, without the prefixes of their half."""
+    """The decoder's parameters from transformers' tensors, whose names have no prefix here."""
     state = encoder_state(tensors, decoder.config.num_hidden_layers, folder)
     for number in range(decoder.config.num_hidden_layers):
         old, new = f"encoder.layer.{number}.", f"layers.{number}."
@@ -156,12 +156,12 @@ def _decoder_state(tensors: Mapping[str, Tensor], decoder: Decoder, folder: Path
 
 
 def _output_state(tensors: Mapping[str, Tensor], folder: Path, *, needed: bool) -> dict[str, Tensor]:
-    """The MLM head's tensors; none where a checkpoint without one may do."""
+    """The MLM head's tensors; empty if the checkpoint has none and it is not ``needed``."""
     if not needed and f"{_OUTPUT_PARTS['transform']}.weight" not in tensors:
         return {}
     output, embeddings = tensors.get(_OUTPUT_WEIGHT), tensors["embeddings.word_embeddings.weight"]
     if output is not None and not output.equal(embeddings):
-        raise InputError(folder, None, "an output matrix of its own; only the token embeddings are used for it")
+        raise InputError(folder, None, "the output matrix differs from the token embeddings, which a writer shares")
     state = {
         f"{ours}.{kind}": _tensor(tensors, f"{theirs}.{kind}", folder)
         for ours, theirs in _OUTPUT_PARTS.items()
@@ -180,21 +180,13 @@ def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _bare(name: str) -> str:
-    return name.removeprefix("bert.")
-
-
 def _half_config(description: Mapping[str, Any], half: str, folder: Path) -> EncoderConfig:
     path, settings = folder / "config.json", description.get(half)
     if not isinstance(settings, dict) or settings.get("model_type", "bert") != "bert":
-        raise InputError(path, None, f"its {half} is no BERT; a query writer is made of two")
+        raise InputError(path, None, f"its {half} is not a BERT; a query writer has two")
     if half == "decoder" and not (settings.get("is_decoder") and settings.get("add_cross_attention")):
         raise InputError(path, None, "its decoder has no cross-attention")
-    known = {field.name for field in fields(EncoderConfig)}
-    try:
-        return EncoderConfig(**{name: value for name, value in settings.items() if name in known})
-    except (TypeError, RankwellError) as error:
-        raise InputError(path, None, f"not the configuration of a BERT {half} ({error})") from None
+    return bert_config(settings, path, half)
 
 
 def read_writer_config(folder: Path) -> WriterConfig:
@@ -205,9 +197,7 @@ def read_writer_config(folder: Path) -> WriterConfig:
     except FileNotFoundError:
         return WriterConfig()
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(path, None, f"not a writer's configuration: {where}: {first['msg']}") from None
+        raise InputError(path, None, f"not a writer's configuration: {first_problem(error)}") from None
 
 
 def _card(config: WriterConfig) -> str:

@@ -1,4 +1,4 @@
-"""What a query writer is given: places of packed passages in a grid, and queries as a grid that begins with [CLS]."""
+"""The inputs of a query writer: where packed passages lie in a grid, and queries as a grid that begins with [CLS]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankwell.inputs.templates import SpecialTokens
 
 
 def passage_grid(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each place of a padded grid (B, L) lies among the packed rows, and whether it is one of them."""
+    """The packed row of each place of a padded grid (B, L), and whether there is one (false at padding)."""
     begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
     lengths = ends - begins
     places = np.arange(int(lengths.max()))
@@ -21,8 +21,8 @@ def passage_grid(ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np
 
 
 class QueryGrid(NamedTuple):
-    """Queries to be learned: what the decoder is given (B, M), and of its flattened grid the ``rows`` (K,) that count
-    with the piece that follows each, ``targets`` (K,).
+    """Queries to learn: the decoder's ``inputs`` (B, M), the ``rows`` (K,) of its flattened grid that count, and
+    ``targets`` (K,), the piece that follows at each of these rows.
     """
 
     inputs: NDArray[np.int64]
@@ -31,8 +31,8 @@ class QueryGrid(NamedTuple):
 
 
 def query_grid(queries: Pieces, special: SpecialTokens, max_query: int, pad: int) -> QueryGrid:
-    """``[CLS] q1 q2 …`` and what follows: ``q1 q2 … [SEP]``, of which ``max_query`` at most (then without ``[SEP]``,
-    because a query that was cut does not end there).
+    """``[CLS] q1 q2 …`` and the targets ``q1 q2 … [SEP]``, at most ``max_query`` of them. A truncated query has no
+    ``[SEP]``, because it does not end there.
     """
     lengths = np.minimum(queries.lengths(), max_query)
     pieces = queries.cut(queries.begins, lengths)

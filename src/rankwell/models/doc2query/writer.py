@@ -1,13 +1,13 @@
-"""The query writer of doc2query: an encoder reads a passage, a decoder writes a query, piece by piece.
+"""The query writer of doc2query: an encoder reads a passage, a decoder writes a query piece by piece.
 
-Both halves start from one BERT checkpoint. The encoder is the ranker's, over unpadded passages. The decoder is BERT's
-layers with two changes: a piece sees only those before it, and each layer then looks at the passage (cross-attention).
-Targets are short, so the decoder works on a padded grid.
+Both halves start from the same BERT checkpoint. The encoder is the ranker's, over unpadded passages. The decoder is
+BERT with two changes: a piece attends only to those before it, and each layer also attends to the passage
+(cross-attention). Queries are short, so the decoder works on a padded grid.
 
     passage  (T, H) ──► grid (B, L, H) ──► keys and values of each layer, computed once
     query    [CLS] q1 q2 …  (R, M) ──► (R, M, H) ──► the next piece:  q1 q2 … [SEP]
 
-R is B rows in training; in writing B · n, the n queries of a passage side by side.
+R is B in training, and B · n when n queries are written for each passage, which are then neighbouring rows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from rankwell.models.spec import EncoderConfig
 
 
 @dataclass(frozen=True, eq=False)
-class Passages:
-    """What the encoder made of a batch: ``states`` (B, L, H), and ``real`` (B, 1, 1, L), false where it is padding."""
+class EncodedPassages:
+    """The encoder's output: ``states`` (B, L, H), and ``real`` (B, 1, 1, L), which is false at padding."""
 
     states: Tensor
     real: Tensor
@@ -33,7 +33,7 @@ class Passages:
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """A passage as one layer of the decoder sees it: keys and values (B, heads, L, d), and which are real."""
+    """Passages as one layer of the decoder sees them: keys and values (B, heads, L, d), and which are real."""
 
     keys: Tensor
     values: Tensor
@@ -44,8 +44,8 @@ class Memory:
         return Memory(*(part.index_select(0, passages) for part in (self.keys, self.values, self.real)))
 
 
-class Past:
-    """The keys and values of the pieces one layer has seen: room for ``steps``, of which ``length`` are filled."""
+class KeyValueCache:
+    """One layer's keys and values of the pieces so far: room for ``steps``, of which ``length`` are filled."""
 
     def __init__(self, rows: int, heads: int, steps: int, size: int, like: Tensor):
         self.keys = like.new_empty(rows, heads, steps, size)
@@ -53,7 +53,7 @@ class Past:
         self.length = 0
 
     def add(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add pieces (R, heads, M, d); gives all so far."""
+        """Add the keys and values of new pieces (R, heads, M, d) and return all so far."""
         end = self.length + key.shape[2]
         self.keys[:, :, self.length : end] = key
         self.values[:, :, self.length : end] = value
@@ -61,7 +61,7 @@ class Past:
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def take(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be taken several times."""
+        """Keep only these rows, in this order; a row may occur several times."""
         self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
 
@@ -79,9 +79,9 @@ class WritingLayer(Layer):
     def start_cross_attention(self) -> None:
         """Copy self-attention's weights into cross-attention.
 
-        No checkpoint has weights for it. Drawn at random, it would mix noise into every layer and the pre-trained
-        layers above would first unlearn what they know. Self-attention's own projections already match words that
-        belong together, and the encoder's states lie in the space the same layers worked in: a far better start.
+        BERT checkpoints have no weights for it. Random ones would add noise to every layer, and the pre-trained layers
+        above would first unlearn what they know. Self-attention's projections are a far better start: they already
+        match words that belong together, and the encoder's states lie in the space that they were trained on.
         """
         hidden = self.mix.out_features
         with torch.no_grad():
@@ -92,24 +92,24 @@ class WritingLayer(Layer):
                 getattr(self.cross_mix, part).copy_(getattr(self.mix, part))
                 getattr(self.cross_norm, part).copy_(getattr(self.mix_norm, part))
 
-    def remember(self, passages: Passages) -> Memory:
+    def remember(self, passages: EncodedPassages) -> Memory:
         """The passages' keys and values for this layer."""
         batch, longest, _ = passages.states.shape
         both = self.cross_keys_values(passages.states).view(batch, longest, 2, self.heads, -1)
         keys, values = both.permute(2, 0, 3, 1, 4)
         return Memory(keys, values, passages.real)
 
-    def write(self, x: Tensor, memory: Memory, past: Past | None = None) -> Tensor:
-        """(R, M, H) → (R, M, H). With ``past``, ``x`` is one new piece a row and the ones before it are there."""
+    def write(self, x: Tensor, memory: Memory, past: KeyValueCache | None = None) -> Tensor:
+        """(R, M, H) → (R, M, H). With ``past``, ``x`` is one new piece per row and ``past`` has those before it."""
         rows, length, hidden = x.shape
         dropout = self.attention_dropout if self.training else 0.0
         query, key, value = self.qkv(x).view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if past is not None:
             key, value = past.add(key, value)
-        # A single new piece may see all there is.
+        # A single new piece attends to everything before it, so no mask is needed.
         mixed = functional.scaled_dot_product_attention(query, key, value, None, dropout, is_causal=past is None)
         x = self.mix_norm(x + self.dropout(self.mix(mixed.transpose(1, 2).reshape(rows, length, hidden))))
-        # The queries of one passage are rows of one attention, so its keys are not repeated for each of them.
+        # The queries of one passage share one attention call, so its keys are not repeated for each of them.
         batch = memory.keys.shape[0]
         query = self.cross_query(x).view(batch, -1, self.heads, hidden // self.heads).transpose(1, 2)
         mixed = functional.scaled_dot_product_attention(query, memory.keys, memory.values, memory.real, dropout)
@@ -120,9 +120,9 @@ class WritingLayer(Layer):
 
 
 class Decoder(Encoder):
-    """The half that writes: BERT's embeddings, layers that look back and at the passage, the output over tokens.
+    """BERT's embeddings, layers that attend to earlier pieces and to the passage, and an output over tokens.
 
-    The output is BERT's MLM head: a transform, then the table of token embeddings itself with a bias for each token.
+    The output is BERT's MLM head: a transform, then the token embeddings as a matrix, with a bias for each token.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -140,11 +140,11 @@ class Decoder(Encoder):
         """The layers."""
         return [layer for layer in self.layers if isinstance(layer, WritingLayer)]
 
-    def remember(self, passages: Passages) -> list[Memory]:
+    def remember(self, passages: EncodedPassages) -> list[Memory]:
         """The passages as each layer sees them."""
         return [layer.remember(passages) for layer in self.writing_layers]
 
-    def states(self, tokens: Tensor, memories: list[Memory], past: list[Past] | None = None) -> Tensor:
+    def states(self, tokens: Tensor, memories: list[Memory], past: list[KeyValueCache] | None = None) -> Tensor:
         """The last states (R, M, H) of ``tokens`` (R, M); with ``past``, of the next token of each row (R, 1)."""
         begin = past[0].length if past else 0
         positions = torch.arange(begin, begin + tokens.shape[1], device=tokens.device)
@@ -158,12 +158,10 @@ class Decoder(Encoder):
         transformed = self.transform_norm(self.activation(self.transform(states)))
         return functional.linear(transformed, self.tokens.weight, self.output_bias)
 
-    def start_past(self, rows: int, steps: int) -> list[Past]:
-        """Room for ``rows`` queries of up to ``steps`` pieces."""
-        config = self.config
-        like = self.tokens.weight
-        shape = rows, config.num_attention_heads, steps, config.head_size
-        return [Past(*shape, like) for _ in self.layers]
+    def start_past(self, rows: int, steps: int) -> list[KeyValueCache]:
+        """Empty caches for ``rows`` queries of up to ``steps`` pieces."""
+        shape = rows, self.config.num_attention_heads, steps, self.config.head_size
+        return [KeyValueCache(*shape, self.tokens.weight) for _ in self.layers]
 
 
 class QueryWriter(nn.Module):
@@ -176,13 +174,13 @@ class QueryWriter(nn.Module):
 
     def read(
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, slots: Tensor, real: Tensor
-    ) -> Passages:
-        """The passages of a packed batch; ``slots`` (B, L) is the packed row of each place of the grid (any for
-        padding), ``real`` (B, L) whether there is one.
+    ) -> EncodedPassages:
+        """Encode a packed batch. ``slots`` (B, L) is the packed row of each place of the grid (any row at padding),
+        ``real`` (B, L) is false at padding.
         """
         states = self.encoder(tokens, segments, positions, layout, first_only=False)
         grid = states.index_select(0, slots.flatten()).view(*slots.shape, -1)
-        return Passages(grid, real[:, None, None, :])
+        return EncodedPassages(grid, real[:, None, None, :])
 
     def forward(
         self,
@@ -195,7 +193,7 @@ class QueryWriter(nn.Module):
         queries: Tensor,
         rows: Tensor,
     ) -> Tensor:
-        """The logits of the pieces that follow ``queries`` (B, M), at ``rows`` (K,) of its flattened grid alone."""
+        """The logits of the next pieces, at ``rows`` (K,) of the flattened grid of ``queries`` (B, M)."""
         passages = self.read(tokens, segments, positions, layout, slots, real)
         states = self.decoder.states(queries, self.decoder.remember(passages))
         return self.decoder.logits(states.flatten(0, 1).index_select(0, rows))

@@ -1,8 +1,8 @@
-"""Dropout on a CPU: which elements go is a function of a seed and their places, computed again on the way back.
+"""Dropout on a CPU: a hash of a seed and an element's place decides whether the element is dropped.
 
-torch draws a number for each element one after the other, from one generator, which took 29 % of a training step of
-MiniLM's. Here a hash of seed and place decides, many places at a time; nothing is kept for the way back, and an element
-is dropped by clearing its bits, whatever its type.
+torch draws the numbers of all elements one after the other from one generator, which took 29 % of a training step of
+MiniLM. The hash is computed for many places at a time and again in the backward pass, so nothing is stored in between.
+An element of any type is dropped by clearing its bits.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def drop(x: Tensor, probability: float) -> Tensor:
-    """Dropout, as torch's: an element is 0 with this probability, and else larger by what is lost."""
+    """Dropout as in torch: an element becomes 0 with this probability, and the others are scaled up."""
     return clear(x, probability) * scale(probability) if probability else x
 
 
 def clear(x: Tensor, probability: float) -> Tensor:
-    """The same without making the others larger: for those who multiply what they make of it by :func:`scale`."""
-    seed = int(torch.randint(WHOLE, ()))
-    cleared: Tensor = _Clear.apply(x, _dropped(probability), seed)  # type: ignore[no-untyped-call]
+    """Like :func:`drop`, but without scaling up: the caller multiplies its result by :func:`scale`."""
+    dropped, seed = min(WHOLE - 1, round(probability * WHOLE)), int(torch.randint(WHOLE, ()))
+    cleared: Tensor = _Clear.apply(x, dropped, seed)  # type: ignore[no-untyped-call]
     return cleared
 
 
 def scale(probability: float) -> float:
-    """What makes up for elements that are cleared."""
+    """The factor that makes up for cleared elements."""
     return 1 / (1 - probability)
 
 
@@ -47,26 +47,22 @@ class _Clear(torch.autograd.Function):
         return _cleared(gradients[0], ctx.dropped, ctx.seed), None, None
 
 
-def _dropped(probability: float) -> int:
-    return min(WHOLE - 1, round(probability * WHOLE))
-
-
 def _cleared(x: Tensor, dropped: int, seed: int) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     bits = _BITS[x.element_size()]
-    given, cleared = (one.detach().view(bits).numpy().reshape(-1) for one in (x, out))
-    clear_bits(given, cleared, np.uint32(seed), np.uint32(dropped))
+    bits_in, bits_out = (tensor.detach().view(bits).numpy().reshape(-1) for tensor in (x, out))
+    clear_bits(bits_in, bits_out, np.uint32(seed), np.uint32(dropped))
     return out
 
 
 @njit(cache=True, nogil=True)
 def clear_bits(x: NDArray[Any], out: NDArray[Any], seed: np.uint32, dropped: np.uint32) -> None:
-    """``out`` is ``x`` with elements set to 0 whose place and seed hash (murmur3) below ``dropped``."""
+    """Copy ``x`` to ``out``, setting elements to 0 whose place and seed hash (murmur3) to less than ``dropped``."""
     for place in range(len(x)):
         z = np.uint32(np.uint32(place) * np.uint32(0x9E3779B9)) ^ seed
         z = np.uint32((z ^ (z >> np.uint32(16))) * np.uint32(0x85EBCA6B))
         z = np.uint32((z ^ (z >> np.uint32(13))) * np.uint32(0xC2B2AE35))
         z = np.uint32(z ^ (z >> np.uint32(16)))
-        # A product, not a choice: so the loop is computed sixteen places at a time.
+        # A product, not a branch, so that the compiler vectorises the loop.
         out[place] = x[place] * (z >= dropped)

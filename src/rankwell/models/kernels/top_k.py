@@ -1,4 +1,4 @@
-"""The largest of many numbers, row by row, without reading them many times."""
+"""The largest numbers of each row in one pass over them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ BLOCK = 128
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` largest scores of each row (R, N), in 32 bits, and their places, the largest first; all N if fewer.
 
-    They lie in the ``k`` blocks with the largest maxima, so that one pass over the scores finds those blocks and only
-    they are sorted. torch's own top-k reads long rows many times on a GPU.
+    They lie in the ``k`` blocks with the largest maxima, so one pass over the scores finds these blocks, and only they
+    are sorted. On a GPU, torch's top-k reads long rows many times.
     """
     rows, size = scores.shape
     blocks = size // BLOCK

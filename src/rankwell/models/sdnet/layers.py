@@ -1,8 +1,8 @@
-"""The layers SDNet is made of. Texts lie on a padded grid (B, L, D) with a mask (B, L), true where a word is.
+"""The layers of SDNet. Texts lie on a padded grid (B, L, D) with a mask (B, L), true where there is a word.
 
-What is not a word never counts: not in an attention, not in a recurrent layer (whose backward half would begin in the
-padding), not among the signals. So a text's score does not depend on the texts it is computed with. A text without
-words has vectors of 0, not of NaN.
+Padding never counts: not in attention, not in recurrent layers (whose backward half would begin in it), not among the
+signals. So a text's score does not depend on the texts in the same batch. A text without words has zero vectors, not
+NaN.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor) -> Tensor:
-    """The softmax over the last dimension of what is allowed; all 0 where nothing is."""
+    """The softmax over the allowed entries of the last dimension; all 0 if none is allowed."""
     low = torch.finfo(scores.dtype).min
     weights = torch.softmax(scores.masked_fill(~allowed, low), dim=-1)
     return weights * allowed
 
 
 class VariationalDropout(nn.Module):
-    """Drops the same features of all words of a text: (B, L, D), one draw for each (B, D)."""
+    """Drops the same features of all words of a text: one draw per text and feature."""
 
     def __init__(self, p: float):
         super().__init__()
@@ -49,9 +49,9 @@ class LayerMix(nn.Module):
 
 
 class Attention(nn.Module):
-    """What each word x takes from the words y: scores relu(Wx)ᵀ D relu(Wy), D diagonal.
+    """Attention of the words x over the words y with the scores relu(Wx)ᵀ D relu(Wy), D diagonal.
 
-    ``fixed``: D is 1/√n, not learned, as in SDNet's attention of word vectors.
+    If ``fixed``, D is 1/√n and not learned, as in SDNet's attention of word vectors.
     """
 
     def __init__(self, size: int, hidden: int, dropout: float, *, fixed: bool = False):
@@ -61,24 +61,24 @@ class Attention(nn.Module):
         self.drop = VariationalDropout(dropout)
 
     def weights(self, x: Tensor, y: Tensor, mask: Tensor, *, others: bool = False) -> Tensor:
-        """(B, N, D), (B, M, D), mask of y (B, M) → (B, N, M). With ``others`` (x is y) no word sees itself."""
+        """(B, N, D), (B, M, D), mask of y (B, M) → (B, N, M). With ``others`` (x is y) no word attends to itself."""
         left = functional.relu(self.project(self.drop(x))) * self.diagonal
         right = functional.relu(self.project(self.drop(y)))
         allowed = mask[:, None].expand(-1, x.shape[1], -1)
         if others:
-            own = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
-            # The one word of a text has no others to see.
+            itself = torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+            # The only word of a text has no others to attend to.
             alone = mask.sum(dim=1)[:, None, None] == 1
-            allowed = allowed & (~own | alone)
+            allowed = allowed & (~itself | alone)
         return masked_softmax(left @ right.transpose(1, 2), allowed)
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor, values: Tensor, *, others: bool = False) -> Tensor:
-        """The words' means of ``values`` (B, M, V) under the weights: (B, N, V)."""
+        """The weighted means of ``values`` (B, M, V): (B, N, V)."""
         return self.weights(x, y, mask, others=others) @ values
 
 
 class BiLSTM(nn.Module):
-    """Recurrent layers, both ways: (B, L, D) → the outputs of each, (B, L, 2·hidden)."""
+    """Bidirectional recurrent layers: (B, L, D) → the outputs of each, (B, L, 2·hidden)."""
 
     def __init__(self, size: int, hidden: int, dropout: float, layers: int = 1):
         super().__init__()
@@ -90,16 +90,16 @@ class BiLSTM(nn.Module):
         """``lengths`` (B,) are on the CPU, so that nothing here waits for a GPU."""
         outputs = []
         for layer in self.layers:
-            # Torch takes no empty text: it reads one place of padding, and what comes of it is masked.
+            # Torch accepts no empty texts: they are read as one place of padding, whose output is masked.
             packed = pack_padded_sequence(self.drop(x), lengths.clamp(min=1), batch_first=True, enforce_sorted=False)
-            found, _ = pad_packed_sequence(layer(packed)[0], batch_first=True, total_length=x.shape[1])
-            x = found * mask[..., None]
+            output, _ = pad_packed_sequence(layer(packed)[0], batch_first=True, total_length=x.shape[1])
+            x = output * mask[..., None]
             outputs.append(x)
         return outputs
 
 
 class Pool(nn.Module):
-    """One vector of a text: Σ βᵢ uᵢ, β ∝ exp(w·uᵢ); (B, L, D) → (B, D)."""
+    """One vector per text: Σ βᵢ uᵢ with β ∝ exp(w·uᵢ); (B, L, D) → (B, D)."""
 
     def __init__(self, size: int, dropout: float):
         super().__init__()
@@ -107,7 +107,7 @@ class Pool(nn.Module):
         self.drop = VariationalDropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """The mean of the words by their weights."""
+        """The weighted mean of the words."""
         weights = masked_softmax(self.weigh(self.drop(x))[..., 0], mask)
         return (weights[:, None] @ x)[:, 0]
 
@@ -118,7 +118,7 @@ SIGNALS = ("softmax", "cosine", "dot")
 def match_signals(query: Tensor, words: Tensor, mask: Tensor, kind: str) -> Tensor:
     """How well each word of a passage answers: (B, D), (B, L, D) → (B, L), 0 at padding.
 
-    ``softmax`` and ``dot`` are qᵀV with and without normalisation over the passage, ``cosine`` is the angle's.
+    ``softmax`` and ``dot`` are qᵀV with and without normalisation over the passage; ``cosine`` is their cosine.
     """
     if kind == "cosine":
         query, words = functional.normalize(query, dim=-1), functional.normalize(words, dim=-1)
@@ -127,9 +127,9 @@ def match_signals(query: Tensor, words: Tensor, mask: Tensor, kind: str) -> Tens
 
 
 def top_signals(signals: Tensor, mask: Tensor, k: int) -> Tensor:
-    """The k largest signals, largest first, then zeros where a passage has fewer words: (B, L) → (B, k)."""
+    """The k largest signals, largest first, followed by zeros if a passage has fewer words: (B, L) → (B, k)."""
     signals = functional.pad(
         signals.masked_fill(~mask, -torch.inf), (0, max(0, k - signals.shape[1])), value=-torch.inf
     )
-    found = signals.topk(k, dim=1).values
-    return found.masked_fill(found == -torch.inf, 0.0)
+    largest = signals.topk(k, dim=1).values
+    return largest.masked_fill(largest == -torch.inf, 0.0)

@@ -1,14 +1,14 @@
 """SDNet as a ranker (CCNU at TREC 2019): a small network over the features of a frozen BERT.
 
-    words      [word vector; BERT's layers, mixed]; a passage's words also what the query's words lend them
-               (attention of word vectors), whether the query has them, and how frequent they are
+    words      [word vector; BERT's layers, mixed]; for a passage's words also attention over the query's word
+               vectors, whether the query contains them, and how frequent they are
     encode     two BiLSTM layers over each text; a third over the query's two
     match      three attentions passage → query, one for each of the query's layers, then a BiLSTM
     compress   self-attention without the diagonal, then a BiLSTM: V, a vector for each word of the passage
     score      the query as one vector u; signals of u and V; the ten largest through an MLP
 
-Zhu, Zeng and Huang, 2018 (SDNet); Hu, Wang, Tu and He, 2019 (the last line). Query and passage pass BERT apart, so a
-passage passes it once, whatever the queries; and a query's half is computed once for all of its passages.
+Zhu, Zeng and Huang, 2018 (SDNet); Hu, Wang, Tu and He, 2019 (the last line). BERT reads query and passage separately,
+so each passage is read once for all queries, and the query's half is computed once for all of its passages.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
+from rankwell.models.checkpoints.config import first_problem
 from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.models.heads import seeded
 from rankwell.models.sdnet.layers import (
@@ -43,7 +44,7 @@ WEIGHTS, DESCRIPTION = "sdnet.safetensors", "sdnet.json"
 
 
 class SdnetConfig(BaseModel):
-    """``sdnet.json``: the network's numbers, and what it was trained on top of."""
+    """``sdnet.json``: the network's dimensions, and the encoder and word vectors it was trained with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -52,15 +53,15 @@ class SdnetConfig(BaseModel):
     """The frozen BERT: a folder, or a name as :func:`~rankwell.models.checkpoints.names.find_model` takes it."""
     encoder_digest: str
     vectors: str | None = None
-    """The file of word vectors; without one, words are the means of the encoder's own input embeddings."""
+    """The file of word vectors; without one, a word's vector is the mean of the encoder's input embeddings."""
     vectors_digest: str | None = None
     width: int
-    """Of the encoder's states."""
+    """The width of the encoder's states."""
     layers: int
-    """The encoder's last so many layers are mixed; its embeddings count as one."""
+    """How many of the encoder's last layers are mixed; its embeddings count as one."""
     vector_size: int
     hidden: int = 125
-    """Of a recurrent layer, each way."""
+    """The width of a recurrent layer in each direction."""
     attention: int = 250
     signals: Literal["softmax", "cosine", "dot"] = "softmax"
     top: int = 10
@@ -72,7 +73,7 @@ class SdnetConfig(BaseModel):
 
 
 class WordBatch(NamedTuple):
-    """B texts of T words, flat: nothing is padded before it must be.
+    """B texts with T words in all, not padded.
 
     ============  ==================  =================================================================================
     ``layers``    (T, K, H), (T, H)   the encoder's states of the words, by layer; or mixed already
@@ -101,15 +102,15 @@ class WordBatch(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class QueryStates:
-    """What passages need of queries, a row for each query.
+    """What scoring passages needs of queries, one row per query.
 
-    ============  ===============  =============================================================
+    ============  ===============  ===============================================================
     ``vectors``   (B, L, E)        word vectors
-    ``known``     (B, L, E+H+4h)   all there is of a word before matching: vector, BERT, h1, h2
-    ``states``    3 of (B, L, 2h)  h1, h2 and the layer over them: what attention brings home
+    ``known``     (B, L, E+H+4h)   everything about a word before matching: vector, BERT, h1, h2
+    ``states``    3 of (B, L, 2h)  h1, h2 and the layer over them: the values of attention
     ``whole``     (B, 2h)          Wₛᵀu, the query as one vector
     ``mask``      (B, L)           where a word is
-    ============  ===============  =============================================================
+    ============  ===============  ===============================================================
     """
 
     vectors: Tensor
@@ -157,7 +158,7 @@ class Sdnet(nn.Module):
         return self.score_passages(self.encode_queries(queries).take(query_of), passages, matches)
 
     def mix_layers(self, layers: Tensor) -> Tensor:
-        """The words' states (T, K, H) mixed to (T, H); what has been mixed before stays."""
+        """The words' states (T, K, H) mixed to (T, H); states that are mixed already stay as they are."""
         return layers.to(self.mix.alpha.dtype) if layers.ndim == 2 else self.mix(layers)
 
     def encode_queries(self, queries: WordBatch) -> QueryStates:
@@ -169,7 +170,7 @@ class Sdnet(nn.Module):
         (top,) = self.query_top(torch.cat([h1, h2], dim=2), queries.lengths, mask)
         seen = self.query_self(top, top, mask, top, others=True)
         known = torch.cat([embedded, h1, h2], dim=2)
-        # Dropped here, not beside each passage: the passages of a list are then compared with the same query.
+        # Dropout is applied here, not per passage, so that all passages of a list are compared with the same query.
         whole = self.match(self.drop(self.query_pool(seen, mask)[:, None])[:, 0])
         return QueryStates(vectors, known, (h1, h2, top), whole, mask)
 
@@ -183,15 +184,15 @@ class Sdnet(nn.Module):
         lengths, mask = passages.lengths, passages.mask()
         vectors = passages.pad(passages.vectors)
         embedded = torch.cat([vectors, passages.pad(self.mix_layers(passages.layers))], dim=2)  # (P, L, E+H)
-        lent = self.align(vectors, queries.vectors, queries.mask, queries.vectors)
-        words = torch.cat([embedded, lent, passages.pad(matches)], dim=2)
+        aligned = self.align(vectors, queries.vectors, queries.mask, queries.vectors)
+        words = torch.cat([embedded, aligned, passages.pad(matches)], dim=2)
         h1, h2 = self.passage_words(words, lengths, mask)
         known = torch.cat([embedded, h1, h2], dim=2)
-        brought = [
+        attended = [
             attention(known, queries.known, queries.mask, values)
             for attention, values in zip(self.inter, queries.states, strict=True)
         ]
-        matched = torch.cat([h1, h2, *brought], dim=2)  # (P, L, 5·2h)
+        matched = torch.cat([h1, h2, *attended], dim=2)  # (P, L, 5·2h)
         (state,) = self.matched(matched, lengths, mask)
         everything = torch.cat([state, matched, embedded], dim=2)
         seen = self.passage_self(everything, everything, mask, state, others=True)
@@ -218,15 +219,13 @@ def save_sdnet(folder: Path, model: Sdnet) -> None:
 
 
 def load_sdnet(folder: Path) -> Sdnet:
-    """The network of a folder, without the encoder it stands on."""
+    """The network of a folder, without its encoder."""
     try:
         config = SdnetConfig.model_validate_json((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(folder, None, f"not an SDNet ranker (it has no {DESCRIPTION})") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(folder / DESCRIPTION, None, f"{place}: {first['msg']}") from None
+        raise InputError(folder / DESCRIPTION, None, first_problem(error)) from None
     model = new_sdnet(config)
     try:
         model.load_state_dict(load_file(folder / WEIGHTS))

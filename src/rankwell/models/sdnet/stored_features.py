@@ -39,13 +39,8 @@ TextsAt = Callable[[Rows], Sequence[str]]
 """The texts with these numbers."""
 
 
-@dataclass(frozen=True, eq=False)
-class StoredWords:
-    """The words of texts, the distinct forms, and how many texts were truncated."""
-
-    rows: Ragged
-    forms: Lexicon
-    truncated: int
+StoredWords = tuple[Ragged, Lexicon, int]
+"""The words of each text, the distinct word forms, and the number of truncated texts."""
 
 
 class StoredFeatures:
@@ -57,10 +52,10 @@ class StoredFeatures:
     def __init__(self, shards: Shards, words: StoredWords, vocabulary: WordVocabulary, shape: tuple[int, int]):
         shards.check()
         self.vocabulary = vocabulary
-        self.truncated = words.truncated
-        """How many texts are longer than ``max_words`` words."""
-        self._shards, self._words, self._shape = shards, words.rows, shape
-        self._renumber = vocabulary.add(words.forms.strings(range(len(words.forms))))
+        self._words, forms, self.truncated = words
+        """The number of texts that are longer than ``max_words`` words."""
+        self._shards, self._shape = shards, shape
+        self._renumber = vocabulary.add(forms.strings(range(len(forms))))
         self._arrays: dict[int, NDArray[np.float16]] = {}
 
     def __len__(self) -> int:
@@ -122,10 +117,10 @@ def store_features(
     config: dict[str, Any] = {"encoder": encoder.digest, "layers": encoder.layers, "texts": name}
     config |= {"max_words": max_words, "tokens": vocabulary.tokenizer.digest}
     shards = Shards(folder, count, shard_size, config, suffix=".f16")
-    renumber = encoder.vocabulary.add(stored.forms.strings(range(len(stored.forms))))
+    words, forms, _ = stored
+    renumber = encoder.vocabulary.add(forms.strings(range(len(forms))))
 
     def work(items: range, file: IO[bytes]) -> None:
-        words = stored.rows
         first = int(words.ends[items.start - 1]) if items.start else 0
         ends = words.ends[items.start : items.stop]
         some = WordRows(renumber[words.values[first : int(ends[-1])]], ends - first)
@@ -222,4 +217,4 @@ def _store_words(
     rows = Ragged.open(target, "rows", np.int32)
     if len(rows) != count:
         raise RankwellError(f"{target} has the words of {len(rows):,} texts, not of {count:,}; delete {folder}")
-    return StoredWords(rows, Lexicon.open(target, "forms"), truncated)
+    return rows, Lexicon.open(target, "forms"), truncated

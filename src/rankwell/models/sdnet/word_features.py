@@ -166,9 +166,9 @@ def pool_words(states: Tensor, pieces: Rows, words: Rows) -> Tensor:
     text_of = np.repeat(np.arange(len(words)), words)
     # A word follows its text's [CLS] and both special tokens of every earlier text.
     begins = np.cumsum(pieces) - pieces + 1 + 2 * text_of
-    chosen = states.index_select(0, torch.from_numpy(gather(begins, pieces)).to(states.device))
+    of_words = states.index_select(0, torch.from_numpy(gather(begins, pieces)).to(states.device))
     lengths = torch.from_numpy(pieces).to(states.device)
-    means: Tensor = torch.segment_reduce(chosen.flatten(1), "mean", lengths=lengths)
+    means: Tensor = torch.segment_reduce(of_words.flatten(1), "mean", lengths=lengths)
     return means.view(len(pieces), *states.shape[1:])
 
 

@@ -58,7 +58,7 @@ def open_vectors(path: str | Path) -> WordVectors:
         return _from_text(path)
     index = next((path.with_suffix(s) for s in INDEX_SUFFIXES if path.with_suffix(s).is_file()), None)
     if index is None:
-        raise InputError(path, None, f"no list of its words beside it; expected {path.with_suffix('.txt').name}")
+        raise InputError(path, None, f"its list of words is missing; expected {path.with_suffix('.txt').name}")
     return _from_array(path, index)
 
 
@@ -82,7 +82,7 @@ def _from_array(path: Path, index: Path) -> WordVectors:
         raise InputError(path, None, f"{shape}, but {index.name} has {len(names):,} words")
     if len(words) != len(names):
         twice = names[int((numbers != np.arange(len(names))).argmax())]
-        raise InputError(index, None, f"the word {excerpt(twice)} comes twice")
+        raise InputError(index, None, f"the word {excerpt(twice)} occurs twice")
     return WordVectors(words, matrix, digest([file_digest(path), file_digest(index)]))
 
 
@@ -93,7 +93,7 @@ def _index_words(index: Path) -> list[str]:
         from pyarrow import parquet
     except ImportError:
         raise RankwellError(
-            f"{index}: reading it needs the package pyarrow; or write the words to a .txt, one on each line"
+            f"{index}: reading it needs the package pyarrow; or write the words to a .txt file, one per line"
         ) from None
     return [str(word) for word in parquet.read_table(index).column(0).to_pylist()]
 
@@ -115,7 +115,7 @@ def _from_text(path: Path) -> WordVectors:
             vector = np.zeros(0, np.float32)
         if not word or not size or len(vector) != size or not np.isfinite(vector).all():
             raise InputError(path, number, f"found {excerpt(line)}, expected a word and {size or 'its'} numbers")
-        if words.number(word) < 0:  # the first vector of a repeated word counts: it is the more frequent one's
+        if words.number(word) < 0:  # of repeated words the first counts: files are sorted by frequency
             words.add([word])
             rows.append(vector)
     if not rows:

@@ -32,7 +32,6 @@ from rankwell.enrich.deepct import (
     read_shards,
     tf_counts,
     weigh_texts,
-    weights_of,
 )
 from rankwell.enrich.terms import STEM_BITS
 from rankwell.inputs.pieces import Pieces
@@ -178,7 +177,7 @@ class TermWeightTask(Task):
             step.seed(number)
             here = windows.part(chunk.start, chunk.stop)
             with step.computing():
-                weights = weights_of(model, step.place(here.sequences))
+                weights = model(*step.place(here.sequences))
             rows = torch.from_numpy(here.tokens).to(step.device, non_blocking=True)
             errors = weights.index_select(0, rows) - wanted[done : done + len(here.tokens)]
             done += len(here.tokens)

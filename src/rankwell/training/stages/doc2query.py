@@ -34,7 +34,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Batch, Placer
 from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.doc2query.checkpoints import load_writer, save_writer
-from rankwell.models.doc2query.decoding import Writing
+from rankwell.models.doc2query.decoding import WritingOptions
 from rankwell.models.doc2query.inputs import passage_grid, query_grid
 from rankwell.plots.expansions import ExpandedText, write_expansions_page
 from rankwell.rank.judge import RankerJudge
@@ -285,7 +285,7 @@ def _train_writer(
 
 def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) -> Shards:
     """Write the queries of all passages; several processes share the work."""
-    writing = Writing(
+    writing = WritingOptions(
         options.n,
         options.method,
         options.top_k,
