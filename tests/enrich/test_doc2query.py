@@ -252,7 +252,7 @@ def test_files_of_expansions_come_back_and_wrong_ones_are_told(tmp_path: Path) -
     assert list(read_expansions(path)) == written
     for line, problem in (
         ('{"docid": "d", "queries": "how"}', "expected a list of strings, found a string"),
-        ('{"docid": "d", "queries": ["a", 3]}', "it holds a number"),
+        ('{"docid": "d", "queries": ["a", 3]}', "found a number in it"),
         ('{"docid": "d"}', "no key 'queries'"),
     ):
         path.write_text(line + "\n")

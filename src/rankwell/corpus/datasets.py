@@ -142,8 +142,8 @@ class FolderDataset(Dataset):
 
     def _missing(self, wanted: str, *kinds: str) -> InputError:
         looked = "; ".join(FILE_NAMES[kind][1] for kind in kinds)
-        found = self._listing[:20] + ["…"] * (len(self._listing) > 20)
-        return InputError(self.folder, None, f"no {wanted}: looked for {looked}; found {', '.join(found) or 'nothing'}")
+        names = self._listing[:20] + ["…"] * (len(self._listing) > 20)
+        return InputError(self.folder, None, f"no {wanted}: looked for {looked}; found {', '.join(names) or 'nothing'}")
 
     def _find(self, kind: str, part: str) -> Path | None:
         """The one file of this kind and split."""

@@ -1,7 +1,7 @@
 """A lexicon numbers distinct strings 0, 1, 2, …: words, stems and document ids alike.
 
-The strings lie end to end in one byte array with a hash table of 32-bit slots over it, so millions of them cost little
-memory, whole batches are looked up in native code, and a saved lexicon is used straight from its memory-mapped files.
+The strings lie end to end in one byte array with a hash table of 32-bit slots, so millions of them take little memory,
+whole batches are looked up in native code, and a saved lexicon is used directly from its memory-mapped files.
 """
 
 from __future__ import annotations

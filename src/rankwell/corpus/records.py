@@ -1,7 +1,7 @@
-"""The records every stage passes on, and THE ranking order.
+"""The records that all stages exchange, and the ranking order.
 
 There is one order of documents in rankwell: score descending as a 32-bit float, equal scores by document id descending.
-It is trec_eval's, so our lists and its figures never disagree, and it is total, so a run has only one order.
+It is trec_eval's, so its figures always agree with our lists, and it is total, so a run has only one order.
 """
 
 from __future__ import annotations

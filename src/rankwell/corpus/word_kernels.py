@@ -123,7 +123,7 @@ def find_words(
     ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text.
     """
     counts = np.empty(len(text_ends), np.int64)
-    found = 0
+    count = 0
     at = 0
     for i in range(len(text_ends)):
         end = text_ends[i]
@@ -137,16 +137,16 @@ def find_words(
                 kind = _class(code, classes)
                 at += size
             if kind == IDEOGRAPH:
-                spans[found, 0] = start
-                spans[found, 1] = at
-                found += 1
+                spans[count, 0] = start
+                spans[count, 1] = at
+                count += 1
             elif LETTER <= kind <= KATAKANA:
                 at, solid = _word_end(text, start, at, end, kind, classes)
                 if solid:
-                    spans[found, 0] = start
-                    spans[found, 1] = _without_possessive(text, start, at) if drop_possessive else at
-                    found += 1
-        counts[i] = found
+                    spans[count, 0] = start
+                    spans[count, 1] = _without_possessive(text, start, at) if drop_possessive else at
+                    count += 1
+        counts[i] = count
     return counts
 
 

@@ -1,19 +1,19 @@
 """Attention rules: which token may be attended to.
 
     full          every token of the sequence
-    strm          a token of one's own word, or the last piece of any word: a split word is matched only as a whole
-    strict        strm, and a non-last piece does not see other words' last pieces either
-    exact_match   strm in which the occurrences of a split word are one word, whose pieces see one another
+    strm          the tokens of the same word, and the last piece of any word: a split word is matched only as a whole
+    strict        strm, but only last pieces attend to the last pieces of other words
+    exact_match   strm in which all occurrences of a split word count as one word
 
     allowed(a, b) = real(b) and (word(a) == word(b) or last(b))            a attends, b is attended
 
 A rule is the same in every head, and in every layer that follows it. :func:`dense_mask` is its definition; each kernel
-must agree with it. For ``exact_match`` the word ids already say which words are one
+must agree with it. For ``exact_match`` the word ids already say which words count as one
 (:func:`rankwell.models.spec.under_rule`).
 
-A layer may also read the *parts* of a sequence, query and document, apart: to it each part is a sequence of its own.
+A layer may also read the *parts* of a sequence, query and document, separately, as if each were a sequence.
 
-A batch lies on a padded grid or packed (``layout.py``), and attention takes either.
+A batch is on a padded grid or packed (``layout.py``); attention takes either.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rankwell.models.spec import AttentionRule
 def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) -> Layout:
     """The layout of packed sequences: ``words`` and ``last`` are (T,), ``ends`` (B,).
 
-    ``ends`` may stay on the CPU when the others are on a GPU: then nothing here waits for the GPU.
+    ``ends`` may be on the CPU while the others are on a GPU: then nothing here waits for the GPU.
     """
     device = words.device
     begins = torch.cat([ends.new_zeros(1), ends[:-1]])
@@ -56,7 +56,7 @@ def make_layout(words: Tensor, last: Tensor, ends: Tensor, rule: AttentionRule) 
 
 
 def without_rule(layout: Layout | Packed) -> Layout | Packed:
-    """The same batch for a layer in which every token sees its whole sequence."""
+    """The same batch for a layer in which every token attends to its whole sequence."""
     if isinstance(layout, Packed):
         return replace(layout, rule="full")
     if layout.slots is None:
@@ -80,7 +80,7 @@ def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: Attention
 
 
 def attend(qkv: Tensor, layout: Layout | Packed, heads: int, dropout: float = 0.0, site: int = 0) -> Tensor:
-    """Attention over packed rows: ``qkv`` (T, 3H) → (T, H). ``site`` tells the dropout of one place from another's."""
+    """Attention over packed rows: ``qkv`` (T, 3H) → (T, H). ``site`` is the number of the dropout's place."""
     if isinstance(layout, Packed):
         if dropout or torch.is_grad_enabled():
             from rankwell.models.kernels.triton_training import attend_trained
@@ -120,22 +120,22 @@ def attend_first(
         return _one_by_one(first, key, value, rows, layout.bounds, layout.mask)
     grid = keys_values if layout.slots is None else keys_values.index_select(0, layout.slots)
     key, value = grid.view(layout.batch, layout.longest, 2, heads, size).permute(2, 0, 3, 1, 4)
-    # [CLS] is a word of its own, so its row of any rule's mask is the last pieces alone.
+    # [CLS] is a whole word, so under any rule it attends to the last pieces alone.
     mask = None if layout.mask is None else layout.mask[:, :, :1]
     mixed = _scaled(query.view(layout.batch, 1, heads, size).transpose(1, 2), key, value, mask, dropout)
     return mixed.transpose(1, 2).reshape(layout.batch, heads * size)
 
 
 def _scaled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float) -> Tensor:
-    """Attention of a padded grid: torch's own, but for dropout on a CPU, where torch's is slow."""
+    """Attention on a padded grid: torch's, except with dropout on a CPU, where torch's is slow."""
     if not dropout or query.device.type != "cpu":
         return functional.scaled_dot_product_attention(query, key, value, mask, dropout)
     from rankwell.models.kernels.cpu_dropout import clear, scale
 
-    with torch.autocast("cpu", enabled=False):  # all three are of one type already
+    with torch.autocast("cpu", enabled=False):  # all three have the same type already
         scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
         if mask is not None:
-            # Not -inf: rows of padding may see nothing, and what is no number would spread on the way back.
+            # Not -inf: rows of padding may have nothing to attend to, and NaN would spread in the backward pass.
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         return (clear(scores.softmax(-1), dropout) @ value) * scale(dropout)
 
@@ -148,7 +148,7 @@ def _one_by_one(
     The rows of sequence i are ``query_bounds[i]`` of the query's and ``bounds[i]`` of the others'.
     """
     out = query.new_empty(query.shape[2], query.shape[1] * query.shape[3])
-    ruled = mask is not None and mask.shape[2] > 1  # else it says only what is padding
+    ruled = mask is not None and mask.shape[2] > 1  # otherwise it only marks padding
     for number, ((start, stop), (begin, end)) in enumerate(zip(query_bounds, bounds, strict=True)):
         part = mask[number : number + 1, :, : stop - start, : end - begin] if ruled and mask is not None else None
         mixed = functional.scaled_dot_product_attention(

@@ -1,8 +1,8 @@
-"""Bi-encoders: texts as vectors whose product says how similar two texts are.
+"""Bi-encoders: texts as vectors whose product is the similarity of two texts.
 
 A sentence-transformers folder is read as it is: an encoder, the mean of its tokens' states (or the state of the first),
-normalised to length 1. The texts of a collection pass the encoder once and are compared with any query. Some models
-were trained with a prompt before each query ("query: "), each document or both, and rank worse without it.
+normalised to length 1. The texts of a collection are encoded once and compared with any query. Some models were trained
+with a prompt before each query ("query: "), each document or both, and rank worse without it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Vectors = NDArray[np.float32]
 
 
 class BiEncoder:
-    """Gives texts their vectors.
+    """Computes vectors of texts.
 
     >>> encoder = BiEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")    # doctest: +SKIP
     >>> queries = encoder.encode_queries(["how do bees keep warm"])                      # doctest: +SKIP
@@ -58,7 +58,7 @@ class BiEncoder:
     ``query_prompt``     put before each query
     ``document_prompt``  put before each document
     ``device``           default: a GPU if there is one
-    ``dtype``            default: fp16 on a GPU, which tells more vectors apart than bf16, else fp32; vectors are fp32
+    ``dtype``            default: fp16 on a GPU (more precise than bf16), else fp32; vectors are always fp32
     ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
     ``name``             identifies what makes a document's vector; stored vectors are named by it
     ===================  ===============================================================================================
@@ -109,10 +109,10 @@ class BiEncoder:
         dtype: torch.dtype | DTypeName | None = None,
         budget: int | None = None,
     ) -> BiEncoder:
-        """The bi-encoder of a folder, of a package or on the hub (``checkpoints/names.py``).
+        """Load a bi-encoder from a folder, a package or the hub (``checkpoints/names.py``).
 
-        Pooling, length and prompts are those the folder records; a bare encoder's vectors are means. Pass prompts for
-        a folder that records none, or ``""`` to use none.
+        Pooling, length and prompts are those the folder records; by default vectors are means. Pass prompts for a
+        folder that records none, or ``""`` to use none.
         """
         folder = find_model(folder)
         if not has_vectors(folder):
@@ -134,7 +134,7 @@ class BiEncoder:
             device=device,
             dtype=dtype,
             budget=budget,
-            # The name of a model without a prompt is what it was before there were prompts.
+            # A model without a prompt has the same name as before there were prompts.
             name=digest([encoder_digest(folder), pooling, length, *filter(None, [document_prompt])]),
         )
 
@@ -243,7 +243,7 @@ def _read_prompts(folder: Path) -> tuple[str, str]:
 
 
 def _read_pooling(folder: Path, *, prompted: bool) -> Pooling:
-    """How a vector is made of the states of its tokens."""
+    """How the states of the tokens become one vector."""
     path = folder / "1_Pooling" / "config.json"
     modules = _read_modules(folder)
     if "Pooling" in modules:
@@ -260,16 +260,16 @@ def _read_pooling(folder: Path, *, prompted: bool) -> Pooling:
     ways = {name: value for name, value in settings.items() if name.startswith("pooling_mode")}
     if ways.get("pooling_mode") in ("mean", "cls"):  # as the newest versions write it
         return "mean" if ways["pooling_mode"] == "mean" else "first"
-    chosen = [name for name, value in ways.items() if value is True]
-    if chosen == ["pooling_mode_mean_tokens"]:
+    modes = [name for name, value in ways.items() if value is True]
+    if modes == ["pooling_mode_mean_tokens"]:
         return "mean"
-    if chosen == ["pooling_mode_cls_token"]:
+    if modes == ["pooling_mode_cls_token"]:
         return "first"
-    raise InputError(path, None, f"pooling by {', '.join(chosen) or 'nothing'}; expected the mean or the first token")
+    raise InputError(path, None, f"pooling by {', '.join(modes) or 'nothing'}; expected the mean or the first token")
 
 
 def _read_modules(folder: Path) -> dict[str, str]:
-    """The modules that sentence-transformers chains, each with its folder; empty if it did not write this one."""
+    """The modules of a sentence-transformers model and their folders; empty for other models."""
     path = folder / "modules.json"
     if not path.is_file():
         return {}

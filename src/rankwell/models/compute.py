@@ -1,8 +1,8 @@
 """Runs a model over many sequences on one device. Rankers, bi-encoders, DeepCT, doc2query and SDNet all use it.
 
-Batches hold a budget of tokens. There are two ways to lay one out (:mod:`rankwell.models.batch`). On the *grid*,
-sequences of similar length are batched, the longest first. *Packed*, on a GPU in 16 bits, they stay in their order and
-nothing is padded; results stay on the GPU until all are there, so host and device never wait for each other in between.
+A batch has a budget of tokens and one of two layouts (:mod:`rankwell.models.batch`). On the *grid*, sequences of
+similar length are batched, the longest first. *Packed*, on a GPU in 16 bits, sequences keep their order and nothing is
+padded. Results stay on the GPU until all are computed, so host and device do not wait for each other in between.
 
 On a CPU several batches are computed in parallel, each by one thread: threads that share a matrix product wait for one
 another dozens of times per batch, and small products gain little from them.
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=_pools.clear)
 
 
 class Compute:
-    """A model on a device, and the way its batches are made.
+    """A model on a device, with the options of its batches.
 
     ==============  ====================================================================================================
     ``encoder``     the part of the model that packed kernels may compute; without one, batches are never packed
@@ -131,7 +131,7 @@ class Compute:
     def each_batch(self, lengths: Rows, compute: Callable[[Rows], None], *, max_rows: int | None = None) -> None:
         """Call ``compute`` with the row numbers of one batch after another: rows of similar length, longest first.
 
-        The longest come first because a shortage of memory then shows at the start. ``compute`` is repeated with fewer
+        With the longest first, a shortage of memory shows at the start. ``compute`` is repeated with fewer
         rows when the GPU runs out of memory.
         """
         if self.lanes > 1:
@@ -159,7 +159,7 @@ class Compute:
                 begin, first = end, last
 
     def _attempt(self, compute: Callable[[], None], rows: int, tokens: int) -> bool:
-        """Compute a batch; false if it must be made again, smaller, because the budget was halved."""
+        """Compute a batch. Returns false if the budget was halved, so that a smaller batch must be tried."""
         try:
             with torch.inference_mode(), self._on_device():
                 compute()
@@ -181,7 +181,7 @@ class Compute:
 
 
 def lane_threads(lanes: int) -> ThreadPoolExecutor:
-    """Threads that each compute alone; all models of a process share them."""
+    """Threads that each use one core; all models of a process share them."""
     with _pools_lock:
         if lanes not in _pools:
             threads, ready = torch.get_num_threads(), threading.Barrier(lanes)

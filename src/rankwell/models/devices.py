@@ -1,4 +1,4 @@
-"""Chooses the device a model runs on, and tells whether this CPU is fast in bf16. Imports torch when it is needed."""
+"""Chooses the device of a model, and detects whether this CPU is fast in bf16. Imports torch only when needed."""
 
 from __future__ import annotations
 

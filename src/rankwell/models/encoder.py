@@ -1,8 +1,8 @@
 """The BERT encoder over unpadded sequences, readable in one sitting.
 
-Every matrix product runs over the real tokens only, (T, H) with T = the sum of the lengths; only attention itself sees
-a padded grid, and on a GPU, or scoring on a CPU, not even that. Query, key and value are one product. Where only
-``[CLS]`` is wanted, the last layer is computed for it alone.
+Every matrix product runs over the real tokens only, (T, H) with T = the sum of the lengths. Only attention may need a
+padded grid: in training on a CPU, and in fp32 on a GPU. Query, key and value are one product. If only ``[CLS]`` is
+needed, the last layer is computed for it alone.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Dropout(nn.Dropout):
-    """torch's, but for a CPU, where that is slow."""
+    """torch's dropout, except on a CPU, where that is slow."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Drop some elements in training."""
         if self.training and input.device.type == "cpu":
-            from rankwell.models.kernels.cpu_dropout import drop  # needs numba, which scoring does without
+            from rankwell.models.kernels.cpu_dropout import drop  # imports numba, which scoring does not need
 
             return drop(input, self.p)
         return super().forward(input)
@@ -60,7 +60,7 @@ class Layer(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.attention_dropout = config.attention_probs_dropout_prob
-        # Of the places where a packed batch has dropout a layer has three; the embeddings are place 0.
+        # The places of dropout in a packed batch are numbered: the embeddings are 0, each layer has three.
         self.site = 1 + 3 * number
         self.joined_gelu = False  # see Encoder.join_gelu
 
@@ -72,7 +72,7 @@ class Layer(nn.Module):
     def forward_first(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """The first token of each sequence alone: (T, H) → (B, H)."""
         hidden = x.shape[1]
-        # Of rows taken by numbers torch sorts the numbers to go back; a selection's gradient is one pass.
+        # The gradient of index_select is one pass; for indexing, torch would sort the indices.
         first = x.index_select(0, layout.first) if isinstance(layout, Packed) else x[layout.first]
         weight, bias = self.qkv.weight, self.qkv.bias
         query = functional.linear(first, weight[:hidden], bias[:hidden])
@@ -82,7 +82,7 @@ class Layer(nn.Module):
         return self._finish_packed(first, mixed, layout) if isinstance(layout, Packed) else self.finish(first, mixed)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """What follows attention: ``x`` is what went into the block, ``mixed`` what attention made of it."""
+        """What follows attention: ``x`` is the input of the block, ``mixed`` the output of attention."""
         x = self.mix_norm(x + self.dropout(self.mix(mixed)))
         out: Tensor = self.outer_norm(x + self.dropout(self.outer(self.activation(self.inner(x)))))
         return out
@@ -108,8 +108,8 @@ class Layer(nn.Module):
 class Encoder(nn.Module):
     """Embeddings and layers.
 
-    ``apart`` is how many of the first layers read the parts of a sequence apart, ``ruled`` which layers follow the
-    attention rule (``None``: all of them; -1 is the last).
+    ``apart`` is how many of the first layers read the parts of a sequence separately, ``ruled`` which layers follow
+    the attention rule (``None``: all of them; -1 is the last).
     """
 
     def __init__(self, config: EncoderConfig, *, apart: int = 0, ruled: Sequence[int] | None = None):
@@ -131,7 +131,7 @@ class Encoder(nn.Module):
         self.apart, self.ruled = apart, ruled
 
     def join_gelu(self, joined: bool) -> None:
-        """Whether inference on a packed batch takes the gelu of the matrix product's own kernel, the tanh form."""
+        """Choose whether inference on packed batches computes gelu, in its tanh form, within the matrix product."""
         for layer in self.layers:
             assert isinstance(layer, Layer)
             layer.joined_gelu = joined and self.config.hidden_act.startswith("gelu")
@@ -142,12 +142,9 @@ class Encoder(nn.Module):
         embedded: Tensor = self.dropout(self.norm(summed))
         return embedded
 
-    def _begin(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
-        if isinstance(layout, Packed):
-            return self._embed_packed(tokens, segments, positions, layout)
-        return self.embed(tokens, segments, positions)
-
-    def _embed_packed(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Packed) -> Tensor:
+    def _embed(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
+        if not isinstance(layout, Packed):
+            return self.embed(tokens, segments, positions)
         ids, tables = (tokens, segments, positions), (self.tokens.weight, self.segments.weight, self.positions.weight)
         if self.training or torch.is_grad_enabled():
             from rankwell.models.kernels.triton_training_layers import embed_norm_trained
@@ -163,17 +160,17 @@ class Encoder(nn.Module):
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, *, first_only: bool = True
     ) -> Tensor:
         """The last hidden states: of ``[CLS]`` (B, H) or, with ``first_only=False``, of all tokens (T, H)."""
-        x = self._begin(tokens, segments, positions, layout)
+        x = self._embed(tokens, segments, positions, layout)
         return self._run(x, self.views(layout), first_only=first_only)
 
     def read_twice(
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed
     ) -> tuple[Tensor, Tensor]:
-        """The last hidden states of ``[CLS]`` (B, H), and of all tokens (T, H) had all layers read the parts apart.
+        """The last hidden states of ``[CLS]`` (B, H), and those of all tokens (T, H) with the parts read separately.
 
-        The layers that do so anyway are computed once.
+        The first ``apart`` layers are common to both and computed once.
         """
-        x = self._begin(tokens, segments, positions, layout)
+        x = self._embed(tokens, segments, positions, layout)
         together, alone = self.views(layout), self.views(layout, len(self.layers))
         for layer, view in zip(self.layers[: self.apart], alone, strict=False):
             x = layer(x, view)
@@ -196,7 +193,7 @@ class Encoder(nn.Module):
         return self.ruled is None or number in self.ruled or number - len(self.layers) in self.ruled
 
     def views(self, layout: Layout | Packed, apart: int | None = None) -> list[Layout | Packed]:
-        """What each layer sees of a batch; ``apart`` takes the place of the encoder's own."""
+        """The layout of a batch for each layer; ``apart`` replaces the encoder's."""
         apart = self.apart if apart is None else apart
         views: list[Layout | Packed] = []
         for number in range(len(self.layers)):
@@ -206,8 +203,8 @@ class Encoder(nn.Module):
         return views
 
     def masks(self, ruled: Tensor, free: Tensor, segments: Tensor, apart: int | None = None) -> list[Tensor]:
-        """The same as masks (B, 1, L, L): ``ruled`` and ``free`` are those with and without the rule, ``segments`` is
-        (B, L). Layers that see the same have the same tensor.
+        """:meth:`views` as masks (B, 1, L, L), given the masks with and without the rule, and ``segments`` (B, L).
+        Layers with equal masks share a tensor.
         """
         follows = [self._follows_rule(number) for number in range(len(self.layers))]
         masks = [ruled if follow else free for follow in follows]
@@ -223,9 +220,9 @@ class Encoder(nn.Module):
 class CrossEncoder(nn.Module):
     """An encoder and a head over ``[CLS]``: 2 logits (not relevant, relevant), 1 score, or a logit for each class.
 
-    ``pooler`` puts a dense layer between the two, with ``activation`` after it: BERT's has tanh, others' differ. With
-    ``similarity`` the score has so many times the cosine of the parts' mean states (less a half) added, read apart, as
-    a bi-encoder compares texts: the same weights read query and document once together and once apart.
+    ``pooler`` puts a dense layer between the two, followed by ``activation``: tanh in BERT, others elsewhere. With
+    ``similarity`` the same weights also read query and document separately, as a bi-encoder does, and this many times
+    the cosine of their mean states (minus a half) is added to the score.
     """
 
     def __init__(
@@ -262,7 +259,7 @@ class CrossEncoder(nn.Module):
             first = self.encoder(*batch)
         if self.pooler is not None:
             first = self.activation(self.pooler(first))
-        # In 16 bits a score has two or three digits and candidates would tie, so the head is computed in 32.
+        # In 16 bits, scores have two or three digits and candidates would tie, so the head is computed in 32.
         with torch.autocast(first.device.type, enabled=False):
             weight, bias = self.head.weight.float(), self.head.bias.float()
             logits = functional.linear(self._drop(first.float(), layout), weight, bias)
@@ -270,7 +267,7 @@ class CrossEncoder(nn.Module):
 
     @property
     def needs_parts(self) -> bool:
-        """Whether a batch's layout must say where its sequences' parts are."""
+        """Whether a batch's layout must locate the parts of its sequences."""
         return bool(self.similarity) or getattr(self.encoder, "apart", 0) > 0
 
     def _drop(self, first: Tensor, layout: Layout | Packed) -> Tensor:
@@ -286,14 +283,14 @@ class CrossEncoder(nn.Module):
 def compare_parts(states: Tensor, lengths: Tensor) -> Tensor:
     """The cosine of the mean states of each sequence's two parts: (T, H) and (2B,) → (B,)."""
     sums = torch.segment_reduce(states, "sum", lengths=lengths.long(), unsafe=True, initial=0)
-    # What only fills a batch up has no second part: its mean is 0, and so is what goes back through it.
+    # Spare sequences have no second part: its mean is 0, and so is its gradient.
     means = sums / lengths.clamp(min=1)[:, None]
     return cosine(means[0::2], means[1::2])
 
 
 def add_similarity(alike: Tensor, times: float) -> Tensor:
-    """What cosines (B,) add to a score, (B, 1). From their middle on, so that a score of 0 stays one that is neither
-    relevant nor not, and probabilities of like scores do not all round to 1.
+    """What cosines (B,) add to a score, (B, 1). A half is subtracted so that a score of 0 still means a probability of
+    a half, and the probabilities of high scores do not all round to 1.
     """
     return times * (alike[:, None] - 0.5)
 

@@ -23,9 +23,9 @@ from rankwell.models.spec import EncoderConfig
 
 @dataclass(frozen=True, slots=True)
 class HeadNames:
-    """What transformers calls the parts of a family's classifier, and the activation of its dense layer.
+    """The names in transformers of the parts of a family's classifier, and the activation of its dense layer.
 
-    Without ``dense`` the head stands on ``[CLS]`` itself, and transformers has no classifier that is the same.
+    Without ``dense`` the head is directly on ``[CLS]``; transformers has no such classifier.
     """
 
     dense: str
@@ -52,7 +52,7 @@ class ForeignEncoder(nn.Module):
         accepted = inspect.signature(backbone.forward).parameters
         self._takes_segments = "token_type_ids" in accepted
         self.config = _numbers(backbone, segments=self._takes_segments)
-        self.layers = nn.ModuleList()  # transformers' own are its business
+        self.layers = nn.ModuleList()  # transformers has its own layers
 
     @property
     def tokens(self) -> nn.Embedding:
@@ -62,7 +62,7 @@ class ForeignEncoder(nn.Module):
         return table
 
     def embed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
-        """What needs the parts of the encoder one by one (an export, an attention map) cannot have them."""
+        """Not supported: exports and attention maps, which need the encoder's parts, work for BERT only."""
         raise RankwellError(
             f"models of the type {self.config.model_type} are computed whole by transformers: only BERT can do this"
         )
@@ -72,8 +72,8 @@ class ForeignEncoder(nn.Module):
     ) -> Tensor:
         """The last hidden states: of the first token (B, H) or, with ``first_only=False``, of all tokens (T, H).
 
-        ``positions`` are not passed on: each sequence stands alone from its row's beginning on, where transformers
-        counts by itself, in some models from another number than 0.
+        ``positions`` are ignored: each sequence fills a row from its beginning, and transformers counts positions
+        itself, in some models not from 0.
         """
         if isinstance(layout, Packed):
             raise RankwellError(f"models of the type {self.config.model_type} cannot be computed packed")
@@ -87,7 +87,7 @@ class ForeignEncoder(nn.Module):
 
     @torch.no_grad()
     def reads_both_ways(self) -> bool:
-        """Whether the first token sees those after it; a decoder's does not, and its state says nothing about them."""
+        """Whether the first token attends to those after it, as in every encoder but in no decoder."""
         weight = self.tokens.weight
         tokens = torch.tensor([[2, 3, 4, 5], [2, 3, 4, 6]], device=weight.device) % len(weight)
         training = self.training
@@ -137,7 +137,7 @@ def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> Fore
             path, None, f"a model of the type {kind}, which transformers cannot build ({problem})"
         ) from None
     if getattr(backbone, "pooler", None) is not None:
-        backbone.pooler = None  # classifiers have none, and the head's dense layer is here
+        backbone.pooler = None  # classifiers have none; the head has the dense layer
     _fill_backbone(backbone, tensors, folder)
     encoder = ForeignEncoder(backbone)
     if "attention_mask" not in inspect.signature(backbone.forward).parameters:
@@ -154,7 +154,7 @@ def foreign_state(encoder: ForeignEncoder) -> dict[str, Tensor]:
 
 
 def foreign_description(encoder: ForeignEncoder) -> dict[str, Any]:
-    """``config.json``, but for what depends on the head."""
+    """``config.json`` without the entries that depend on the head."""
     settings: dict[str, Any] = json.loads(encoder.backbone.config.to_json_string(use_diff=False))
     names = HEADS.get(encoder.config.model_type)
     architecture = names.architecture if names else type(encoder.backbone).__name__
@@ -175,7 +175,7 @@ def _fill_backbone(backbone: Any, tensors: Mapping[str, Tensor], where: Path) ->
 
 
 def _numbers(backbone: Any, *, segments: bool) -> EncoderConfig:
-    """The numbers of a transformers model; transformers gives them one name for most families."""
+    """The dimensions of a transformers model, which have the same names in most families."""
     config = backbone.config
     positions = getattr(config, "max_position_embeddings", 512)
     for name, module in backbone.named_modules():

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rankwell.core.errors import InputError
 from rankwell.corpus.formats.lines import (
     FilePath,
-    json_kind,
     json_line,
     open_lines,
     parse_object,
-    take,
     take_id,
+    take_texts,
     writable_id,
     write_lines,
 )
@@ -36,13 +34,7 @@ def read_expansions(path: FilePath) -> Iterator[Expansion]:
             continue
         record = parse_object(path, number, line)
         docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
-        queries = take(path, number, record, ("queries",))
-        if not isinstance(queries, list):
-            raise InputError(path, number, f"key 'queries': expected a list of strings, found {json_kind(queries)}")
-        wrong = [query for query in queries if not isinstance(query, str)]
-        if wrong:
-            raise InputError(path, number, f"key 'queries': expected a list of strings, it holds {json_kind(wrong[0])}")
-        yield Expansion(docid, tuple(queries))
+        yield Expansion(docid, take_texts(path, number, record, "queries"))
 
 
 def expansion_line(path: FilePath, expansion: Expansion) -> str:

@@ -42,10 +42,10 @@ def read_labelled(path: FilePath, names: Sequence[str] | None = None) -> Labelle
     column = 0 if len({cells[0] for _, cells in rows}) <= len({cells[-1] for _, cells in rows}) else -1
     labels = [cells[column] for _, cells in rows]
     texts = [cells[1:] if column == 0 else cells[:-1] for _, cells in rows]
-    for (number, _), label, found in zip(rows, labels, texts, strict=True):
+    for (number, _), label, row_texts in zip(rows, labels, texts, strict=True):
         if not label.strip():
             raise InputError(path, number, "the label is empty")
-        if not all(text.strip() for text in found):
+        if not all(text.strip() for text in row_texts):
             raise InputError(path, number, f"the text of the label {excerpt(label)} is empty")
     if all(label.partition(":")[0] in COARSE_TYPES for label in labels):
         labels = [COARSE_TYPES[label.partition(":")[0]] for label in labels]

@@ -52,10 +52,10 @@ def wrong_columns(
     cells = line.split("\t")
     if len(cells) == len(expected) and "" in cells:
         return InputError(path, number, f"the {expected[cells.index('')]} is empty: {excerpt(line)}")
-    found = len(line.split(separator))
+    count = len(line.split(separator))
     names = ", ".join(expected)
     return InputError(
-        path, number, f"found {found} column{'s' * (found != 1)}, expected {len(expected)} ({names}): {excerpt(line)}"
+        path, number, f"found {count} column{'s' * (count != 1)}, expected {len(expected)} ({names}): {excerpt(line)}"
     )
 
 
@@ -128,6 +128,17 @@ def take_text(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequ
         key = next(key for key in keys if key in record)
         raise InputError(path, number, f"key {key!r}: expected a string, found {json_kind(value)}")
     return value
+
+
+def take_texts(path: FilePath, number: int, record: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """:func:`take` for a list of strings."""
+    texts = take(path, number, record, (key,))
+    if not isinstance(texts, list):
+        raise InputError(path, number, f"key {key!r}: expected a list of strings, found {json_kind(texts)}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise InputError(path, number, f"key {key!r}: expected a list of strings, found {json_kind(text)} in it")
+    return tuple(texts)
 
 
 def take_id(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str], name: str) -> str:

@@ -1,6 +1,6 @@
 """Runs: TREC's six columns and MS MARCO's three.
 
-The score decides the order, as in trec_eval; TREC's rank column is not looked at. MS MARCO files hold ranks only, which
+The score decides the order, as in trec_eval; TREC's rank column is ignored. MS MARCO files have ranks only, which
 become the scores 1/rank. Scores are written as the shortest decimal that reads back as the same 32-bit float, so a run
 that is written and read again is the same run.
 """

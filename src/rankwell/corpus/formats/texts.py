@@ -1,7 +1,7 @@
 """Texts: queries, query types and documents, as tsv, or as jsonl with the keys of BEIR and similar formats.
 
-Documents are streamed. A repeated document id is the index builder's to find: it keeps the ids anyway. Where the lines
-of an id are is asked only then, so reading need not keep them.
+Documents are streamed. Repeated document ids are found by the index builder, which has all ids in memory anyway. The
+lines of an id are looked up only then, so that reading need not store them.
 """
 
 from __future__ import annotations

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.formats.lines import (
     FilePath,
     check_id,
-    json_kind,
     json_line,
     open_lines,
     parse_object,
-    take,
     take_text,
+    take_texts,
     writable_cell,
     write_lines,
     wrong_columns,
@@ -81,20 +79,10 @@ def _examples(path: FilePath, lines: Iterable[tuple[int, str]]) -> Iterator[Exam
         if line.strip():
             record = parse_object(path, number, line)
             query = take_text(path, number, record, ("query",))
-            positives, negatives = _texts(path, number, record, "pos"), _texts(path, number, record, "neg")
+            positives, negatives = (take_texts(path, number, record, key) for key in ("pos", "neg"))
             if not positives:
                 raise InputError(path, number, "key 'pos': found an empty list, expected at least one text")
             yield Example(query, positives, negatives)
-
-
-def _texts(path: FilePath, number: int, record: dict[str, Any], key: str) -> tuple[str, ...]:
-    texts = take(path, number, record, (key,))
-    if not isinstance(texts, list):
-        raise InputError(path, number, f"key {key!r}: expected a list of strings, found {json_kind(texts)}")
-    for text in texts:
-        if not isinstance(text, str):
-            raise InputError(path, number, f"key {key!r}: expected a list of strings, found {json_kind(text)} in it")
-    return tuple(texts)
 
 
 def write_examples(examples: Iterable[Example], path: FilePath) -> None:

@@ -27,7 +27,7 @@ _HEADS = {"two_logits": "two logits; the score is log p(relevant)", "score": "on
 
 
 def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
-    """The text of ``README.md``: front matter, then only what the two configurations say."""
+    """The text of ``README.md``: front matter, then what the two configurations record."""
     front = {
         "library_name": "rankwell",
         "pipeline_tag": "text-ranking",
@@ -48,7 +48,7 @@ def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
 
 
 def _system(ranker: RankerConfig) -> str:
-    """The name under which papers know such a model."""
+    """What papers call such a model."""
     if ranker.template.name == "duo":
         return "A duoBERT ranker"
     if ranker.template.name == "nli":
@@ -104,7 +104,7 @@ def _kind(encoder: EncoderConfig) -> str:
 
 
 def _dense(encoder: EncoderConfig) -> str:
-    """What stands between [CLS] and the head, where something does."""
+    """The name of the layer between [CLS] and the head."""
     return f"{_kind(encoder)}'s {'pooler' if encoder.model_type == 'bert' else 'dense layer'}"
 
 
@@ -116,7 +116,7 @@ def _use(ranker: RankerConfig) -> str:
 
 
 def _plain_transformers(ranker: RankerConfig, encoder: EncoderConfig) -> str:
-    """What is lost in plain transformers, where something is."""
+    """What plain transformers ignores; empty if nothing."""
     lost = []
     if ranker.similarity or ranker.apart:
         lost.append("the reading apart")

@@ -41,8 +41,8 @@ from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity
 from rankwell.models.spec import AttentionRule
 
 OPSET = 17  # the first with LayerNormalization
-# What a closed column's score is lowered by: it weighs e^-60, nothing in fp32 unless it lay 40 above the best open one.
-# Much lower, and the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
+# Added to the scores of masked columns: a weight of e^-60 is nothing in fp32 unless the score is 40 above the best one.
+# With much lower values the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
 _CLOSED = -60.0
 _COPIED_FILES = (
     "config.json",
@@ -101,8 +101,8 @@ class GridEncoder(nn.Module):
             for number, layer in enumerate(_layers(self.model)[both:], both):
                 alone = layer.finish(alone, self._attend(number, alone, alone, biases[number], batch))
             states = alone.reshape(batch, -1, alone.shape[1])
-            # Sums will do: a vector's length is not in its cosine. By numbers, not by a mask: OpenVINO 2026.4 on ARM
-            # multiplies wrongly by a mask that it widens itself.
+            # Sums instead of means: the cosine ignores lengths. Multiplied by numbers, not by a mask, because OpenVINO
+            # 2026.4 on ARM computes the product with a mask wrongly.
             query, document = (
                 (states * torch.where(real & part, 1.0, 0.0)[:, :, None]).sum(dim=1)
                 for part in (segments == 0, segments != 0)
@@ -206,7 +206,7 @@ def export_model(
 def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> None:
     """Write the checkpoint ``source``, of any kind, with its weights in 8 bits as the folder ``out``.
 
-    ``out`` must not exist yet; whatever loads ``source`` in rankwell loads it, too (``tensors.py``).
+    ``out`` must not exist yet. rankwell loads it like ``source`` (``tensors.py``).
     """
     source, out = find_model(source), Path(out)
     if out.exists():
@@ -226,11 +226,11 @@ def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> N
 def _trace(model: GridEncoder, path: Path) -> None:
     """Write the graph of ``model`` with free batch and length."""
     names = graph_inputs(model.rule)
-    # Any batch will do, with sizes that no other dimension has.
+    # Any batch will do if its sizes differ from all other dimensions.
     integers, flags = torch.zeros(3, 7, dtype=torch.int32), torch.ones(3, 7, dtype=torch.bool)
     example = tuple(flags if name in ("real", "last") else integers for name in names)
     with warnings.catch_warnings(), torch.no_grad():
-        # The exporter by tracing warns of its age; the new one needs a package more and gives the same graph.
+        # The tracing exporter warns that it is old; the new one needs another package and gives the same graph.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             model,
@@ -251,10 +251,10 @@ def _quantise(model: GridEncoder, traced: Path, path: Path, reduced_range: bool)
     graph = onnx.load(traced)
     # The tracer's shapes of intermediate values contradict those the quantiser infers.
     del graph.graph.value_info[:]
-    # Says that the graph is ready as it is; without it the quantiser sets up logging to advise a preparation.
+    # Marks the graph as prepared; otherwise the quantiser sets up logging to recommend a preparation.
     onnx.helper.set_model_props(graph, {"onnx.quant.pre_process": "onnxruntime.quant"})
     _transpose_weights(graph)
-    # What is computed for [CLS] alone costs nothing in fp32 either. The quantiser turns each Gemm into a _MatMul.
+    # Products for [CLS] alone cost little in fp32 too. The quantiser turns each Gemm into a _MatMul.
     exact = [f"{node.name}_MatMul" for node in graph.graph.node if set(node.input) & _cls_weights(model)]
     quantize_dynamic(
         graph,
@@ -288,10 +288,10 @@ def _transpose_weights(graph: Any) -> None:
 
 
 def _cls_weights(model: GridEncoder) -> set[str]:
-    """The names of the weights that are applied to one token a sequence: the last query and what follows it."""
+    """The names of the weights that are applied to one token per sequence: the last query and what follows it."""
     final = len(model.model.encoder.layers) - 1
     prefixes: tuple[str, ...] = ("model.head.", "model.pooler.")
-    if not model.model.similarity:  # which needs the last layer of every token
+    if not model.model.similarity:  # the similarity needs the last layer of every token
         prefixes += (f"model.encoder.layers.{final}.", f"projections.{3 * final}.")
     return {name for name, _ in model.named_parameters() if name.startswith(prefixes)}
 
@@ -299,7 +299,7 @@ def _cls_weights(model: GridEncoder) -> set[str]:
 def _to_openvino(traced: Path, path: Path, precision: ExportPrecision) -> None:
     import openvino
 
-    # Not convert_model, which reports its use over the network.
+    # Not convert_model, which sends usage statistics over the network.
     openvino.save_model(openvino.Core().read_model(traced), path, compress_to_fp16=precision == "f16")
 
 

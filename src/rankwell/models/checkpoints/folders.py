@@ -1,8 +1,7 @@
 """Checkpoints: a Hugging Face folder plus ``rankwell.json``.
 
 A folder without ``rankwell.json`` loads as monoBERT: a transformers classifier or sentence-transformers CrossEncoder as
-it is, a bare encoder with a new head. What is saved here loads in plain transformers under the same names. Weights are
-safetensors, never pickle.
+it is, a bare encoder with a new head. Saved folders load in plain transformers. Weights are safetensors, never pickle.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _present_name(name: str) -> str:
-    """A tensor's name as transformers writes it today; the first BERT checkpoints say gamma and beta in norms."""
+    """A tensor's name in current transformers; the first BERT checkpoints call a norm's parameters gamma and beta."""
     name = name.removeprefix("bert.")
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
@@ -169,7 +168,7 @@ def load_checkpoint(
 
 
 def _restrict(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, folder: Path) -> None:
-    """Tell the encoder's layers which tokens see which. Raises if it cannot follow the configuration."""
+    """Set which tokens attend to which in the encoder's layers. Raises if it cannot follow the configuration."""
     config = encoder.config
     ranker.check_layers(config.num_hidden_layers)
     alone = any(field.alone for field in ranker.template.fields)
@@ -195,8 +194,8 @@ def new_cross_encoder(
 
 
 def start_as_bi_encoder(model: CrossEncoder) -> None:
-    """Let the similarity be all there is at first: the head says 0, and the document's segment is the query's, which is
-    the only one a bi-encoder has seen.
+    """Start from the similarity alone: the head gives 0, and the document has the query's segment, the only one that a
+    bi-encoder was trained with.
     """
     with torch.no_grad():
         model.head.weight.zero_()
@@ -206,7 +205,7 @@ def start_as_bi_encoder(model: CrossEncoder) -> None:
 
 
 def fill_head(model: CrossEncoder, tensors: Mapping[str, Tensor], folder: Path) -> list[str]:
-    """Fill pooler and head from a checkpoint's tensors; what it does not have is named, and stays new."""
+    """Fill pooler and head from a checkpoint's tensors; returns the parts that it lacks, which stay new."""
     missing = []
     for name, part in _head_parts(model):
         if f"{name}.weight" not in tensors:
@@ -222,19 +221,19 @@ def fill_head(model: CrossEncoder, tensors: Mapping[str, Tensor], folder: Path) 
 
 
 def head_names(config: EncoderConfig) -> HeadNames:
-    """The names of the head's parts; families without an entry have the head on [CLS] itself."""
+    """The names of the head's parts; other families have the head directly on [CLS]."""
     return HEADS.get(config.model_type, HeadNames("", "tanh", "classifier", ""))
 
 
 def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
-    """What stands on the encoder, under transformers' names."""
+    """The pooler, if any, and the head, with their names in transformers."""
     names = head_names(model.encoder.config)
     pooler = [] if model.pooler is None else [(names.dense or "dense", model.pooler)]
     return [*pooler, (names.output, model.head)]
 
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
-    """Load ``state``, whose shapes must be the module's."""
+    """Load ``state``; raises if a shape differs."""
     for name, parameter in module.state_dict().items():
         if state[name].shape != parameter.shape:
             actual, expected = tuple(state[name].shape), tuple(parameter.shape)
@@ -243,7 +242,7 @@ def fill(module: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
 
 
 def without_other_heads(tensors: dict[str, Tensor], folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
-    """The tensors without a head that bears a classifier's name but scores tokens or choices, not sequences."""
+    """The tensors without a ``classifier`` that scores tokens or choices instead of sequences."""
     architectures = [str(name) for name in read_object(folder / "config.json").get("architectures") or []]
     if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in architectures):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")}
@@ -257,13 +256,13 @@ def without_other_heads(tensors: dict[str, Tensor], folder: Path, config: Encode
 def _as_monobert(
     tensors: Mapping[str, Tensor], config: EncoderConfig, tokenizer: Tokenizer, folder: Path
 ) -> RankerConfig:
-    """How to use a checkpoint that says nothing: its own head where it has one, else a new one of two logits."""
+    """The configuration of a checkpoint without one: with its own head, or with a new one of two logits."""
     names = head_names(config)
     outputs = len(tensors[f"{names.output}.weight"]) if f"{names.output}.weight" in tensors else 2
     if outputs not in (1, 2):
         raise InputError(folder, None, f"a classifier of {outputs} classes; a ranker has 1 or 2")
     length = min(Template().max_length, config.max_position_embeddings, tokenizer.max_length or 512)
-    # transformers' classifiers of other families always have the dense layer, so a new head has it, too.
+    # transformers' classifiers of other families always have the dense layer, so a new head has it too.
     dense = config.model_type != "bert" if names.dense else False
     return RankerConfig(
         template=Template(max_length=length, max_query=min(Template().max_query, length - 4)),
@@ -297,7 +296,7 @@ def describe(encoder: Encoder | ForeignEncoder, architecture: str) -> dict[str, 
 
 
 def describe_labels(labels: Sequence[str]) -> dict[str, Any]:
-    """What ``config.json`` says of a classifier's outputs."""
+    """The entries of ``config.json`` that name a classifier's outputs."""
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
         "label2id": {label: number for number, label in enumerate(labels)},
@@ -328,16 +327,16 @@ def write_folder(
 
 
 def _leave_segments_out(path: Path) -> None:
-    """Tell transformers' tokenizer that the model knows no segments; given any, it would fail."""
+    """Configure transformers' tokenizer for a model without segments, which would fail if it got any."""
     settings = read_object(path)
     settings["model_input_names"] = [name for name in settings["model_input_names"] if name != "token_type_ids"]
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def add_markers(model: CrossEncoder, tokenizer: Tokenizer) -> None:
-    """Give a model and its tokenizer MarkedBERT's 40 tokens; each embedding starts as the mean of its pieces'.
+    """Add MarkedBERT's 40 tokens to a model and its tokenizer; an embedding starts as the mean of its pieces.
 
-    Does nothing where they have them already.
+    Does nothing if they have the tokens already.
     """
     pieces = tokenizer.add_markers()
     first, old = tokenizer.special.first_marker, model.encoder.tokens.weight
@@ -345,7 +344,7 @@ def add_markers(model: CrossEncoder, tokenizer: Tokenizer) -> None:
         if first + 2 * MARKER_PAIRS > len(old):
             raise RankwellError("the tokenizer has markers, but the model has no embeddings for them")
         return
-    # A vocabulary may be padded: then the markers take rows that are there but were never trained.
+    # A vocabulary may be padded: then the markers take existing rows that were never trained.
     grown = old.new_zeros(max(len(old), len(tokenizer)), old.shape[1])
     with torch.no_grad():
         grown[: len(old)] = old

@@ -1,4 +1,4 @@
-"""Names for models by their contents: what was computed by one model must not be taken for another's. No torch."""
+"""Identifies models by their contents, so that results of one are never taken for another's. Needs no torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model_files(folder: str | os.PathLike[str]) -> list[Path]:
 def model_digest(folder: str | os.PathLike[str]) -> str:
     """A hash of everything that decides a model's outputs: weights, configuration and tokenizer.
 
-    It identifies models in score caches, manifests, stages of recipes and work that is resumed.
+    It identifies models in score caches, manifests, stages of recipes and resumed work.
     """
     whole = hashlib.blake2b(digest_size=16)
     for file in model_files(folder):

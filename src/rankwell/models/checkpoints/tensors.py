@@ -1,6 +1,6 @@
 """A checkpoint's tensors on disk: safetensors, whole, in shards, or with 8-bit weights.
 
-8-bit weights take a quarter of the bytes, for a model that is shipped; they are computed in 32 or 16 bits.
+8-bit weights take a quarter of the disk space, for the model that ships; they are computed in 32 or 16 bits.
 A matrix ``NAME`` of (R, C) is two tensors of ``model.int8.safetensors``:
 
     ==============  =============  ==================================================================
@@ -8,8 +8,8 @@ A matrix ``NAME`` of (R, C) is two tensors of ``model.int8.safetensors``:
     ``NAME.scale``  fp16 (R, G)    largest magnitude / 127 of each of a row's G groups of like size
     ==============  =============  ==================================================================
 
-All other tensors are as they were: biases, norms, heads. The file has a name of its own because libraries that know
-nothing of this would load its integers, or fresh random weights, without an error; now they find no weights.
+All other tensors (biases, norms, heads) stay as they are. The file has a different name because libraries that do not
+know the format would load its integers, or new random weights, without an error; now they find no weights.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from rankwell.core.jsonfile import read_object
 
 QUANTISED = "model.int8.safetensors"
 GROUP = 64
-"""Weights that share a scale: with one a row MiniLM's scores were off by nearly twice as much."""
+"""Weights that share a scale. With one scale per row, the errors of MiniLM's scores were nearly twice as large."""
 LEAST = 4096
-"""Numbers of the smallest matrix that is quantised: a head is nothing on disk and much in the scores."""
+"""Smaller matrices are not quantised: a head takes little disk space and matters much for the scores."""
 _LARGEST = 127
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a file that whoever may read the folder may read; safetensors' own are for their owner alone."""
+    """Write a file with the usual permissions; safetensors would let only the owner read it."""
     path.write_bytes(save(dict(tensors), metadata={"format": "pt"}))
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors as they are in ``model.safetensors``, whole or in shards, or in the file with 8-bit weights."""
+    """The tensors of ``model.safetensors``, whole or in shards, or of the file with 8-bit weights."""
     tensors: dict[str, Tensor] = {}
     for name in _weight_files(folder):
         if not (folder / name).is_file():
@@ -67,7 +67,7 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def quantise_tensors(tensors: Mapping[str, Tensor], group: int = GROUP) -> dict[str, Tensor]:
-    """The tensors as the file holds them: large matrices as integers and scales."""
+    """The tensors as the file stores them: large matrices as integers and scales."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(".int8"):
@@ -86,14 +86,14 @@ def quantise(weight: Tensor, group: int = GROUP) -> tuple[Tensor, Tensor]:
     if not parts.isfinite().all():
         raise RankwellError("weights that are not numbers cannot be quantised")
     scale = (parts.abs().amax(dim=2) / _LARGEST).half()
-    # Divided by the scale as it is stored, rounded; where it rounds to 0 so does every weight of the group.
+    # Divided by the scale as stored, in fp16; if it rounds to 0, so does every weight of the group.
     divisor = torch.where(scale == 0, 1.0, scale.float())[:, :, None]
     integers = (parts / divisor).round().clamp(-_LARGEST, _LARGEST).to(torch.int8)
     return integers.reshape(rows, columns), scale
 
 
 def restore_tensors(tensors: Mapping[str, Tensor], where: Path) -> dict[str, Tensor]:
-    """The tensors of the model, in fp32, from what a file holds; those of an ordinary file are only widened."""
+    """The tensors of the model in fp32, from those of a file; 8-bit weights are restored."""
     restored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(".int8"):

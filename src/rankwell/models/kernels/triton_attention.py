@@ -1,16 +1,16 @@
-"""Attention over packed sequences as Triton kernels: no padding, no mask tensors. The way forward; the way back is in
-:mod:`rankwell.models.kernels.triton_training`.
+"""Attention over packed sequences as Triton kernels: no padding, no mask tensors. This is the forward pass; the
+backward pass is in :mod:`rankwell.models.kernels.triton_training`.
 
-One program computes one head of one *tile*, a block of rows of one sequence, and goes over that sequence's keys alone,
-with the softmax kept online in fp32. The tiles are listed beforehand, so that no program finds nothing to do: with
-lengths of 100 to 180 tokens a grid as high as the longest sequence would have a third of its programs idle.
+One program computes one head of one *tile*, a block of rows of one sequence, and goes over the keys of that sequence
+alone, with an online softmax in fp32. The tiles are listed beforehand, so that no program is idle: with lengths of 100
+to 180 tokens, a third of the programs of a grid as high as the longest sequence would have nothing to do.
 
-Who may attend to whom is one AND of two *codes*, one of the row and one of the column, made once a batch from words
-and last pieces. A word's code is its number's bits beside their complement, so that a code lies within another's only
-if the words are the same; the row holds the complement of its word's code, and ``row & column == 0`` then says "same
-word". The last piece of a word has the column 0, which every row sees. For the rule ``strict`` it keeps its word's code
-and has the sign bit instead, as do the rows that may use it: ``row & column`` is then below 0. The codes lie padded to
-whole tiles, what pads is closed to all rows, and so they are read without any further check.
+Whether a row may attend to a column is the AND of two *codes*, made once per batch from words and last pieces. A word's
+code is the bits of its number beside their complement, so a code is contained in another only if the words are the
+same. The row has the complement of its word's code, so ``row & column == 0`` means "same word". The last piece of a
+word has the column code 0, which every row matches. For the rule ``strict`` it keeps its word's code and has the sign
+bit too, as do the rows that may attend to it: then ``row & column`` is negative. The codes are padded to whole tiles
+with codes that match no row, so they are read without further checks.
 """
 
 # A kernel's arguments have no Python types, nor has Triton.
@@ -33,10 +33,10 @@ from rankwell.models.spec import AttentionRule
 
 RULES: dict[AttentionRule, int] = {"full": 0, "strm": 1, "strict": 2, "exact_match": 1}
 WORDS = 1 << 15  # words of one sequence that have a code
-# What a closed score is set to. It is finite, so that a row whose first keys are all closed gives no NaN; what such
-# keys put into the sums is multiplied by exp(-huge) = 0 as soon as an open one comes, and a token always sees itself.
-# Far below any score, yet small enough that what a fused multiply-add leaves of CLOSED * scale - CLOSED * scale is
-# a rounding: with -1e30 that residue overflowed exp2 in a block whose columns are all closed to a row.
+# The score of masked keys. It is finite, so that a row whose first keys are all masked gives no NaN; what such keys add
+# to the sums is multiplied by exp(-huge) = 0 at the first key that is not masked, and a token always attends to itself.
+# It is far below any score, yet so small that a fused multiply-add leaves only a rounding error of CLOSED * scale -
+# CLOSED * scale: with -1e30 that error overflowed exp2 in a block whose columns are all masked for a row.
 CLOSED = tl.constexpr(-4.0e6)
 CODE_BITS = tl.constexpr(0x3FFFFFFF)
 WORD_BITS = tl.constexpr(0x7FFF)
@@ -52,7 +52,7 @@ FIRST_COLUMNS = 64
 
 
 def blocks_for(head_size: int, rule: AttentionRule) -> Blocks | None:
-    """The blocks for heads of this size, ``None`` where the kernels do not know it."""
+    """The blocks for heads of this size; ``None`` if the kernels do not support it."""
     return BLOCKS.get((head_size, rule != "full"))
 
 
@@ -79,8 +79,8 @@ def pack(
     seeds: Tensor | None = None,
 ) -> Packed:
     """The layout of packed sequences from the tables of :func:`make_tiles`, ``words`` (T,) int32 and ``last`` (T,) int8
-    or bool, all on the device; the rule ``full`` reads neither. A sequence has at most ``WORDS`` words. Further tiles
-    may follow those of the sequences: of a length of 0, they compute nothing.
+    or bool, all on the device; the rule ``full`` reads neither. A sequence has at most ``WORDS`` words. Tiles of length
+    0 may follow those of the sequences: they compute nothing.
     """
     masked = rule != "full"
     row_codes, column_codes = tiles.new_empty(2, len(tiles) * blocks.rows if masked else 1)
@@ -160,7 +160,7 @@ def _attend_kernel(
     row = first_row + tl.arange(0, ROWS)
     feature = tl.arange(0, SIZE)
     width = HEADS * SIZE
-    # 64 bits for where the sequence lies: tokens times 3H may pass 2^31. Within it, 32 suffice.
+    # 64 bits for the begin of the sequence: tokens times 3H may exceed 2^31. Within the sequence, 32 suffice.
     own = qkv + begin.to(tl.int64) * (3 * width) + head * SIZE
     inside_row = row < length
     query = tl.load(own + row[:, None] * (3 * width) + feature[None, :], mask=inside_row[:, None], other=0.0)
@@ -198,7 +198,7 @@ def _attend_kernel(
     if DROPPED > 0:
         mixed = mixed * (16777216 / (16777216 - DROPPED))
     if TRAINED:
-        # Of the rows that pad a tile the sum is 0: finite, as the way back needs it.
+        # The sum of rows that pad a tile is 0: finite, as the backward pass needs it.
         own_sums = sums + (tile * HEADS + head) * ROWS + tl.arange(0, ROWS)
         tl.store(own_sums, tl.where(inside_row, peak + tl.log2(total), 0.0))
     place = out + begin.to(tl.int64) * width + head * SIZE + row[:, None] * width + feature[None, :]
@@ -277,8 +277,8 @@ def attend_packed(
 ) -> Tensor:
     """Attention of packed rows: ``qkv`` (T, 3H) → (T, H).
 
-    For the way back, ``sums`` (tiles, heads, rows of a tile) is filled with each row's log2 Σ 2^score. ``dropped`` and
-    ``site`` are those of :mod:`rankwell.models.kernels.triton_dropout`.
+    For the backward pass, ``sums`` (tiles, heads, rows of a tile) is filled with each row's log2 Σ 2^score. For
+    ``dropped`` and ``site`` see :mod:`rankwell.models.kernels.triton_dropout`.
     """
     size = qkv.shape[1] // (3 * heads)
     out = qkv.new_empty(qkv.shape[0], heads * size)
@@ -297,9 +297,9 @@ def attend_packed(
         RULE=RULES[layout.rule],
         ROWS=layout.blocks.rows,
         COLUMNS=layout.blocks.columns,
-        # Triton's own choice for fp32 is tf32, which loses half of the digits.
+        # Triton's default for fp32 is tf32, which loses half of the digits.
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
-        # Triton's interpreter, on the CPU, holds bf16 as whole numbers and would multiply those.
+        # Triton's interpreter, on a CPU, stores bf16 as integers and would multiply those.
         WIDE=not qkv.is_cuda,
         TRAINED=sums is not None,
         DROPPED=dropped,
@@ -347,5 +347,5 @@ def attend_first_packed(
 
 
 def score_scale(size: int) -> float:
-    """What turns the product of a query and a key into an exponent of 2."""
+    """The factor that turns the product of a query and a key into an exponent of 2."""
     return math.log2(math.e) / math.sqrt(size)

@@ -1,11 +1,11 @@
-"""Dropout inside Triton kernels: whether an element is kept is a function of a seed and of where the element stands.
+"""Dropout inside Triton kernels: a hash of a seed and an element's position decides whether the element is kept.
 
-Nothing is stored between a forward and its backward pass but the seed, which both hash with the element's row and
-column. The seed is data: a batch brings one number to the device, and each place in a model makes its own of it with
-the place's number, its *site*. So a step that was recorded can be played again with other seeds.
+Only the seed is stored between the forward and the backward pass, and both hash it with the element's row and column.
+The seed is data: a batch brings one number to the device, and each place of dropout in a model combines it with its own
+number, its *site*. So a recorded step can be replayed with other seeds.
 
-Philox, Triton's own generator, costs some hundred instructions an element, for attention a fifth of a training step;
-the hash here costs ten, and its bits are as good as dropout needs (the tests count).
+Philox, Triton's generator, costs some hundred instructions per element (a fifth of a training step for attention). This
+hash costs ten, and its bits are good enough for dropout, as the tests show.
 """
 
 # A kernel's arguments have no Python types, nor has Triton.
@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WHOLE = 1 << 24  # a probability is given to the kernels as so many parts of this
+WHOLE = 1 << 24  # the kernels take a probability as a number of parts of this
 GOLDEN = tl.constexpr(0x9E3779B9)
 FIRST = tl.constexpr(0x7FEB352D)
 SECOND = tl.constexpr(0x846CA68B)
@@ -50,24 +50,24 @@ def kept(seed, row, column, DROPPED: tl.constexpr):  # noqa: N803  (constants of
 
 @triton.jit
 def drop(x, seed, row, column, DROPPED: tl.constexpr):  # noqa: N803
-    """Dropout of a block whose places are ``row`` and ``column``, two vectors."""
+    """Dropout of a block at the positions ``row`` and ``column``, two vectors."""
     return tl.where(kept(seed, row[:, None], column[None, :], DROPPED), x * (16777216 / (16777216 - DROPPED)), 0.0)
 
 
 def parts(probability: float) -> int:
-    """What the kernels call ``DROPPED``."""
+    """A probability as the kernels' ``DROPPED``."""
     return round(probability * WHOLE)
 
 
 def draw_seed() -> int:
-    """A batch's seed, from torch's generator on the CPU whatever the device: nothing waits for a GPU, and after the
-    same ``torch.manual_seed`` the same elements stay.
+    """A batch's seed, from torch's generator on the CPU for every device: nothing waits for a GPU, and the same
+    ``torch.manual_seed`` keeps the same elements.
     """
     return int(torch.randint(1 << 31, ()))
 
 
 def readable(seeds: Tensor | None, dropped: int, other: Tensor) -> Tensor:
-    """What a kernel is given as ``seeds``. Where nothing is dropped it reads none, and any tensor will do."""
+    """The kernels' ``seeds``. Without dropout they read none, so any tensor will do."""
     if not dropped:
         return other
     if seeds is None:

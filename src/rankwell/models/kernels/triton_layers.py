@@ -1,8 +1,8 @@
-"""What stands between an encoder's matrix products, each as one pass over the tokens: Triton kernels. The way forward;
-the way back is in :mod:`rankwell.models.kernels.triton_training_layers`.
+"""The operations between an encoder's matrix products, each as one pass over the tokens: Triton kernels. This is the
+forward pass; the backward pass is in :mod:`rankwell.models.kernels.triton_training_layers`.
 
-Torch would take two to four passes for each, and between large products on a GPU passes over memory are what costs.
-Sums, means and variances are fp32 whatever the tensors are.
+Torch would need two to four passes for each, and between large products on a GPU the passes over memory are the cost.
+Sums, means and variances are fp32 for tensors of any type.
 """
 
 # A kernel's arguments have no Python types, nor has Triton.

@@ -1,9 +1,10 @@
-"""Attention over packed sequences with gradients: the way back of :mod:`rankwell.models.kernels.triton_attention`.
+"""Attention over packed sequences with gradients: the backward pass of
+:mod:`rankwell.models.kernels.triton_attention`.
 
-The way forward keeps one number a row and head, log2 Σ 2^score, from which the way back makes the weights again, block
-by block; dropout is hashed again from its seed. Two kernels go back: one over the rows of a tile gives dQ (and, on the
-way, each row's Σ dO·O), one over its columns gives dK and dV. The scores are so computed twice; but no two programs add
-to the same place, and the gradients are the same bits each time.
+The forward pass stores one number per row and head, log2 Σ 2^score, from which the backward pass computes the weights
+again, block by block; dropout is hashed again from its seed. The backward pass has two kernels: one over the rows of a
+tile computes dQ (and each row's Σ dO·O), one over its columns dK and dV. The scores are thus computed twice, but no two
+programs add to the same place, and the gradients have the same bits each time.
 """
 
 # A kernel's arguments have no Python types, nor has Triton.
@@ -30,7 +31,7 @@ from rankwell.models.kernels.triton_attention import (
 from rankwell.models.kernels.triton_dropout import kept, parts, readable, seed_at
 from rankwell.models.layout import Packed
 
-# Depth of the loads' pipeline by head size: the way back holds more at a time than the way forward.
+# Depth of the load pipeline by head size: the backward pass holds more at a time than the forward pass.
 STAGES = {16: 2, 32: 3, 64: 3, 128: 1}
 LN2 = tl.constexpr(0.6931471805599453)
 
@@ -128,7 +129,7 @@ def _key_value_gradient_kernel(
     WIDE: tl.constexpr,  # noqa: N803
     DROPPED: tl.constexpr,  # noqa: N803
 ):
-    # A program has ROWS columns of the scores and goes over their rows, COLUMNS at a time; all is transposed.
+    # A program has ROWS columns of the scores and goes over their rows, COLUMNS at a time: everything is transposed.
     tile = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
     begin = tl.load(tiles + 3 * tile)
@@ -279,7 +280,7 @@ class _Attend(torch.autograd.Function):
             "num_stages": STAGES[size],
         }
         grid = (len(layout.tiles) * heads,)
-        # dQ comes first: it leaves the deltas for dK and dV.
+        # dQ comes first: its kernel computes the deltas that dK and dV need.
         _query_gradient_kernel[grid](qkv, out, grad_out, grad_qkv, sums, deltas, *codes, **constants)
         _key_value_gradient_kernel[grid](qkv, grad_out, grad_qkv, sums, deltas, *codes, **constants)
         return grad_qkv, None, None, None, None

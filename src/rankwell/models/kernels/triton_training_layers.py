@@ -1,8 +1,8 @@
-"""Dropout, residual and norm with gradients: the way back of :mod:`rankwell.models.kernels.triton_layers`.
+"""Dropout, residual and norm with gradients: the backward pass of :mod:`rankwell.models.kernels.triton_layers`.
 
-Nothing is kept of the way forward but its inputs: sums, means, variances and dropout are made again, in the pass that
-reads the inputs anyway. A program goes over many rows and keeps its own sums for the norm's weight and bias, which are
-added up afterwards; so the gradients are the same bits each time, but for the tables of the embeddings.
+Only the inputs of the forward pass are stored: sums, means, variances and dropout are computed again in the pass that
+reads the inputs anyway. A program goes over many rows and has its own sums for the norm's weight and bias, which are
+added up afterwards. So the gradients have the same bits each time, except those of the embedding tables.
 """
 
 # A kernel's arguments have no Python types, nor has Triton.
@@ -235,7 +235,7 @@ class _EmbedNorm(torch.autograd.Function):
             torch.zeros(table.shape, dtype=torch.float32, device=table.device).index_add_(0, ids.int(), grad_sums)
             for table, ids in ((tables[0], tokens), (tables[2], positions))
         )
-        # Few segments have all the tokens: as a product, since the adds of so many to one place would wait in line.
+        # As a product: there are few segments, so atomic adds of all tokens to a row would wait for one another.
         known = torch.arange(len(tables[1]), device=segments.device)
         grad_segments = (segments == known[:, None]).to(torch.float32) @ grad_sums
         grad_tables = (grad_tokens, grad_segments, grad_positions)
@@ -295,7 +295,7 @@ def embed_norm_trained(
 
 
 def dropout_trained(x: Tensor, dropout: float, seeds: Tensor | None, site: int) -> Tensor:
-    """Dropout of (B, H) by the batch's own seed, with gradients: torch's would draw on the GPU's generator."""
+    """Dropout of (B, H) with the batch's seed and gradients; torch would draw from the GPU's generator."""
     dropped = parts(dropout)
     if not dropped:
         return x
