@@ -122,7 +122,7 @@ def test_a_checkpoint_with_8_bit_weights_is_exported_by_name(
     assert Path("small/model.int8.safetensors").is_file()
     for options, problem in (
         (["--precision", "fp32"], "--backend torch exports int8 only, not fp32"),
-        (["--attention", "strm"], "do not go with --backend torch"),
+        (["--attention", "strm"], "--attention does not go with --backend torch"),
     ):
         arguments = ("--backend", "torch", "--precision", "int8", *options, "--out", "other")
         shown = rankwell("export", tiny_checkpoint, *arguments)

@@ -67,8 +67,8 @@ def test_the_root_raises_small_weights(rankwell: Call, model: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--weights", "MODEL", "--append"], "needs the default analyser and does not go with --append"),
-        (["--weights", "MODEL", "--stemmer", "none"], "needs the default analyser"),
+        (["--weights", "MODEL", "--append"], "--append does not go with --weights MODEL"),
+        (["--weights", "MODEL", "--stemmer", "none"], "--weights MODEL needs the default --stemmer and --stop-words"),
         (["--weights", "MODEL", "--scaling", "log"], "no scaling of term weights is called 'log'"),
         (["--weights", "RANKER"], "not a model that weighs tokens"),
         (["--show", "page.html"], "--show needs --weights MODEL"),

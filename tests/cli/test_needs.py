@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from rankwell.cli.needs import needs
+from rankwell.cli.needs import excludes, needs
 from rankwell.core.errors import RankwellError
 
 
@@ -22,6 +22,8 @@ def command(
 ) -> None:
     needs(context, {"stride": "windows", "min_max": ("fuse", "blend")})
     needs(context, {"blend": "fuse LISTS"}, {"fuse LISTS": store})
+    if windows == "none":
+        excludes(context, "--windows none", "fuse", "min_max")
 
 
 def call(*arguments: str) -> None:
@@ -44,6 +46,7 @@ def test_defaults_and_satisfied_needs_pass(arguments: list[str]) -> None:
         (["--stride", "10"], "^--stride needs --windows$"),
         (["--min-max"], "^--min-max needs --fuse or --blend$"),
         (["--blend", "1", "--no-store"], "^--blend needs --fuse LISTS$"),
+        (["--windows", "none", "--blend", "1", "--min-max"], "^--min-max does not go with --windows none$"),
     ],
 )
 def test_an_option_without_what_it_needs_is_refused(arguments: list[str], problem: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rankwell.cli.needs import excludes, needs
 
 if TYPE_CHECKING:
     from rankwell.scale.workers import Cluster
@@ -24,24 +25,17 @@ WorkersOption = Annotated[
 ]
 
 
-def cluster_of(ray: str | None, workers: int, device: str | None = None, **refused: object) -> Cluster | None:
-    """The cluster that --ray names, if any. ``refused`` are the options that do not go with it."""
+def cluster_of(context: typer.Context, *excluded: str) -> Cluster | None:
+    """The cluster that the command's --ray names, if any; it excludes the options ``excluded``."""
     from rankwell.core.errors import RankwellError
     from rankwell.scale.workers import Cluster, import_ray
 
+    needs(context, {"workers": "ray"})
+    ray, device = context.params["ray"], context.params["device"]
     if ray is None:
-        if workers:
-            raise RankwellError("--workers needs --ray; `--ray local --workers 2` starts two on this machine")
         return None
-    named = next((name.replace("_", "-") for name, value in refused.items() if value), None)
-    if named is not None:
-        raise RankwellError(f"--{named} does not go with --ray")
+    excludes(context, "--ray", *excluded)
     if device is not None and ":" in device:
         raise RankwellError(f"--device {device}: with --ray each worker gets its own GPU; use --device cuda")
     import_ray()
-    return Cluster(ray, workers, gpus=1 if device == "cuda" else 0)
-
-
-def for_workers(source: str) -> str:
-    """An absolute path, which workers find from any folder; the name of a model or data set is left alone."""
-    return str(Path(source).absolute()) if Path(source).exists() else source
+    return Cluster(ray, context.params["workers"], gpus=1 if device == "cuda" else 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,8 @@ MEASURES = "RR(rel=2)@10 nDCG@10 R(rel=2)@100"
 QID = "D025"
 SHARE = 0.7
 DEPTH = 10
+FIRST_STAGE_SHARE = 0.5
+NORMALISE = "z-score"
 SHOWN = 3
 
 
@@ -38,67 +41,64 @@ def demo(
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
-    from rankwell.rank.fusion import Shares
+    from rankwell.rank.search_request import SearchRequest
     from rankwell.retrieve.index import Index
 
     console = Console(highlight=False)
-    dataset = open_dataset(sample.FOLDER)
-    queries, qrels = dataset.queries("dev"), dataset.qrels("dev")
+    dataset, query_file = open_dataset(sample.FOLDER), sample.FOLDER / "queries.dev.tsv"
+    queries = dataset.queries("dev")
 
-    console.print("[bold]1. Index[/bold] the bundled sample, with stems, and with its words as they stand")
+    console.print("[bold]1. Index[/bold] the bundled sample, with stems and with plain words")
     stems = Index.build(dataset.documents(), out / "index", overwrite=True)
-    words = Index.build(dataset.documents(), out / "index-plain", overwrite=True, analyzer=Analyzer.plain())
+    Index.build(dataset.documents(), out / "index-plain", overwrite=True, analyzer=Analyzer.plain())
     console.print(f"   {len(stems):,} passages, {stems.terms:,} terms in {out / 'index'}\n")
 
     query = next(query for query in queries if query.qid == QID)
     console.print(f"[bold]2. Search[/bold]  {query.text}")
-    files = {"BM25, plain words": "bm25-plain", "BM25": "bm25"}
-    runs = {"BM25, plain words": words.search(queries), "BM25": stems.search(queries)}
+    request = SearchRequest(out / "index", query_file)
+    runs = {
+        "BM25, plain words": replace(request, index=out / "index-plain").execute().run,
+        "BM25": request.execute().run,
+    }
+    write_run(runs["BM25, plain words"], out / "bm25-plain.run")
+    write_run(runs["BM25"], out / "bm25.run")
     _show(console, stems, query, runs["BM25"][QID])
 
     lacks = default_lacks()
     console.print(f"\n[bold]3. Search by meaning, too[/bold], with {DEFAULT}, the default model")
     if lacks is None:
-        from rankwell.models.bi_encoder import BiEncoder
-        from rankwell.rank.dense import DenseRanker
-        from rankwell.rank.hybrid import search_hybrid
-        from rankwell.rank.pipeline import Fuse, Given, Rerank
-        from rankwell.rank.ranker import Ranker
+        from rankwell.rank.rerank_request import RerankRequest
 
-        dense = DenseRanker(BiEncoder.from_pretrained(DEFAULT))
-        hybrid = runs["hybrid"] = search_hybrid(stems, dense, queries, SHARE)
+        hybrid = runs["hybrid"] = replace(request, hybrid=SHARE).execute().run
+        write_run(hybrid, out / "hybrid.run")
         _show(console, stems, query, hybrid[QID])
         together = "the same model, reading query and passage together"
         console.print(f"\n[bold]4. Re-rank[/bold] the best {DEPTH} with {together}")
-        pipeline = (
-            Given(hybrid.head(DEPTH))
-            >> Rerank(Ranker(), stems)
-            >> Fuse(Shares(model=0.5, first=0.5, normalise="z-score"))
-        )
-        best = pipeline.run(queries)
-        _show(console, stems, query, best[QID])
-        runs["hybrid, re-ranked"] = _above(best, hybrid)
-        files |= {"hybrid": "hybrid", "hybrid, re-ranked": "reranked"}
+        candidates, collection = out / "hybrid.run", str(out / "index")
+        best = RerankRequest(
+            candidates, query_file, collection, depth=DEPTH, fuse=FIRST_STAGE_SHARE, normalise=NORMALISE
+        ).execute()
+        _show(console, stems, query, best.run[QID])
+        runs["hybrid, re-ranked"] = _above(best.run, hybrid)
+        write_run(runs["hybrid, re-ranked"], out / "reranked.run")
     else:
         console.print(f"   left out, and 4. Re-rank: {lacks}", markup=False, soft_wrap=True)
 
     console.print(f"\n[bold]5. Evaluate[/bold] {len(queries)} queries with graded judgments")
-    for name, file in files.items():
-        write_run(runs[name], out / f"{file}.run")
-    print("\n" + as_text(comparison_table(compare(qrels, runs, MEASURES))) + "\n")
+    print("\n" + as_text(comparison_table(compare(dataset.qrels("dev"), runs, MEASURES))) + "\n")
 
     console.print("[bold]6. Your own documents[/bold]")
     commands = ["index collection.tsv --out my-index", "search my-index queries.tsv --out bm25.run"]
-    again = ""
+    more_runs = ""
     if lacks is None:
-        both = "--fuse 0.5 --normalise z-score"
+        fusion = f"--fuse {FIRST_STAGE_SHARE} --normalise {NORMALISE}"
         commands += [
             f"search my-index queries.tsv --hybrid {SHARE} --k 100 --out hybrid.run",
-            f"rerank hybrid.run --queries queries.tsv --collection my-index {both} --out best.run",
+            f"rerank hybrid.run --queries queries.tsv --collection my-index {fusion} --out best.run",
         ]
-        again = " hybrid.run best.run"
+        more_runs = " hybrid.run best.run"
     commands += [
-        f"evaluate qrels.txt bm25.run{again}",
+        f"evaluate qrels.txt bm25.run{more_runs}",
         "serve    # the sample as a page; --index and --model serve yours",
     ]
     for command in commands:
@@ -106,7 +106,7 @@ def demo(
 
 
 def _show(console: Console, index: Index, query: Query, ranking: Ranking) -> None:
-    """The first of a ranking, with the query's words in colour."""
+    """Print the top of a ranking, with the query's words in colour."""
     from rich.padding import Padding
     from rich.text import Text
 

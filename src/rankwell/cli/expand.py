@@ -13,6 +13,7 @@ from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 
 
 def expand(
+    context: typer.Context,
     collection: Annotated[
         str,
         typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
@@ -75,7 +76,7 @@ def expand(
         raise InputError(out, None, "is a folder, expected the file to write")
     if method not in ("sample", "beam"):
         raise RankwellError(f"--method {method}: expected sample or beam")
-    cluster = cluster_of(ray, workers, device)
+    cluster = cluster_of(context)
     begin = time.monotonic()
     folder = find_writer(model)
     counts = ExpandRequest(

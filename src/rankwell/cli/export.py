@@ -8,8 +8,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from rankwell.cli.needs import excludes
+
 
 def export(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="A checkpoint folder, or a name on the Hugging Face hub.")],
     backend: Annotated[Literal["onnx", "openvino", "torch"], typer.Option("--backend", help="Backend to export for.")],
     out: Annotated[Path, typer.Option("--out", help="Output folder.")],
@@ -58,8 +61,7 @@ def export(
     if backend == "torch":
         if precision != "int8":
             raise RankwellError(f"--backend torch exports int8 only, not {precision}")
-        if attention is not None or reduced_range is not None:
-            raise RankwellError("--attention and --reduced-range do not go with --backend torch")
+        excludes(context, "--backend torch", "attention", "reduced_range")
         export_weights(model, out)
         kind = "torch, weights in int8"
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
-from rankwell.cli.needs import needs
+from rankwell.cli.needs import excludes, needs
 
 if TYPE_CHECKING:
     from rankwell.retrieve.index import Index
@@ -106,21 +106,13 @@ def index(
     present = {"weights MODEL": by_model, "store": store, "ray": ray}
     needs(context, dict.fromkeys(("scaling", "weights_out", "show", "device"), "weights MODEL"), present)
     needs(context, {"tokens": "store", "segment_documents": "ray"}, present)
-    cluster = cluster_of(
-        ray,
-        workers,
-        device,
-        append=append,
-        overwrite=overwrite and not by_model,
-        weights=weights is not None and not by_model,
-        expansions=expansions is not None,
-    )
+    cluster = cluster_of(context, "append", "expansions", *(() if by_model else ("overwrite", "weights")))
     tokenise = None if tokens is None else _tokeniser(tokens)
     if by_model:
-        if expansions is not None:
-            raise RankwellError("--expansions needs a file of weights, which --weights MODEL --weights-out FILE writes")
-        if append or (stemmer, stop_words) != ("porter", "lucene"):
-            raise RankwellError("--weights MODEL needs the default analyser and does not go with --append")
+        excludes(context, "--weights MODEL; use the file that --weights-out writes", "expansions")
+        excludes(context, "--weights MODEL", "append")
+        if (stemmer, stop_words) != ("porter", "lucene"):
+            raise RankwellError("--weights MODEL needs the default --stemmer and --stop-words")
         if find_spec("torch") is None:
             raise MissingExtraError("torch", "models", "weighing terms with a model")
         from rankwell.enrich.deepct import WeightedIndexRequest, WeightOptions

@@ -1,11 +1,15 @@
-"""Checks of an output file before the work begins."""
+"""Output files: checked before the work begins, written at its end."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from rankwell.core.errors import RankwellError
+
+if TYPE_CHECKING:
+    from rankwell.rank.search_request import RunResult
 
 
 def check_output(path: Path, tag: str | None = None) -> None:
@@ -21,3 +25,12 @@ def check_output(path: Path, tag: str | None = None) -> None:
         from rankwell.corpus.formats.lines import writable_id
 
         writable_id(path, "run name", tag)
+
+
+def write_result(result: RunResult, out: Path, format: Literal["trec", "msmarco"]) -> None:
+    """Write a run and its manifest, and print its report."""
+    from rankwell.corpus.formats import write_run
+
+    write_run(result.run, out, format=format)
+    result.manifest.write_beside(out)
+    print(f"{out}: {result.report}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 from rankwell.cli.needs import needs
 from rankwell.cli.options import (
     Attention,
@@ -21,7 +20,7 @@ from rankwell.cli.options import (
     Normalise,
     RunOut,
 )
-from rankwell.cli.outputs import check_output
+from rankwell.cli.outputs import check_output, write_result
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -148,56 +147,44 @@ def rerank(
     --device cuda gives each worker a GPU. --duo runs in this process.
     """
     from rankwell.core.shards import remove_shards, shards_folder
-    from rankwell.corpus.formats import write_run
     from rankwell.rank.rerank_request import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
     check_output(out, tag)
     needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
-    cluster = cluster_of(ray, workers, device, cache=cache)
+    cluster = cluster_of(context, "cache")
     template_changes = _without_none(name=template, max_length=max_length, markers=markers)
     request = RerankRequest(
-        run,
-        queries,
-        collection,
-        model,
-        depth,
-        types,
-        backend,
-        device,
-        precision,
-        _without_none(attention=attention, template=template_changes or None),
-        windows,
-        stride,
-        aggregate,
-        keep_tokens,
-        cache,
-        fuse,
-        blend,
-        normalise,
-        encoder,
-        duo,
-        duo_depth,
-        duo_aggregate,
+        run=run,
+        queries=queries,
+        collection=collection,
+        model=model,
+        depth=depth,
+        types=types,
+        backend=backend,
+        device=device,
+        precision=precision,
+        changes=_without_none(attention=attention, template=template_changes or None),
+        windows=windows,
+        stride=stride,
+        aggregate=aggregate,
+        keep_tokens=keep_tokens,
+        cache=cache,
+        fuse=fuse,
+        blend=blend,
+        normalise=normalise,
+        encoder=encoder,
+        duo=duo,
+        duo_depth=duo_depth,
+        duo_aggregate=duo_aggregate,
     )
     request.check(ray=ray)
-    scorer = None
+    workers_ranker = None
     if cluster is not None:
-        job = replace(
-            request,
-            run=run.absolute(),
-            queries=queries.absolute(),
-            types=types.absolute() if types else None,
-            collection=for_workers(collection),
-            model=for_workers(model),
-        )
-        scorer = ClusterRanker(RerankJob(job, shards_folder(out)), cluster)
-    result = request.execute(scorer, name=tag)
-    write_run(result.run, out, format=format)
+        workers_ranker = ClusterRanker(RerankJob.of(request, shards_folder(out)), cluster)
+    write_result(request.execute(workers_ranker, name=tag), out, format)
     if cluster is not None:
         remove_shards(out)
-    result.manifest.write_beside(out)
-    print(f"{out}: {result.report}")
 
 
 def _without_none(**options: Any) -> dict[str, Any]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of, for_workers
+from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 from rankwell.cli.needs import needs
 from rankwell.cli.options import (
     Device,
@@ -21,7 +19,7 @@ from rankwell.cli.options import (
     RunOut,
     Threads,
 )
-from rankwell.cli.outputs import check_output
+from rankwell.cli.outputs import check_output, write_result
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -62,54 +60,33 @@ def search(
     standardised scores. Document vectors are computed on first use and cached beside the index; rankwell tune --hybrid
     finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
     """
-    from rankwell.core.manifest import Manifest, file_digest
     from rankwell.core.shards import remove_shards, shards_folder
-    from rankwell.corpus.formats import read_queries, write_run
-    from rankwell.corpus.records import Run
-    from rankwell.rank.fusion import Shares
-    from rankwell.rank.rankers import open_encoder
+    from rankwell.rank.search_request import SearchRequest, SearchWorkers
     from rankwell.retrieve.bm25 import BM25
-    from rankwell.retrieve.index import Index
-    from rankwell.scale.search import ShardedIndex, search_in_shards
-    from rankwell.scale.workers import local_device
+    from rankwell.scale.search import ClusterSearch
 
-    cluster = cluster_of(ray, workers, device)
+    cluster = cluster_of(context)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
-    if hybrid is not None:
-        Shares.hybrid(hybrid)  # raises before anything is opened
-    bm25 = BM25(k1, b, k2)
-    opened = Index.open(index)
-    records = read_queries(queries)
+    request = SearchRequest(
+        index=index,
+        queries=queries,
+        k=k,
+        bm25=BM25(k1, b, k2),
+        threads=threads,
+        hybrid=hybrid,
+        encoder=encoder or DEFAULT,
+        device=device,
+        precision=precision,
+    )
+    request.check()
     check_output(out, tag)
-    config = {"k": k, **asdict(bm25), "index": opened.manifest["config_hash"]}
-    data = {"index": opened.manifest["data_hash"], "queries": file_digest(queries)}
-    if hybrid is not None:
-        bi_encoder = open_encoder(encoder or DEFAULT, local_device(cluster, device), precision)
-        from rankwell.rank.dense import DenseRanker
-        from rankwell.rank.hybrid import search_hybrid
+    searchers: SearchWorkers | None = None
+    if cluster is not None and hybrid is None:
+        searchers = ClusterSearch(cluster, shards_folder(out))
+    elif cluster is not None:
+        from rankwell.scale.hybrid import ClusterHybridSearch
 
-        if cluster is None:
-            cores = threads or os.cpu_count() or 1
-            run = search_hybrid(opened, DenseRanker(bi_encoder), records, hybrid, bm25, k=k, threads=cores)
-        else:
-            from rankwell.scale.hybrid import EncoderSource, search_hybrid_on
-
-            source = EncoderSource(for_workers(encoder or DEFAULT), device or "cpu", precision)
-            run = search_hybrid_on(
-                cluster, opened, bi_encoder, records, hybrid, source, bm25, k=k, threads=threads or 1
-            )
-        run = Run(run, name=tag or run.name)
-        config |= {"hybrid": hybrid}
-        data |= bi_encoder.identity
-    elif cluster is None:
-        run = opened.search(records, bm25, k=k, name=tag or "BM25", threads=threads or os.cpu_count() or 1)
-    else:
-        place = shards_folder(out)
-        with ShardedIndex.on(cluster, index, shards=workers) as sharded:
-            run = search_in_shards(sharded, records, place, bm25, k=k, name=tag or "BM25", threads=threads or 1)
-    write_run(run, out, format=format)
+        searchers = ClusterHybridSearch(cluster)
+    write_result(request.execute(searchers, name=tag), out, format)
     if cluster is not None:
         remove_shards(out)
-    Manifest("run", config, data).write_beside(out)
-    results = sum(map(len, run.values()))
-    print(f"{out}: {len(run):,} of {len(records):,} queries, {results:,} documents")

@@ -16,26 +16,18 @@ from rankwell.inputs.windows import Windows, parse_windows
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
 from rankwell.rank.cache import ScoreCache
+from rankwell.rank.engines.engine import Precision
 from rankwell.rank.fusion import Shares
 from rankwell.rank.pipeline import Duo, Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import AnyRanker, Reranker, kind_of, open_encoder, open_ranker
+from rankwell.rank.search_request import RunResult
 from rankwell.rank.texts import Texts, digest_texts, open_texts, worth_keeping
 
 if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
 
-Precision = Literal["auto", "fp32", "bf16"]
 DuoAggregate = Literal["sum", "binary", "min", "max", "sample"]
-
-
-@dataclass(frozen=True, eq=False)
-class RerankResult:
-    """A re-ranked run with its manifest, and a line about pairs, time and truncation."""
-
-    run: Run
-    manifest: Manifest
-    report: str
 
 
 @dataclass(frozen=True)
@@ -107,7 +99,7 @@ class RerankRequest:
         """Whether to tokenise all documents and store the tokens."""
         return worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens
 
-    def execute(self, workers: Reranker | None = None, *, name: str = "rankwell") -> RerankResult:
+    def execute(self, workers: Reranker | None = None, *, name: str = "rankwell") -> RunResult:
         """Re-rank. If ``workers`` score in the model's place, this process computes on the CPU."""
         candidates, queries = self.read()
         cache = ScoreCache(self.cache) if self.cache else None
@@ -134,7 +126,7 @@ class RerankRequest:
         report += [f"duo: {duo.truncation}"] if duo else []
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
         data = {"texts": digest_texts(texts, candidates), **(encoder.identity if encoder else {})}
-        return RerankResult(run, self._manifest(ranker, data), "; ".join(report))
+        return RunResult(run, self._manifest(ranker, data), "; ".join(report))
 
     def _pipeline(
         self, scorer: Reranker, candidates: Run, texts: Texts, encoder: BiEncoder | None, duo: Ranker | None

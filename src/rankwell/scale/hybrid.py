@@ -7,7 +7,7 @@ process, and so are the lists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -20,34 +20,20 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
-from rankwell.rank.engines.engine import Precision, engine_options
 from rankwell.rank.hybrid import search_hybrid
+from rankwell.rank.search_request import SearchRequest
 from rankwell.rank.texts import stores_of
-from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import Shard, ShardedIndex
-from rankwell.scale.workers import RETRIES, Cluster
-
-
-@dataclass(frozen=True)
-class EncoderSource:
-    """What a worker needs to load a bi-encoder: its name, device and precision."""
-
-    name: str
-    device: str = "cpu"
-    precision: Precision = "auto"
-
-    def open(self) -> BiEncoder:
-        """Load the bi-encoder."""
-        return BiEncoder.from_pretrained(self.name, **engine_options("torch", self.device, self.precision))
+from rankwell.scale.workers import RETRIES, Cluster, for_workers
 
 
 class HybridShard(Shard):
     """Some segments of an index, with the vectors of their documents."""
 
-    def __init__(self, folders: Sequence[Path], source: EncoderSource):
+    def __init__(self, folders: Sequence[Path], request: SearchRequest):
         super().__init__(folders)
-        self.encoder = source.open()
+        self.encoder = request.open_encoder(request.device or "cpu")
 
     @cached_property
     def vectors(self) -> list[PassageVectors]:
@@ -78,34 +64,38 @@ class ShardedDense(DenseRanker):
         return chain.from_iterable(self._index.ask("nearest", vectors, k))
 
 
-def search_hybrid_on(
-    cluster: Cluster,
-    index: Index,
-    encoder: BiEncoder,
-    queries: Sequence[Query],
-    share: float,
-    source: EncoderSource,
-    bm25: BM25 = DEFAULT_BM25,
-    *,
-    k: int = 1000,
-    threads: int = 1,
-) -> Run:
-    """:func:`~rankwell.rank.hybrid.search_hybrid` by the workers of a cluster, which also compute missing vectors.
+@dataclass(frozen=True)
+class ClusterHybridSearch:
+    """Hybrid search by the workers of a cluster, who compute missing vectors."""
 
-    ``encoder`` is the bi-encoder of ``source``, loaded in this process to tokenise and to name the stored vectors.
-    """
-    with cluster.connected() as ray:
-        _make_vectors(ray, cluster, index, encoder, source)
-        # No timeout: comparing with millions of vectors may take long, and Ray reports a lost actor at once.
-        actors = ShardedIndex.on(
-            cluster, index.folder, shards=cluster.workers, patience=None, shard=HybridShard, shard_options=(source,)
-        )
-        with actors as sharded:
-            dense = ShardedDense(encoder, sharded)
-            return search_hybrid(sharded, dense, queries, share, bm25, k=k, threads=threads)
+    cluster: Cluster
+
+    def search(self, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None) -> Run:
+        """See :class:`~rankwell.rank.search_request.SearchWorkers`.
+
+        ``encoder`` tokenises, and names the stored vectors.
+        """
+        share = request.hybrid
+        assert share is not None
+        assert encoder is not None
+        request = replace(request, encoder=for_workers(request.encoder))
+        with self.cluster.connected() as ray:
+            _make_vectors(ray, self.cluster, index, encoder, request)
+            # Comparing with millions of vectors may take long, and an actor that is lost is noticed at once.
+            held = ShardedIndex.on(
+                self.cluster,
+                index.folder,
+                shards=self.cluster.workers,
+                patience=None,
+                shard=HybridShard,
+                given=(request,),
+            )
+            with held as sharded:
+                dense, threads = ShardedDense(encoder, sharded), request.threads or 1
+                return search_hybrid(sharded, dense, queries, share, request.bm25, k=request.k, threads=threads)
 
 
-def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, source: EncoderSource) -> None:
+def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, request: SearchRequest) -> None:
     missing = [store for store in stores_of(index) if not PassageVectors.is_complete(store, encoder)]
     if not missing:
         return
@@ -117,15 +107,15 @@ def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, 
     remote = ray.remote(_make).options(scheduling_strategy="SPREAD", **options)
     folders = [store.folder.absolute() for store in missing]
     count = cluster.workers or room
-    for problem in ray.get([remote.remote(folders, source) for _ in range(count)]):
+    for problem in ray.get([remote.remote(folders, request) for _ in range(count)]):
         if problem is not None:
             raise RankwellError(problem)
 
 
-def _make(folders: Sequence[Path], source: EncoderSource) -> str | None:
+def _make(folders: Sequence[Path], request: SearchRequest) -> str | None:
     """A worker's task: compute the shards that no other worker has taken. Returns an error message, if any."""
     try:
-        encoder = source.open()
+        encoder = request.open_encoder(request.device or "cpu")
         for folder in folders:
             PassageVectors.open(DocumentStore.open(folder), encoder)
     except RankwellError as error:

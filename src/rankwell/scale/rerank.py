@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +31,7 @@ from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts
 from rankwell.retrieve.index import Index
 from rankwell.scale.runs import read_parts, write_part
-from rankwell.scale.workers import Cluster
+from rankwell.scale.workers import Cluster, for_workers
 
 REPORT = "# "
 
@@ -46,6 +46,19 @@ class RerankJob:
     request: RerankRequest
     folder: Path
     groups: int = 1
+
+    @classmethod
+    def of(cls, request: RerankRequest, folder: Path) -> RerankJob:
+        """The job of a request whose paths may be relative, which workers could not open."""
+        absolute = replace(
+            request,
+            run=request.run.absolute(),
+            queries=request.queries.absolute(),
+            types=request.types.absolute() if request.types else None,
+            collection=for_workers(request.collection),
+            model=for_workers(request.model),
+        )
+        return cls(absolute, folder)
 
     def prepare(self) -> Shards:
         """Split the run into shards, and store the texts unless they can already be read by docid."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,11 +23,15 @@ from rankwell.core.manifest import digest
 from rankwell.core.shards import Shards, map_shards
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
+from rankwell.rank.search_request import SearchRequest
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.segment import Segment
 from rankwell.scale.runs import read_parts, write_part
 from rankwell.scale.workers import Cluster
+
+if TYPE_CHECKING:
+    from rankwell.models.bi_encoder import BiEncoder
 
 PATIENCE_SECONDS = 60.0
 QUERIES_A_SHARD = 4096
@@ -152,7 +156,6 @@ def search_in_shards(
     *,
     k: int,
     threads: int = 1,
-    name: str = "BM25",
 ) -> Run:
     """:meth:`Index.search` that stores shards of the run in ``folder``, so that it can resume an interrupted search."""
     texts = digest([(query.qid, query.text) for query in queries])  # in order, because the order decides the shards
@@ -164,4 +167,18 @@ def search_in_shards(
         write_part(index.search(queries[items.start : items.stop], bm25, k=k, threads=threads), file)
 
     map_shards(shards, write, description="searching")
-    return Run(read_parts(shards), name=name)
+    return Run(read_parts(shards), name="BM25")
+
+
+@dataclass(frozen=True)
+class ClusterSearch:
+    """BM25 by the workers of a cluster; ``folder`` holds the shards of the run until it is written."""
+
+    cluster: Cluster
+    folder: Path
+
+    def search(self, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None) -> Run:
+        """See :class:`~rankwell.rank.search_request.SearchWorkers`."""
+        with ShardedIndex.on(self.cluster, index.folder, shards=self.cluster.workers) as sharded:
+            threads = request.threads or 1
+            return search_in_shards(sharded, queries, self.folder, request.bm25, k=request.k, threads=threads)

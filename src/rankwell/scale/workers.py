@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import MissingExtraError, RankwellError
@@ -99,9 +100,9 @@ class Cluster:
         return min(rooms)
 
 
-def local_device(cluster: Cluster | None, device: str | None) -> str | None:
-    """The device of models in this process: with a cluster its workers have the GPUs, so this process uses the CPU."""
-    return device if cluster is None else "cpu"
+def for_workers(source: str) -> str:
+    """An absolute path, which workers find from any folder; the name of a model or data set is left alone."""
+    return str(Path(source).absolute()) if Path(source).exists() else source
 
 
 def import_ray() -> Any:

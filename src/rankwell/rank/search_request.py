@@ -1,0 +1,97 @@
+"""Searching an index with the queries of a file, in this process or by the workers of a cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rankwell.core.manifest import Manifest, file_digest
+from rankwell.corpus.formats import read_queries
+from rankwell.corpus.records import Query, Run
+from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.rank.engines.engine import Precision
+from rankwell.rank.fusion import Shares
+from rankwell.rank.rankers import open_encoder
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
+from rankwell.retrieve.index import Index
+
+if TYPE_CHECKING:
+    from rankwell.models.bi_encoder import BiEncoder
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """The run of a request with its manifest, and a line for the user."""
+
+    run: Run
+    manifest: Manifest
+    report: str
+
+
+class SearchWorkers(Protocol):
+    """Workers that search in place of this process."""
+
+    def search(self, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: BiEncoder | None) -> Run:
+        """The run of a request; ``encoder`` is the request's bi-encoder, if it has one, on the CPU."""
+        ...
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """What to search, and how.
+
+    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device`` and ``precision``
+    are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
+    """
+
+    index: Path
+    queries: Path
+    k: int = 1000
+    bm25: BM25 = DEFAULT_BM25
+    threads: int = 0
+    hybrid: float | None = None
+    encoder: str = DEFAULT
+    device: str | None = None
+    precision: Precision = "auto"
+
+    def check(self) -> None:
+        """Raise for a wrong share before anything is read."""
+        if self.hybrid is not None:
+            Shares.hybrid(self.hybrid)
+
+    def open_encoder(self, device: str | None) -> BiEncoder:
+        """The bi-encoder on a device."""
+        return open_encoder(self.encoder, device, self.precision)
+
+    def execute(self, workers: SearchWorkers | None = None, *, name: str | None = None) -> RunResult:
+        """Search. By default the run is called BM25, hybrid or dense.
+
+        If ``workers`` search, they have the GPUs, and this process opens the bi-encoder on the CPU.
+        """
+        self.check()
+        index, queries = Index.open(self.index), read_queries(self.queries)
+        config = {"k": self.k, **asdict(self.bm25), "index": index.manifest["config_hash"]}
+        data = {"index": index.manifest["data_hash"], "queries": file_digest(self.queries)}
+        encoder = None
+        if self.hybrid is not None:
+            encoder = self.open_encoder(self.device if workers is None else "cpu")
+            config |= {"hybrid": self.hybrid}
+            data |= encoder.identity
+        search = self._search if workers is None else partial(workers.search, self)
+        run = search(index, queries, encoder)
+        run = Run(run, name=name or run.name)
+        report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
+        return RunResult(run, Manifest("run", config, data), report)
+
+    def _search(self, index: Index, queries: Sequence[Query], encoder: BiEncoder | None) -> Run:
+        threads = self.threads or os.cpu_count() or 1
+        if encoder is None or self.hybrid is None:
+            return index.search(queries, self.bm25, k=self.k, threads=threads)
+        from rankwell.rank.dense import DenseRanker  # needs torch
+        from rankwell.rank.hybrid import search_hybrid
+
+        return search_hybrid(index, DenseRanker(encoder), queries, self.hybrid, self.bm25, k=self.k, threads=threads)

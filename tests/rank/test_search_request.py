@@ -1,0 +1,48 @@
+"""A request for a search: what it finds, refuses and records, and who searches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document, Query, Run
+from rankwell.rank.search_request import SearchRequest
+from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.index import Index
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> SearchRequest:
+    texts = ["bees make honey", "the river has fish", "honey in winter"]
+    Index.build([Document(f"d{n}", text) for n, text in enumerate(texts)], tmp_path / "index")
+    (tmp_path / "queries.tsv").write_text("q1\thoney\nq2\tnothing matches\n")
+    return SearchRequest(tmp_path / "index", tmp_path / "queries.tsv", k=5, bm25=BM25(k1=0.7))
+
+
+def test_the_run_is_the_indexs(request_: SearchRequest) -> None:
+    result = request_.execute()
+    assert dict(result.run) == dict(Index.open(request_.index).search([Query("q1", "honey")], BM25(k1=0.7), k=5))
+    assert (result.run.name, request_.execute(name="mine").run.name) == ("BM25", "mine")
+    assert result.report == "1 of 2 queries, 2 documents"
+    assert (result.manifest.config["k"], result.manifest.config["k1"]) == (5, 0.7)
+    assert result.manifest.data.keys() == {"index", "queries"}
+
+
+def test_workers_search_in_place_of_this_process(request_: SearchRequest) -> None:
+    class Workers:
+        def search(self, request: SearchRequest, index: Index, queries: Sequence[Query], encoder: object) -> Run:
+            assert (request, len(index), [query.qid for query in queries], encoder) == (request_, 3, ["q1", "q2"], None)
+            return Run({}, name="theirs")
+
+    assert request_.execute(Workers()).run.name == "theirs"
+
+
+def test_a_wrong_share_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    request = SearchRequest(tmp_path / "none", tmp_path / "none.tsv", hybrid=1.5)
+    for refused in (request.check, request.execute, replace(request, hybrid=0.0).check):
+        with pytest.raises(RankwellError, match="share"):
+            refused()
