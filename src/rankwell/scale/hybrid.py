@@ -88,7 +88,7 @@ class ClusterHybridSearch:
                 shards=self.cluster.workers,
                 patience=None,
                 shard=HybridShard,
-                given=(request,),
+                shard_options=(request,),
             )
             with held as sharded:
                 dense, threads = ShardedDense(encoder, sharded), request.threads or 1
