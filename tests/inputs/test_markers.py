@@ -185,7 +185,7 @@ class TestTheVocabulary:
         tokenizer = Tokenizer.open(tiny_tokenizer)
         tokenizer._backend.add_tokens(["[e1]"])
         assert tokenizer.special.first_marker == -1
-        with pytest.raises(RankwellError, match=r"has a token \[e1\] already"):
+        with pytest.raises(RankwellError, match=r"already has the token \[e1\]"):
             tokenizer.add_markers()
 
     def test_adding_them_changes_the_tokenizers_digest(self, marked_tokenizer: Any, tokenizer: Any) -> None:

@@ -252,7 +252,7 @@ class TestAggregation:
 
     @pytest.mark.parametrize("how", ["top2:1", "top2:0,1", "top2:1,-1", "top1:nan", "top1:inf", "top1:", "top2:a,b"])
     def test_weights_that_are_none_are_told(self, how: str) -> None:
-        with pytest.raises(RankwellError, match="weights with commas, none negative and the first above 0"):
+        with pytest.raises(RankwellError, match="weights separated by commas, none negative and the first above 0"):
             Windows(aggregate=how)
 
     @pytest.mark.parametrize("how", ["sum", "top0", "top", "top-1", "", "top1001", "max:1"])

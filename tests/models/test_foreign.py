@@ -231,5 +231,5 @@ def test_only_bert_is_explainable_and_the_engine_says_so(make: Make, tiny_checkp
     assert Ranker.from_pretrained(tiny_checkpoint).engine.explainable
     other = Ranker.from_pretrained(make("electra"))
     assert not other.engine.explainable
-    with pytest.raises(RankwellError, match="only BERT rankers of the backend torch can be explained"):
+    with pytest.raises(RankwellError, match="only BERT rankers with the torch backend can be explained"):
         explain(other, "bank", "honey")

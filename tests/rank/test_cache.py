@@ -210,7 +210,7 @@ def test_the_oldest_scores_go_first(tmp_path: Path) -> None:
     smaller = ScoreCache(tmp_path / "scores.db", limit=5)
     smaller.put(keys_of(1, 100), np.zeros(1, np.float32))
     assert len(smaller) == 5
-    with pytest.raises(RankwellError, match="at most 0 scores"):
+    with pytest.raises(RankwellError, match="the limit of a score cache is 0"):
         ScoreCache(tmp_path / "none.db", limit=0)
 
 

@@ -25,5 +25,5 @@ def test_it_judges_as_its_ranker_does_in_another_process_too(tiny_checkpoint: Pa
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected the judge's"):
+    with pytest.raises(InputError, match="expected that of the judge"):
         RankerJudge.find(tmp_path)

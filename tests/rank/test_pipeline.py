@@ -141,7 +141,7 @@ def test_mistakes_are_found_before_anything_runs(ranker: Ranker, index: Index, t
     for pipeline, problem in cases:
         with pytest.raises(RankwellError, match=problem):
             pipeline.run(QUERIES)
-    with pytest.raises(RankwellError, match="has its own queries only"):
+    with pytest.raises(RankwellError, match="has results only for its own queries"):
         (run >> Rerank(ranker, index)).search("bees")
 
 

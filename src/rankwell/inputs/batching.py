@@ -1,4 +1,4 @@
-"""Sequences, which every engine scores, and batches of them by token budget. Needs numpy alone."""
+"""Sequences, the input of every engine, and batches of them by token budget. Needs only numpy."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Sequences:
 def token_batches(lengths: Rows, budget: int, *, max_rows: int | None = None, skip: int = 0) -> Iterator[Rows]:
     """Numbers of sequences, longest first, so that (number of sequences) × (longest) stays within ``budget`` tokens.
 
-    The longest come first because a shortage of memory then shows at the start. A batch has at most ``max_rows``
-    sequences; ``skip`` leaves out the first so many, which are done already.
+    The longest come first so that a lack of memory shows at the start. A batch has at most ``max_rows`` sequences. The
+    first ``skip`` sequences are left out, for work that is done already.
     """
     order = np.argsort(-lengths, kind="stable")
     begin = skip

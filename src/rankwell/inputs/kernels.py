@@ -1,6 +1,4 @@
-"""Native code of the inputs: matching stems for markers, laying templates out as unpadded sequences, and joining the
-occurrences of split words.
-"""
+"""Native code: matches stems for markers, lays out templates without padding, joins occurrences of split words."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def match_stems(
 
 @njit(cache=True, nogil=True)
 def _room(needs: NDArray[np.int64], caps: NDArray[np.int64], available: int, rooms: NDArray[np.int64]) -> None:
-    """Share ``available`` places: a field with a cap takes what it needs up to it, the others share the rest fairly."""
+    """Share ``available`` places: fields with a cap get what they need up to it, the others a fair share."""
     sharing = 0
     for f in range(len(needs)):
         if caps[f] > 0:
@@ -107,12 +105,12 @@ def lay_out(
 ) -> int:
     """Write ``[CLS] field [SEP] field [SEP] …`` for each pair, one after the other without padding.
 
-    ``begins`` and ``ends`` (pairs, fields) say where a pair's fields lie in the piece arrays; an empty field with begin
-    -1 vanishes together with its ``[SEP]``. Two fields have ``between`` separators between them; one that is ``alone``
-    begins with a ``[CLS]`` of its own, and its positions are counted from there. A marked word is
-    written ``[ek] pieces [/ek]`` with the ids ``first_marker + 2(k - 1)`` and one more; where room runs out, it keeps
-    both markers and a piece or more, or goes. ``cut[pair, field]`` counts the pieces left out. Returns the number of
-    tokens.
+    ``begins`` and ``ends`` (pairs, fields) are the places of a pair's fields in the piece arrays; a field with begin -1
+    is left out together with its ``[SEP]``. There are ``between`` separators between two fields. A field that is
+    ``alone`` begins with its own ``[CLS]``, from which its positions are counted. A marked word becomes
+    ``[ek] pieces [/ek]``, with the ids ``first_marker + 2(k - 1)`` and the next. If room runs out, it keeps both
+    markers and at least one piece, or is left out. ``cut[pair, field]`` counts the pieces left out. Returns the number
+    of tokens.
     """
     fields = begins.shape[1]
     needs = np.empty(fields, np.int64)
@@ -198,8 +196,8 @@ def lay_out(
 def join_equal_words(tokens: NDArray[np.int32], words: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int32]:
     """Word ids in which all occurrences of a split word within a sequence have the id of the first.
 
-    ``tokens`` and ``words`` are (T,), ``ends`` (B,). A word is split where two tokens or more share its id; two are
-    equal where they have the same tokens in the same order.
+    ``tokens`` and ``words`` are (T,), ``ends`` (B,). A word is split if two or more tokens share its id; two words
+    are equal if they have the same tokens in the same order.
     """
     joined = words.copy()
     # The distinct split words of one sequence: where each begins, how long it is, and a hash to compare first.

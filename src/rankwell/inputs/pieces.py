@@ -1,7 +1,7 @@
-"""Word pieces: the tokenized texts that templates put together, as flat arrays.
+"""Word pieces: tokenised texts as flat arrays, which templates combine.
 
-A text is a row of pieces. Beside its vocabulary id each piece knows whether it continues the word of the piece before
-it (``##ue`` after ``bog``), which STRM needs, and, where markers are wanted, the stem of the word it belongs to.
+A text is a row of pieces. A piece has a vocabulary id, a flag for continuing the word of the piece before it (``##ue``
+after ``bog``), which STRM needs, and for markers the stem of its word.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Pieces:
     ``opens``       (T,) bool    whether the piece is the first of such a word
     ==============  ===========  ==================================================================================
 
-    ``stems`` and ``opens`` are empty where no markers are wanted.
+    ``stems`` and ``opens`` are empty if there are no markers.
     """
 
     ids: NDArray[np.int32]

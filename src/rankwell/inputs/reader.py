@@ -13,10 +13,9 @@ import numpy as np
 
 from rankwell.core.types import Rows, Scores
 from rankwell.inputs.batching import Sequences
-from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sentences import sentence_marks, sentence_starts
-from rankwell.inputs.templates import MARKER_PAIRS, Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.templates import Template, TruncationReport, lay_out_pairs, match_words
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows, cut_windows, fit_windows
 
@@ -24,8 +23,8 @@ FITTING = Windows()
 
 
 @dataclass(frozen=True, eq=False)
-class Laid:
-    """Pairs as a model takes them.
+class LaidOutPairs:
+    """Pairs as sequences for a model, several for a document in windows.
 
     ===============  ==========================================================================
     ``sequences``    (W) one for each window
@@ -51,8 +50,8 @@ class Laid:
 class Reader:
     """How a model reads: its tokenizer, its template, and what happens to documents that do not fit.
 
-    With ``windows`` they are read in several sequences, without (None) they are truncated. ``segments`` is how many
-    segment ids the model knows. ``truncation`` counts everything that was laid out.
+    With ``windows`` these are read in several sequences; with None they are truncated. ``segments`` is the model's
+    number of segment ids. ``truncation`` counts everything that was laid out.
     """
 
     tokenizer: Tokenizer
@@ -71,7 +70,7 @@ class Reader:
         segments: int = 2,
     ) -> Reader:
         """A reader of single texts, the field ``query`` of the template ``single``."""
-        # The cap of a query means nothing here; 1 is within any length.
+        # max_query has no effect here; 1 fits any length.
         return cls(tokenizer, Template("single", max_length=max_length, max_query=1), windows, segments)
 
     @property
@@ -90,24 +89,24 @@ class Reader:
         return any(f.name == "type" for f in self.template.fields)
 
     def encode(self, texts: Sequence[str]) -> Pieces:
-        """Texts as pieces, with what the template needs to know of them."""
+        """Tokenise texts, with stems if the template needs them."""
         return self.tokenizer.encode(texts, stems=self.stems)
 
-    def lay_out(self, fields: Mapping[str, Pieces]) -> Laid:
+    def lay_out(self, fields: Mapping[str, Pieces]) -> LaidOutPairs:
         """Lay out pairs: row ``i`` of each field belongs to pair ``i``.
 
         Fields are those of the template; ``type`` may be missing, for all pairs or, as an empty row, for some.
         """
         return self._lay_out(*self._split(fields))
 
-    def lay_out_parts(self, fields: Mapping[str, Pieces], most: int) -> Iterator[Laid]:
+    def lay_out_parts(self, fields: Mapping[str, Pieces], most: int) -> Iterator[LaidOutPairs]:
         """Like :meth:`lay_out`, in parts of at most ``most`` windows; those of one pair stay together."""
         fields, owners = self._split(fields)
         bounds = np.append(np.flatnonzero(np.diff(owners, prepend=-1)), len(owners))  # where pairs begin
         begin = 0
         while begin < len(owners):
             end = int(bounds[np.searchsorted(bounds, begin + most, side="right") - 1])
-            if end <= begin:  # a pair of more windows than that
+            if end <= begin:  # a single pair has more windows
                 end = int(bounds[np.searchsorted(bounds, begin, side="right")])
             rows = np.arange(begin, end)
             whole = len(rows) == len(owners)
@@ -115,11 +114,11 @@ class Reader:
             yield self._lay_out(part, owners[begin:end])
             begin = end
 
-    def _lay_out(self, fields: Mapping[str, Pieces], owners: Rows) -> Laid:
+    def _lay_out(self, fields: Mapping[str, Pieces], owners: Rows) -> LaidOutPairs:
         report, special = TruncationReport(), self.tokenizer.special
         sequences = lay_out_pairs(self.template, special, fields, report, segments=self.segments, owners=owners)
         self.truncation.add(report)
-        return Laid(sequences, owners, fields, self.aggregate, report.pairs_cut)
+        return LaidOutPairs(sequences, owners, fields, self.aggregate, report.pairs_cut)
 
     def _split(self, fields: Mapping[str, Pieces]) -> tuple[Mapping[str, Pieces], Rows]:
         """The fields of each window, and the pair each window belongs to."""
@@ -149,11 +148,9 @@ class Reader:
         openings = {}
         if template.markers:
             query, document = fields["query"], fields["document"]
-            marks = np.empty(len(query.ids), np.int32), np.empty(len(document.ids), np.int32)
             if len(query.stems) == len(query.ids) and len(document.stems) == len(document.ids):
-                parts = query.stems, query.ends, document.stems, document.ends
-                match_stems(*parts, MARKER_PAIRS, template.mark_unmatched_query, *marks)
-                openings = {"query": (marks[0] > 0) & query.opens, "document": (marks[1] > 0) & document.opens}
+                marks = match_words(query, document, mark_unmatched=template.mark_unmatched_query)
+                openings = {field: (marks[field] > 0) & fields[field].opens for field in marks}
         # [CLS], and the separators: one at the end, and ``between`` before each field but the first.
         room = np.full(len(text), template.max_length - 2 + between)
         for f in template.fields:

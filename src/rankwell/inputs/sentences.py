@@ -1,14 +1,14 @@
-"""Where sentences begin among pieces. Needs the tokens alone, so stored tokens are enough.
+"""Finds where sentences begin, from tokens alone, so that it also works on stored tokens.
 
-A vocabulary like BERT's tells neither spaces nor line ends, and an uncased one no capitals. What is left decides:
+A vocabulary like BERT's has neither spaces nor line ends, and an uncased one no capitals. These rules remain:
 
     it came . " go ! " she left         a sentence ends after . ! ? and the marks of other scripts, with what closes
     3 . 5    no . 7    u . s . army     not within numbers, nor after initials and abbreviations
     www . example . com    etc . ,      nor within addresses, nor before a comma
     1 . wash 2 . dry    • soap          an item of a list begins with its number or bullet
 
-Where the vocabulary knows capitals or spaces, a full stop before a small letter, or without a space after it, ends
-nothing. When in doubt two sentences are taken for one.
+If the vocabulary has capitals or spaces, a full stop before a small letter, or without a space after it, does not end a
+sentence. When in doubt, two sentences are taken for one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BEFORE_NUMBERS = frozenset(
 _AFTER_POINTS = frozenset("com org edu gov io co uk html htm php asp pdf jpg png gif xml".split())
 _LARGEST_ITEM = 99
 
-# What a piece is to sentences.
+# The role of a piece in a sentence.
 _STOP, _END, _CLOSE, _QUOTE, _JOIN, _BULLET, _NUMBER, _SHORT, _BEFORE_NUMBER, _AFTER_POINT, _INNER = (
     1 << bit for bit in range(11)
 )
@@ -50,7 +50,7 @@ _CLOSING_PIECE = re.compile(rf"[\"{re.escape(_CLOSING)}]+")
 
 @dataclass(frozen=True, eq=False)
 class SentenceMarks:
-    """What the pieces of a vocabulary are to sentences: flags (V,), and the numbers of lists (V,), else 0."""
+    """The roles of a vocabulary's pieces in sentences: flags (V,), and the numbers of list items (V,), else 0."""
 
     flags: NDArray[np.uint16]
     numbers: NDArray[np.uint8]
@@ -89,7 +89,7 @@ def sentence_starts(pieces: Pieces, marks: SentenceMarks) -> NDArray[np.bool_]:
     begin, end = pieces.begins[text], pieces.ends[text]
 
     def near(by: int) -> NDArray[np.uint16]:
-        """The flags of the pieces so many places from the marks, none outside the text."""
+        """The flags of the pieces ``by`` places from the marks, 0 outside the text."""
         inside = (at + by >= begin) & (at + by < end)
         return np.where(inside, flags[np.where(inside, at + by, 0)], np.uint16(0))
 
@@ -148,7 +148,7 @@ def _counted(numbers: NDArray[np.integer], text: NDArray[np.int64]) -> NDArray[n
 
 
 def _flags(word: str) -> int:
-    """What a piece is by its text; a single letter is an initial."""
+    """The role of a piece by its text; a single letter is an initial."""
     if word.isalpha():
         word, initial = word.lower(), len(word) == 1 and word.lower() != word.upper()
         return (

@@ -1,7 +1,7 @@
 """Pre-tokenised documents: tokenised once, then read as arrays in any order.
 
-A store's tokens lie beside its texts under the tokenizer's digest, memory-mapped, two bytes a piece (eight with the
-stems that markers need). A :class:`TokenSource` gives rows of them, wherever they are.
+A store's tokens are stored beside its texts under the tokenizer's digest and memory-mapped, with two bytes per piece
+(eight with the stems that markers need). A :class:`TokenSource` returns rows of them, from disk or memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TokenSource(Protocol):
         ...
 
     def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many pieces these documents have."""
+        """The number of pieces of each document."""
         ...
 
     def at(self, numbers: NDArray[np.int64]) -> Pieces:
@@ -42,12 +42,12 @@ class TokenSource(Protocol):
 
 
 def tokens_name(tokenizer: Tokenizer, *, stems: bool = False) -> str:
-    """The name under which a store holds its texts' tokens by this tokenizer."""
+    """The name under which a store holds this tokenizer's tokens."""
     return f"{tokenizer.digest}-stems" if stems else tokenizer.digest
 
 
 def has_stored_tokens(store: DocumentStore, tokenizer: Tokenizer, *, stems: bool = False) -> bool:
-    """Whether a store holds its tokens already."""
+    """Whether a store holds this tokenizer's tokens."""
     return store.has_tokens(tokens_name(tokenizer, stems=stems))
 
 
@@ -90,10 +90,10 @@ class StoredTokens(_PackedTokens):
 
     @classmethod
     def open(cls, store: DocumentStore, tokenizer: Tokenizer, stems: bool = False) -> StoredTokens:
-        """The tokens of all documents: those in the store, or else computed now and stored.
+        """Open the tokens of all documents, after computing and storing them if the store has none.
 
-        Several processes may do so at once: they all use what the first to finish has stored. If the folder cannot be
-        written, the tokens stay in memory.
+        If several processes compute them at once, all use those of the first to finish. If the folder is read-only,
+        the tokens stay in memory.
         """
         name, dtype = tokens_name(tokenizer, stems=stems), packed_dtype(len(tokenizer), stems=stems)
         if store.has_tokens(name):
@@ -121,8 +121,8 @@ class InMemoryTokens(_PackedTokens):
         self._docids = Lexicon()
         numbers = self._docids.add(list(docids))
         if len(self._docids) != len(docids):
-            twice = docids[int((numbers != np.arange(len(docids))).argmax())]
-            raise RankwellError(f"document id {twice!r} occurs twice; ids must be unique")
+            repeated = docids[int((numbers != np.arange(len(docids))).argmax())]
+            raise RankwellError(f"document id {repeated!r} occurs twice; ids must be unique")
         size = len(tokenizer)
         batches = (texts[begin : begin + _BATCH] for begin in range(0, len(texts), _BATCH))
         parts = []

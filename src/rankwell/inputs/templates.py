@@ -1,15 +1,15 @@
 """Templates: how a query and a document (and a type, or a second document) become one sequence.
 
     mono    [CLS] Q [SEP] D [SEP]               monoBERT
-    typed   [CLS] T [SEP] Q [SEP] D [SEP]       DR-BERT; without a type, T and its [SEP] vanish
+    typed   [CLS] T [SEP] Q [SEP] D [SEP]       DR-BERT; without a type, T and its [SEP] are left out
     duo     [CLS] Q [SEP] Di [SEP] Dj [SEP]     duoBERT
     single  [CLS] Q [SEP]                       a classifier of texts
     pair    [CLS] Q [SEP] D [SEP]               a classifier of pairs, which share the room fairly
-    nli     [CLS] D [SEP] Q [SEP]               a judge of entailment: what D says is the premise, Q the hypothesis
+    nli     [CLS] D [SEP] Q [SEP]               an NLI classifier: D is the premise, Q the hypothesis
     twin    [CLS] Q [SEP] [CLS] D [SEP]         each text as a bi-encoder reads it, its positions counted from 0
 
 A template is data: its fields, each with a segment id and a cap. Exact-match markers combine with each of them.
-The query keeps up to ``max_query`` pieces whatever the document needs; what is left is the document's.
+The query gets up to ``max_query`` pieces however long the document is; the document gets the rest.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ NO_LIMIT = 0
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A part of a template; ``cap`` is the maximum number of its pieces, 0 for a share of what the others leave.
+    """A part of a template; ``cap`` is its maximum number of pieces, 0 for a share of what the others leave.
 
-    A field that is ``alone`` begins with another ``[CLS]``, and its positions are counted from there.
+    A field that is ``alone`` begins with its own ``[CLS]``, from which its positions are counted.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Template:
             raise RankwellError(f"{problem}, not {self.max_length}")
 
     def require(self, *names: str) -> None:
-        """Raise unless the template reads just these fields; a query type may come with them."""
+        """Raise unless the template reads exactly these fields, apart from a query type."""
         fields = [f.name for f in self.fields if f.name != "type"]
         if set(fields) == set(names):
             return
@@ -142,7 +142,7 @@ def _twin(max_query: int) -> tuple[Field, ...]:
 
 @dataclass
 class TruncationReport:
-    """What did not fit: counted, never silent. Several threads may count in one."""
+    """Counts of what did not fit. Several threads may share a report."""
 
     pairs: int = 0
     pairs_cut: int = 0
@@ -162,7 +162,7 @@ class TruncationReport:
         if owners is not None and len(cut):
             first = np.flatnonzero(np.diff(owners, prepend=-1))
             sizes = np.diff(first, append=len(owners))
-            # A query that is truncated is so once, however many windows it is read with.
+            # A truncated query counts once, however many windows it is read with.
             once, together = np.maximum.reduceat(cut, first), np.add.reduceat(cut, first)
             cut = np.where([f.cap == NO_LIMIT for f in fields], together, once)
             batch.pairs_windowed = int((sizes > 1).sum())
@@ -204,9 +204,10 @@ def lay_out_pairs(
     segments: int = 2,
     owners: Rows | None = None,
 ) -> Sequences:
-    """Lay out pairs: row ``i`` of each field belongs to pair ``i``; ``type`` may be missing, for all pairs or, as an
-    empty row, for some. ``segments`` is how many the checkpoint knows. Where rows are windows, ``owners`` says whose,
-    so that ``report`` counts pairs.
+    """Lay out pairs: row ``i`` of each field belongs to pair ``i``.
+
+    ``type`` may be missing, for all pairs or, as an empty row, for some. ``segments`` is the checkpoint's number of
+    segment ids. If rows are windows, ``owners`` are their pairs, so that ``report`` counts pairs.
     """
     template.check_length(special.between)
     layout = [f for f in template.fields if f.name in fields or f.name != "type"]
@@ -227,16 +228,15 @@ def lay_out_pairs(
     tokens, positions, words = (np.empty(room, np.int32) for _ in range(3))
     token_segments, last = np.empty(room, np.int8), np.empty(room, np.bool_)
     sequence_ends, cut = np.empty(pairs, np.int64), np.empty((pairs, len(layout)), np.int64)
-    unmarked = np.zeros(0, np.int32)
+    word_marks, opens = np.zeros(0, np.int32), np.zeros(0, np.bool_)
+    if marks:
+        word_marks = np.concatenate([marks.get(f.name, np.zeros(len(fields[f.name].ids), np.int32)) for f in layout])
+        opens = np.concatenate([p.opens if len(p.opens) else np.zeros(len(p.ids), np.bool_) for p in parts])
     size = lay_out(
         np.concatenate([p.ids for p in parts]),
         np.concatenate([p.continues for p in parts]),
-        np.concatenate([marks.get(f.name, np.zeros(len(fields[f.name].ids), np.int32)) for f in layout])
-        if marks
-        else unmarked,
-        np.concatenate([p.opens if len(p.opens) else np.zeros(len(p.ids), np.bool_) for p in parts])
-        if marks
-        else unmarked.astype(np.bool_),
+        word_marks,
+        opens,
         begins,
         ends,
         np.array([f.cap for f in layout], np.int64),
@@ -268,15 +268,12 @@ def _marks(template: Template, special: SpecialTokens, fields: Mapping[str, Piec
         raise RankwellError("markers are not defined for the template duo")
     if len(query.stems) != len(query.ids) or len(document.stems) != len(document.ids):
         raise RankwellError("markers need the stems of the query's and the document's words")
+    return match_words(query, document, mark_unmatched=template.mark_unmatched_query)
+
+
+def match_words(query: Pieces, document: Pieces, *, mark_unmatched: bool = False) -> dict[str, NDArray[np.int32]]:
+    """The number of the query term that each piece matches, 0 for none (see :func:`match_stems`)."""
     marks = {"query": np.empty(len(query.ids), np.int32), "document": np.empty(len(document.ids), np.int32)}
-    match_stems(
-        query.stems,
-        query.ends,
-        document.stems,
-        document.ends,
-        MARKER_PAIRS,
-        template.mark_unmatched_query,
-        marks["query"],
-        marks["document"],
-    )
+    stems = query.stems, query.ends, document.stems, document.ends
+    match_stems(*stems, MARKER_PAIRS, mark_unmatched, marks["query"], marks["document"])
     return marks

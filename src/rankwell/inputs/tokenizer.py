@@ -95,7 +95,7 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies this tokenizer's output, so that stores can hold it by name."""
+        """Identifies this tokenizer's output; stored tokens are named by it."""
         return hashlib.blake2b(f"{_VERSION} {self._backend.to_str()}".encode(), digest_size=8).hexdigest()
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class Tokenizer:
         names = marker_names()
         known = next((name for name in names if self.token_id(name) >= 0), None)
         if known is not None:
-            raise RankwellError(f"the vocabulary has a token {known} already, but not all the markers in their order")
+            raise RankwellError(f"the vocabulary already has the token {known}, but not all markers in order")
         pieces = [self._backend.encode(name, add_special_tokens=False).ids for name in names]
         self._backend.add_tokens([AddedToken(name, normalized=False, special=True) for name in names])
         for stale in ("digest", "_first_marker"):

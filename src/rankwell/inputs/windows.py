@@ -1,4 +1,4 @@
-"""Windows: long documents in overlapping parts, so that nothing is truncated, and one score from all parts."""
+"""Windows: long documents are read in overlapping parts, so that nothing is truncated, and get one score."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _sentence_windows(
     # In a sentence longer than a window each word counts as a sentence, so it is split between words.
     starts = np.flatnonzero(opens | np.repeat(lengths > size, lengths))
     bounds = np.append(starts, len(opens))
-    # Where a window that begins with each sentence ends, and where the next one begins (there at the latest).
+    # Where a window that begins with each sentence ends, and where the next one begins at the latest.
     until = np.searchsorted(bounds, bounds + size, side="right") - 1
     step = np.searchsorted(starts, bounds + stride, side="right") - 1
     step = np.minimum(np.maximum(step, np.arange(len(bounds)) + 1), until)
@@ -203,16 +203,16 @@ def _parse_weights(name: str, text: str, n: int) -> tuple[float, ...]:
         weights = tuple(map(float, text.split(",")))
     except ValueError:
         weights = ()
-    # The first counts in a document of one window, too: at 0, that document had no score.
+    # With a first weight of 0, a document of one window would have no score.
     if len(weights) != n or not all(0 <= weight < np.inf for weight in weights) or weights[0] == 0:
-        raise RankwellError(f"{name!r}: expected {n} weights with commas, none negative and the first above 0")
+        raise RankwellError(f"{name!r}: expected {n} weights separated by commas, none negative and the first above 0")
     return weights
 
 
 def aggregate_windows(scores: Scores, owners: Rows, how: str) -> Scores:
-    """One score for each document from those of its windows, which lie together.
+    """One score for each document from those of its windows, which are adjacent.
 
-    ``topN`` is the mean of the N best, weighted where there are weights; of a document of fewer windows, of those.
+    ``topN`` is the mean of the N best windows, or of all if there are fewer, weighted if weights are given.
     """
     kind, weights = parse_aggregate(how)
     first = np.flatnonzero(np.diff(owners, prepend=-1))

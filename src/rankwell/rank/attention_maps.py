@@ -1,4 +1,4 @@
-"""From an explanation to the maps that :mod:`rankwell.plots.attention` draws, of a readable size."""
+"""Turns explanations into attention maps of a readable size, which :mod:`rankwell.plots.attention` draws."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MOST_WORDS_OF_RULE = 10
 def attention_maps(
     explanations: Sequence[Explanation], layer: int | None = None, head: Head = "mean", *, most: int = MOST_WORDS
 ) -> list[AttentionMap]:
-    """The query's attention to the document, of one or more explanations of the same tokens, for drawing.
+    """The query's attention to the document, for one or more explanations of the same tokens.
 
-    A document of more than ``most`` words is shown by those that share a piece with a matching or split word of the
-    query, and those that a piece of the query attends to most; the note says so.
+    Of a document with more than ``most`` words, those that share a piece with a matching or split word of the query are
+    shown, then those that the query attends to most. The note says so.
     """
     if any(explanation.tokens != explanations[0].tokens for explanation in explanations):
         raise RankwellError("only explanations of the same tokens can be compared in one picture")
@@ -39,7 +39,7 @@ def attention_maps(
     rules = [f" ({explanation.rule})" if len(explanations) > 1 else "" for explanation in explanations]
     parts = [f"{share:.0%}{rule}" for share, rule in zip(shares, rules, strict=True)]
     note += f"The columns get {' and '.join(parts)} of the query's attention; the rest goes to other tokens."
-    titles = [f"{each.rule} attention, score {each.score:.3f}".replace("-", "−") for each in explanations]
+    titles = [f"{shown.rule} attention, score {shown.score:.3f}".replace("-", "−") for shown in explanations]
     return [
         _map(explanation, title, rows, columns, matrix, note, layer)
         for explanation, title, matrix in zip(explanations, titles, weights, strict=True)
@@ -55,14 +55,7 @@ def rule_map(explanation: Explanation, *, most: int = MOST_WORDS_OF_RULE) -> Att
         note += ": split ones, then those with the query's highest weights."
     others = [token.position for token in explanation.tokens if token.field != "document"]
     positions = np.union1d(np.array(others, np.int64), columns)
-    return _map(
-        explanation,
-        f"{explanation.rule} attention",
-        positions,
-        positions,
-        weights,
-        note,
-    )
+    return _map(explanation, f"{explanation.rule} attention", positions, positions, weights, note)
 
 
 def _map(

@@ -1,8 +1,8 @@
-"""The score cache: what a model has scored once is looked up, not computed again.
+"""The score cache: scores that a model has computed are stored on disk and reused.
 
 A score's key is the XOR of 128-bit hashes of the model (weights, configuration, backend, template, windows), the query,
 its type and the document, so the keys of a whole batch are four gathers and three XORs of arrays. One sqlite file
-serves several threads and processes. The cache is an aid: when it breaks, scores are computed, with a warning.
+serves several threads and processes. If the cache fails, rankwell warns and computes the scores.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ BUSY_SECONDS = 30.0
 _SQLITE = b"SQLite format 3\0"
 _COMPANIONS = ("-wal", "-shm", "")  # the file itself comes last: without it the others mean nothing
 _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-# What decides a model's scores: a model card or a training log does not.
 _SCHEMA = f"""
     PRAGMA application_id = {FORMAT};
     CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, score BLOB NOT NULL, batch INTEGER NOT NULL) WITHOUT ROWID;
@@ -66,20 +65,20 @@ def join_hashes(*parts: Keys) -> Keys:
 
 
 class ScoreCache:
-    """Scores by key in one sqlite file; ``limit`` is the most scores kept, of which the oldest go first.
+    """Scores by key in one sqlite file, at most ``limit``; the oldest are removed first.
 
     >>> from tempfile import TemporaryDirectory
     >>> keys = text_hashes(["a", "b"], "query")
     >>> with TemporaryDirectory() as folder, ScoreCache(f"{folder}/scores.db") as cache:
     ...     cache.put(keys[:1], np.float32([0.5]))
-    ...     found, scores = cache.get(keys)
-    >>> found.tolist(), scores.tolist()
+    ...     cached, scores = cache.get(keys)
+    >>> cached.tolist(), scores.tolist()
     ([True, False], [0.5, 0.0])
     """
 
     def __init__(self, path: str | os.PathLike[str], *, limit: int | None = None):
         if limit is not None and limit < 1:
-            raise RankwellError(f"a score cache of at most {limit} scores; expected 1 or more")
+            raise RankwellError(f"the limit of a score cache is {limit}; expected 1 or more")
         self.path = Path(path)
         self.limit = limit
         self.hits = self.misses = 0
@@ -100,16 +99,16 @@ class ScoreCache:
                 some = names[begin : begin + LOOKED_UP_AT_ONCE]
                 marks = ",".join("?" * len(some))
                 known.update(self._connected().execute(f"SELECT key, score FROM scores WHERE key IN ({marks})", some))
-        found = np.fromiter((name in known for name in names), np.bool_, len(names))
+        cached = np.fromiter((name in known for name in names), np.bool_, len(names))
         scores = np.frombuffer(b"".join(known.get(name, bytes(4)) for name in names), "<f4").astype(np.float32)
         with self._lock:
-            self.hits, self.misses = self.hits + int(found.sum()), self.misses + int((~found).sum())
-        return found, scores
+            self.hits, self.misses = self.hits + int(cached.sum()), self.misses + int((~cached).sum())
+        return cached, scores
 
     def put(self, keys: Keys, scores: Scores) -> None:
-        """Keep scores, all of them in one transaction; those that are there already stay as they are."""
+        """Store scores in one transaction; existing ones are not replaced."""
         values = scores.astype("<f4").tobytes()
-        # In the order of the keys, neighbours go to the same page.
+        # Sorted by key, so that neighbours go to the same page.
         rows = sorted((name, values[4 * i : 4 * i + 4]) for i, name in enumerate(_rows(keys)))
         if rows:
             with self._trouble("write"), self._transaction() as connection:
@@ -126,10 +125,10 @@ class ScoreCache:
                 connection.execute("UPDATE counts SET batches = ?, scores = ?", [batch, total])
 
     def complete(self, keys: Keys, compute: Callable[[NDArray[np.int64]], Scores]) -> Scores:
-        """The scores of all keys; ``compute`` is asked for those of the rows that are not here, if any."""
-        found, scores = self.get(keys)
-        # A key that comes twice is computed once.
-        missing = np.flatnonzero(~found)
+        """The scores of all keys; ``compute`` returns those of the rows that are missing, if any."""
+        cached, scores = self.get(keys)
+        # A repeated key is computed once.
+        missing = np.flatnonzero(~cached)
         _, first, which = np.unique(keys[missing], axis=0, return_index=True, return_inverse=True)
         if len(missing):
             ordered = np.sort(first)  # as the rows came, not as the keys sort
@@ -157,7 +156,7 @@ class ScoreCache:
         return int(total)
 
     def close(self) -> None:
-        """Close the file; a closed cache opens it again when it is asked."""
+        """Close the file; it is reopened on the next use."""
         with self._lock:
             if self._connection is not None and self._owner == os.getpid():
                 self._connection.close()
@@ -172,10 +171,10 @@ class ScoreCache:
         self.close()
 
     def _open(self) -> None:
-        """Open or begin the file; one that is broken is put aside first."""
+        """Open or create the file; a broken file is renamed first."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # sqlite takes a file of a few bytes for an empty one, and would write over it.
+            # sqlite would take a file of a few bytes for an empty one and overwrite it.
             if self.path.is_file() and _opening_bytes(self.path) not in (b"", _SQLITE):
                 raise InputError(self.path, None, "is not a score cache; name one, or a file that does not exist yet")
             try:
@@ -191,15 +190,15 @@ class ScoreCache:
     def _connect(self) -> None:
         connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
-            # In this order: where another process is just beginning the file, tables come together with their mark.
+            # In this order: if another process is creating the file, tables and id appear together.
             (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            (found,) = connection.execute("PRAGMA application_id").fetchone()
-            if tables and found != FORMAT:
+            (application,) = connection.execute("PRAGMA application_id").fetchone()
+            if tables and application != FORMAT:
                 raise InputError(self.path, None, "a database, but not a score cache of this version")
-            # Refused at once, without waiting, while another process does the same: then it is done.
+            # Fails without waiting if another process is doing the same, which is enough.
             with suppress(sqlite3.OperationalError):
                 connection.execute("PRAGMA journal_mode = WAL")
-            # A cache may lose its last scores in a power cut, but it stays whole.
+            # A power cut may lose the last scores, but does not damage the file.
             connection.execute("PRAGMA synchronous = NORMAL")
             if not tables:
                 connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
@@ -233,7 +232,7 @@ class ScoreCache:
 
     @contextmanager
     def _trouble(self, action: str) -> Iterator[None]:
-        """Whatever sqlite cannot do is a warning; a broken file is put aside and a new one begun."""
+        """Turn sqlite's errors into a warning; a broken file is renamed and a new one begun."""
         try:
             yield
         except sqlite3.Error as error:
@@ -244,10 +243,10 @@ class ScoreCache:
                     self._open()
             elif not self._warned:
                 self._warned = True
-                warnings.warn(f"{self.path}: cannot {action} the score cache ({error}); going on", stacklevel=3)
+                warnings.warn(f"{self.path}: cannot {action} the score cache ({error}); continuing", stacklevel=3)
 
     def _put_aside(self) -> None:
-        """Rename the file and sqlite's companions, unless another process has done so already."""
+        """Rename the broken file and its companions, unless another process has done so already."""
         if not self.path.exists() or self._inode not in (None, self.path.stat().st_ino):
             return
         aside = _free_name(self.path.with_name(f"{self.path.name}.broken"))
@@ -259,7 +258,7 @@ class ScoreCache:
 
 
 def _free_name(path: Path) -> Path:
-    """``path``, or with the first number that makes it a name no file has."""
+    """``path``, with a number appended if the name is taken."""
     names = (path if number == 1 else path.with_name(f"{path.name}-{number}") for number in count(1))
     return next(name for name in names if not any(os.path.lexists(f"{name}{suffix}") for suffix in _COMPANIONS))
 

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
-from rankwell.inputs.kernels import match_stems
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
-from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens, Template, TruncationReport, lay_out_pairs
+from rankwell.inputs.templates import SpecialTokens, Template, TruncationReport, lay_out_pairs, match_words
 from rankwell.models.spec import AttentionRule, under_rule
 from rankwell.rank.engines.engine import LoadedModel, Logits, probability, relevance
 from rankwell.rank.ranker import Ranker
@@ -40,8 +39,10 @@ _FIRST_MARKER, _CLS, _SEP = 1 << 29, 1 << 30, (1 << 30) + 1
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the sequence. ``match`` is k where its word has the stem of the query's k-th term and that term is
-    in the document too; ``marker`` is k for ``[ek]`` and ``[/ek]``; both are 0 otherwise.
+    """One token of the sequence.
+
+    ``match`` is k if its word has the stem of the query's k-th term and that stem occurs in the document; ``marker`` is
+    k for ``[ek]`` and ``[/ek]``. Both are 0 otherwise.
     """
 
     position: int
@@ -68,7 +69,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The attention of a word to another: the mean over the source's pieces of the sum over the target's."""
+    """One word's attention to another: summed over the target's pieces, averaged over the source's."""
 
     source: Word
     target: Word
@@ -76,7 +77,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TruncatedField:
     """The part of a field that was truncated."""
 
     field: str
@@ -88,10 +89,10 @@ class Cut:
 class Explanation:
     """A pair's score and what led to it.
 
-    ``attention`` (layers, heads, L, L) holds the probabilities with which a row attends to a column, ``open`` (layers,
-    L, L) whether a layer lets it: by the rule, where it follows it, and within query or document, where it reads them
-    apart. Where documents are cut into windows, ``score`` is the whole document's, ``windows`` are its windows' scores,
-    and everything else describes the best of them, number ``window`` from 1.
+    ``attention`` (layers, heads, L, L) holds the probabilities with which a row attends to a column. ``open`` (layers,
+    L, L) holds whether a layer allows it: under its attention rule, and within query or document if the layer reads
+    them separately. If documents are read in windows, ``score`` is the whole document's, ``windows`` are the windows'
+    scores, and everything else describes the best window, number ``window`` from 1.
     """
 
     query: str
@@ -103,7 +104,7 @@ class Explanation:
     probability: float
     logits: tuple[float, ...]
     tokens: tuple[Token, ...]
-    cut: tuple[Cut, ...]
+    cut: tuple[TruncatedField, ...]
     window: int
     windows: tuple[float, ...]
     open: NDArray[np.bool_]
@@ -123,7 +124,7 @@ class Explanation:
 
     @property
     def split_words(self) -> tuple[Word, ...]:
-        """The words of several pieces."""
+        """The words that consist of several pieces."""
         return tuple(word for word in self.words if len(word.positions) > 1)
 
     def positions(self, field: str) -> NDArray[np.int64]:
@@ -145,7 +146,7 @@ class Explanation:
         return weights
 
     def open_in(self, layer: int | None = None) -> NDArray[np.bool_]:
-        """What a layer (default: the last) lets a row attend to (L, L)."""
+        """What each row may attend to (L, L) in a layer (default: the last)."""
         visible: NDArray[np.bool_] = self.open[-1 if layer is None else layer - 1]
         return visible
 
@@ -197,7 +198,7 @@ def explain(
         ranker = Ranker.from_loaded(ranker)
     engine, tokenizer = ranker.engine, ranker.tokenizer
     if not engine.explainable:
-        raise RankwellError("only BERT rankers of the backend torch can be explained: others do not show attention")
+        raise RankwellError("only BERT rankers with the torch backend can be explained; others do not expose attention")
     assert isinstance(engine, TorchEngine)
     rule = attention or engine.rule
     template = ranker.template if markers is None else replace(ranker.template, markers=markers)
@@ -285,11 +286,11 @@ def _dense_layers(
 
 def _describe(
     sequence: Sequences, fields: Mapping[str, Pieces], reader: Reader
-) -> tuple[tuple[Token, ...], tuple[Cut, ...]]:
+) -> tuple[tuple[Token, ...], tuple[TruncatedField, ...]]:
     """Each token with the field it came from and its match, and the pieces that have no token."""
     tokenizer = reader.tokenizer
     origins = _origins(fields, reader.template)
-    marks = _matches(fields)
+    marks = match_words(fields["query"], fields["document"])  # whether or not the template marks them
     match = np.concatenate([marks.get(name, np.zeros(len(rows.ids), np.int32)) for name, rows in fields.items()])
     ids = np.concatenate([rows.ids for rows in fields.values()])
     owners = np.repeat(list(fields), [len(rows.ids) for rows in fields.values()])
@@ -315,7 +316,7 @@ def _describe(
     )
     left = ~np.isin(np.arange(len(ids)), origins)
     cut = {name: tokenizer.token_names(ids[left & (owners == name)]) for name in fields}
-    return tokens, tuple(Cut(name, len(pieces), _joined(pieces)) for name, pieces in cut.items() if pieces)
+    return tokens, tuple(TruncatedField(name, len(pieces), _joined(pieces)) for name, pieces in cut.items() if pieces)
 
 
 def _origins(fields: Mapping[str, Pieces], template: Template) -> NDArray[np.int32]:
@@ -328,17 +329,6 @@ def _origins(fields: Mapping[str, Pieces], template: Template) -> NDArray[np.int
         numbered[name] = replace(rows, ids=np.arange(begin, begin + len(rows.ids), dtype=np.int32))
         begin += len(rows.ids)
     return lay_out_pairs(template, SpecialTokens(_CLS, _SEP, _FIRST_MARKER), numbered).tokens
-
-
-def _matches(fields: Mapping[str, Pieces]) -> dict[str, NDArray[np.int32]]:
-    """The number of the query term each piece matches, whether or not the template marks it."""
-    query, document = fields["query"], fields["document"]
-    marks = {"query": np.empty(len(query.ids), np.int32), "document": np.empty(len(document.ids), np.int32)}
-    match_stems(
-        *(query.stems, query.ends, document.stems, document.ends, MARKER_PAIRS, False),
-        *(marks["query"], marks["document"]),
-    )
-    return marks
 
 
 def _joined(pieces: Sequence[str]) -> str:

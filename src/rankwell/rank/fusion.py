@@ -103,7 +103,7 @@ class Shares:
         NORMALISATIONS[self.normalise]
         _check_missing(self.missing)
         named = ", ".join(f"{name} {share:g}" for name, share in self.as_dict().items())
-        # As a negation, so that NaN is refused, too.
+        # Negated, so that NaN is refused as well.
         if not (min(self.as_dict().values()) >= 0 and abs(sum(self.as_dict().values()) - 1) <= 1e-9):
             raise RankwellError(f"the shares are {named}; expected numbers of at least 0 that sum to 1")
 
@@ -225,9 +225,9 @@ def fuse(
     align = Alignment(runs)
     rankings: dict[str, Ranking] = {}
     for qid in align.qids:
-        chosen = fusion(qid) if callable(fusion) else fusion
-        chosen.check_runs(align.names)
-        ranking = _fuse_query(align(qid), chosen, depth)
+        fusion_of_query = fusion(qid) if callable(fusion) else fusion
+        fusion_of_query.check_runs(align.names)
+        ranking = _fuse_query(align(qid), fusion_of_query, depth)
         if len(ranking):
             rankings[qid] = ranking
     return Run(rankings, name=name)
@@ -238,10 +238,10 @@ def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) ->
     if not keep.any():
         return _NOTHING
     if depth is not None and depth < np.count_nonzero(keep):
-        # Only what can be among the best is sorted; equal scores at the border stay in, the sort decides.
+        # Only candidates for the top are sorted, including all that tie at the cut-off.
         keep &= scores >= np.partition(scores[keep], -depth)[-depth]
     columns = np.flatnonzero(keep)
-    columns = columns[np.argsort(-scores[columns])]  # sorting is fast where only ties are out of order
+    columns = columns[np.argsort(-scores[columns])]  # Ranking.of sorts fast if only ties are out of order
     ranking = Ranking.of(candidates.docids(columns), scores[columns])
     return ranking.head(depth) if depth is not None else ranking
 
@@ -255,8 +255,8 @@ def fused_scores(candidates: AlignedScores, fusion: Fusion) -> tuple[Scores, NDA
 class Alignment:
     """Brings together a query's documents from several runs, those of the first run first.
 
-    Runs have a row each, documents a column. Where all runs are over one index, documents are known by their numbers
-    there, and only the documents that are ranked get an id.
+    Runs are rows, documents are columns. If all runs are over one index, documents are identified by their numbers, and
+    ids are looked up only for those that are ranked.
     """
 
     def __init__(self, runs: Mapping[str, Run]):
@@ -299,7 +299,7 @@ class Alignment:
         return lambda columns: [names[column] for column in columns.tolist()], parts
 
     def _by_number(self, qid: str) -> tuple[Callable[[Rows], list[str]], list[tuple[Rows, Scores]]]:
-        """The same by the documents' numbers."""
+        """Like :meth:`_by_id`, by the documents' numbers."""
         parts: list[tuple[Rows, Scores]] = []
         numbers = np.zeros(0, np.int64)
         for run in self._numbered:

@@ -34,8 +34,8 @@ def search_hybrid(
 ) -> Run:
     """The best ``k`` documents of each query by (1 − share) · BM25 + share · similarity, each standardised.
 
-    Both find at least 1,000 documents; a document that only one of them found has the other's lowest score. With a
-    share of 1 the bi-encoder searches alone.
+    Both search at least 1,000 documents deep; a document that only one of them finds gets the other's lowest score.
+    With a share of 1 the bi-encoder searches alone.
     """
     shares = Shares.hybrid(share)
     if k < 1:
@@ -56,7 +56,7 @@ def search_both(
 ) -> dict[str, Run]:
     """BM25's run and the bi-encoder's, as :func:`~rankwell.rank.fusion.fuse` takes them.
 
-    Each has at least 1,000 documents, however few are wanted: scores are standardised among so many.
+    Each goes at least 1,000 documents deep, however few are requested, because scores are standardised over them.
     """
     deep = max(k, DEEP)
     return {
@@ -95,7 +95,7 @@ def share_table(tuned: Tuned[Shares]) -> str:
 
 
 def shares_tried(tuned: Tuned[Shares]) -> dict[str, Any]:
-    """The figures of :func:`tune_hybrid` as JSON has them."""
+    """The figures of :func:`tune_hybrid` for a JSON file."""
     means = sorted((shares.similarity, mean) for shares, mean in zip(tuned.settings, tuned.means, strict=True))
     return {
         "share": tuned.best.similarity,
@@ -156,7 +156,7 @@ class Blend(ReadingStage):
         """Compare and fuse."""
         run = state.run.head(self.depth)
         similar = _opened(self.encoder).rerank(run, state.queries, self.texts_of(state), depth=self.depth)
-        first = Run({qid: _only(state.first[qid], ranking) for qid, ranking in run.items() if qid in state.first})
+        first = Run({qid: _restrict(state.first[qid], ranking) for qid, ranking in run.items() if qid in state.first})
         return fuse({"model": run, "similarity": similar, "first": first}, self.fusion)
 
 
@@ -171,8 +171,8 @@ def _opened(encoder: DenseRanker | BiEncoder | str) -> DenseRanker:
     return encoder
 
 
-def _only(ranking: Ranking, others: Ranking) -> Ranking:
-    """Of a ranking, the documents that are among others."""
-    wanted = set(others.docids)
+def _restrict(ranking: Ranking, candidates: Ranking) -> Ranking:
+    """The documents of a ranking that are among the candidates."""
+    wanted = set(candidates.docids)
     places = [place for place, docid in enumerate(ranking.docids) if docid in wanted]
     return Ranking.of([ranking.docids[place] for place in places], ranking.scores[places])

@@ -21,10 +21,10 @@ class RankerJudge:
 
     @classmethod
     def find(cls, model: str | Path) -> RankerJudge:
-        """The judge of that name; raises unless it is a model's folder."""
+        """Find a judge by name or folder; raises unless it is a ranker's folder."""
         folder = find_model(model)
         if not (folder / "config.json").is_file():
-            raise InputError(folder, None, "not a ranker's folder (it has no config.json), expected the judge's")
+            raise InputError(folder, None, "not a ranker's folder (it has no config.json); expected that of the judge")
         return cls(folder.absolute())
 
     def digest(self) -> str:

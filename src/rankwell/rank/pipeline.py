@@ -1,4 +1,4 @@
-"""Pipelines: stages are values that compose, in the order they run.
+"""Pipelines: stages that compose in the order they run.
 
     First(index) >> Rerank(ranker) % 100 >> Fuse(0.3)
 
@@ -86,14 +86,14 @@ class Pipeline:
         return Pipeline((*self.stages, after)) if isinstance(after, Stage) else NotImplemented
 
     def __mod__(self, depth: int) -> Pipeline:
-        """The best ``depth`` of what comes out; ``first >> (rerank % depth)`` is what goes into its last stage."""
+        """The best ``depth`` of the pipeline's results; ``first >> (rerank % depth)`` limits the last stage's input."""
         return self >> Cut(depth)
 
     def __str__(self) -> str:
         return " >> ".join(map(str, self.stages))
 
     def check(self) -> None:
-        """Raise unless every stage gets what it needs."""
+        """Raise unless every stage gets the input it needs."""
         if not self.stages:
             raise RankwellError("a pipeline without stages; begin with First(index) or Given(run)")
         for place, stage in enumerate(self.stages):
@@ -113,7 +113,7 @@ class Pipeline:
     def search(self, text: str, k: int = 10, *, type: str | None = None) -> Ranking:
         """The best ``k`` documents for one question; ``type`` is the kind of answer it asks for, if known."""
         if self.stages and isinstance(self.stages[0], Given):
-            raise RankwellError("a given run has its own queries only; begin with First(index) to search")
+            raise RankwellError("Given(run) has results only for its own queries; begin with First(index) to search")
         return self.run([Query("q", text, type)]).get("q", Ranking.of([], [])).head(k)
 
 

@@ -18,7 +18,7 @@ from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.reader import Laid, Reader
+from rankwell.inputs.reader import LaidOutPairs, Reader
 from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
@@ -301,7 +301,7 @@ class Ranker:
             logits, keys = zip(*results, strict=True)
             yield pairs, activate(np.concatenate(logits)), np.concatenate([owners for _, owners in keys])
 
-    def _lay_out(self, pairs: Pairs) -> Iterator[tuple[Laid, Rows]]:
+    def _lay_out(self, pairs: Pairs) -> Iterator[tuple[LaidOutPairs, Rows]]:
         """The pairs laid out in parts of bounded size, each with the pair every window belongs to."""
         queries, query_of = self._encode(pairs.queries, pairs.query_of)
         types, type_of = self._encode(pairs.types, pairs.type_of)

@@ -1,4 +1,4 @@
-"""Tuning of fusions: which shares rank judged queries best, of runs or of a first stage and documents' windows.
+"""Tunes fusions on judged queries: the shares of runs, or of a first stage and documents' windows.
 
 The scores are computed once beforehand, so hundreds of settings are tried in a few seconds.
 """

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Ranking
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.reader import Laid
+from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import probability, relevance
 from rankwell.serve.answers import (
     Answer,
@@ -48,7 +48,7 @@ SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
 class Scored:
     """The scores and probabilities of a request's pairs, with timings."""
 
-    laid: Laid
+    laid: LaidOutPairs
     scores: NDArray[np.float32]
     probabilities: NDArray[np.float32]
     queue_ms: float
@@ -110,7 +110,7 @@ class Service:
             len(body.query) // CHARACTERS_PER_TOKEN + 3
         )
 
-        def prepare() -> Laid:
+        def prepare() -> LaidOutPairs:
             return model.lay_out(body.query, model.ranker.reader.encode(texts), label, truncate=body.truncate)
 
         scored = await self._score(model, prepare, guess, deadline, about)
@@ -273,7 +273,7 @@ class Service:
     ) -> Reranked:
         docids, first_stage = candidates.docids, state.first_stage
 
-        def prepare() -> Laid:
+        def prepare() -> LaidOutPairs:
             documents = state.documents(model, docids) if docids else _NO_PIECES
             return model.lay_out(query, documents, label)
 
@@ -286,7 +286,7 @@ class Service:
         return Reranked.of(docids, scores, scored.probabilities)
 
     async def _score(
-        self, model: Model, prepare: Callable[[], Laid], guess: int, deadline: float, about: Answer
+        self, model: Model, prepare: Callable[[], LaidOutPairs], guess: int, deadline: float, about: Answer
     ) -> Scored:
         """Lay out a request's pairs and score them; if it ends early, they leave the queue."""
         entry = self._admit(guess, deadline)

@@ -18,7 +18,7 @@ import numpy as np
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.pieces import Pieces
-from rankwell.inputs.reader import Laid
+from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
@@ -61,7 +61,9 @@ class Model:
         """Whether its scores can be explained by its attention."""
         return self.ranker.engine.explainable
 
-    def lay_out(self, query: str, documents: Pieces, type: str | None = None, *, truncate: bool = False) -> Laid:
+    def lay_out(
+        self, query: str, documents: Pieces, type: str | None = None, *, truncate: bool = False
+    ) -> LaidOutPairs:
         """Lay out pairs of a query and documents; ``truncate`` truncates long ones instead of reading windows."""
         reader, rows = self.ranker.reader, np.zeros(len(documents), np.int64)
         fields = {"query": reader.encode([query]).take(rows), "document": documents}
