@@ -19,7 +19,8 @@ from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.models.sdnet.word_features import FeatureEncoder
 from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.rankers import kind_of, open_ranker
+from rankwell.rank.ranker_kinds import kind_of
+from rankwell.rank.rankers import open_ranker
 from rankwell.rank.sdnet import SdnetRanker
 from rankwell.rank.texts import InMemoryTexts
 

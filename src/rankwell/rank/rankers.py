@@ -1,15 +1,11 @@
-"""The kinds of rankers: which kind a folder holds, and which options each kind takes.
-
-A new kind is one line of :data:`RANKERS` and a class with the methods of :class:`AnyRanker`.
-"""
+"""The interface of all rankers, and opening whichever kind a folder holds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,6 +15,8 @@ from rankwell.corpus.records import Query, Run
 from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.rank.engines.engine import Precision, engine_options
+from rankwell.rank.ranker_kinds import kind_of
 from rankwell.rank.texts import Texts
 
 if TYPE_CHECKING:
@@ -67,45 +65,12 @@ class AnyRanker(Reranker, Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class RankerKind:
-    """One kind of ranker.
-
-    ``home`` is the class, imported only when a model is opened because it may need torch. Folders of this kind contain
-    the file ``marker``. ``takes`` lists the options it supports; ``None`` means all.
-    """
-
-    name: str
-    home: str
-    marker: str | None = None
-    takes: frozenset[str] | None = None
-
-    def check(self, model: str | Path, **options: object) -> None:
-        """Raise for the first option that is set but not supported. Needs only the model's name, not the model."""
-        for option, value in options.items():
-            if value not in (None, {}) and self.takes is not None and option not in self.takes:
-                raise RankwellError(f"{model}: {self.name} rankers have no option {option.replace('_', '-')}")
-
-
-CROSS_ENCODER = RankerKind("cross-encoder", "rankwell.rank.ranker:Ranker")
-RANKERS = (
-    RankerKind("SDNet", "rankwell.rank.sdnet:SdnetRanker", marker="sdnet.json", takes=frozenset({"device"})),
-    CROSS_ENCODER,  # last: it has no marker, since any BERT checkpoint will do
-)
-
-
-def kind_of(model: str | Path) -> RankerKind:
-    """The kind of ranker in a folder, which may be given by a model's name."""
-    folder = find_model(model)
-    return next(kind for kind in RANKERS if kind.marker is None or (folder / kind.marker).is_file())
-
-
 def open_ranker(
     model: str | Path = DEFAULT,
     *,
     backend: str = "torch",
     device: str | None = None,
-    precision: Literal["auto", "fp32", "bf16"] | None = None,
+    precision: Precision | None = None,
     **options: Any,
 ) -> AnyRanker:
     """Open a ranker of any kind.
@@ -127,23 +92,13 @@ def open_ranker(
     return ranker
 
 
-def open_encoder(name: str, device: str | None, precision: Literal["auto", "fp32", "bf16"] | None = None) -> BiEncoder:
+def open_encoder(name: str, device: str | None, precision: Precision | None = None) -> BiEncoder:
     """Open a bi-encoder; without a precision it is exact on a CPU."""
     try:
         from rankwell.models.bi_encoder import BiEncoder
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "models", "a bi-encoder") from None
-    from rankwell.rank.engines.engine import engine_options
-
     return BiEncoder.from_pretrained(name, **{"device": device, **engine_options("torch", device, precision)})
-
-
-def check_cross_encoder(folder: Path) -> None:
-    """Raise if a folder holds a ranker of another kind."""
-    if (kind := kind_of(folder)) is not CROSS_ENCODER:
-        raise RankwellError(
-            f"{folder} is an {kind.name} ranker, not a cross-encoder; open it with rankwell.open_ranker"
-        )
 
 
 def queries_by_id(run: Run, queries: Sequence[Query]) -> dict[str, Query]:

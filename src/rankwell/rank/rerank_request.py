@@ -20,7 +20,8 @@ from rankwell.rank.engines.engine import Precision
 from rankwell.rank.fusion import Shares
 from rankwell.rank.pipeline import Duo, Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.rankers import AnyRanker, Reranker, kind_of, open_encoder, open_ranker
+from rankwell.rank.ranker_kinds import kind_of
+from rankwell.rank.rankers import AnyRanker, Reranker, open_encoder, open_ranker
 from rankwell.rank.search_request import RunResult
 from rankwell.rank.texts import Texts, digest_texts, open_texts, worth_keeping
 

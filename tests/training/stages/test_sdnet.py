@@ -21,7 +21,7 @@ from rankwell.corpus.formats import read_run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.sdnet.network import load_sdnet
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.rankers import kind_of
+from rankwell.rank.ranker_kinds import kind_of
 from rankwell.rank.sdnet import SdnetRanker
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe

@@ -25,6 +25,7 @@ from rankwell.core.types import Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import device_named, is_fast_in_bf16
+from rankwell.rank.ranker_kinds import check_cross_encoder
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.inputs.tokenizer import Tokenizer
@@ -94,8 +95,6 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
 
     ``changes`` replace parts of the model's configuration; ``options`` are those of the backend's engine.
     """
-    from rankwell.rank.rankers import check_cross_encoder  # numba and pydantic, which scoring does without
-
     if backend == "torch" and find_spec("torch") is None:
         raise MissingExtraError("torch", "models", "scoring with the torch backend")
     modules = {module.name for module in iter_modules([str(Path(__file__).parent)])}
