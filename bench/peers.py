@@ -34,10 +34,10 @@ from rankwell.core.files import atomic_text
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import as_text, contrast_table
-from rankwell.training.data.candidates import Candidates, Selection
+from rankwell.training.data.candidates import Selection, TrainingCandidates
 from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.data.sampling import Plan, draw
-from rankwell.training.experiments.tables import Outcome, compare_variants, file_name
+from rankwell.training.experiments.tables import ExperimentTables, compare_variants, file_name
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import read_recipe
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
@@ -96,7 +96,7 @@ def training_rows(recipe: Recipe, data: Prepared, smoke: bool) -> tuple[list[dic
     by_name = {stage.name: stage.options.model_dump() for stage in recipe.stages}
     point, lists_of = by_name["pointwise"], by_name["listwise"]
     train, store = data.train, data.collection.store
-    candidates = Candidates.of(
+    candidates = TrainingCandidates.of(
         train.queries, train.qrels, train.run, store, Selection(recipe.data.relevance, depth=recipe.first_stage.depth)
     )
     plan = Plan(1, lists_of["negatives"])
@@ -263,7 +263,10 @@ def table(options: argparse.Namespace) -> str:
     if OURS not in measured:
         return f"{OURS} has no figures; see {options.out / 'runs'}"
     compared = compare_variants(measured, list(measured), OURS, "t", {})
-    parts = [as_text(Outcome({"dev": compared}, {}).table("dev")), as_text(contrast_table(compared.comparison))]
+    parts = [
+        as_text(ExperimentTables({"dev": compared}, {}).table("dev")),
+        as_text(contrast_table(compared.comparison)),
+    ]
     return "\n\n".join([*parts, "\n".join(lines)])
 
 

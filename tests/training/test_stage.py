@@ -14,7 +14,7 @@ from pydantic import Field
 from rankwell.training import stages
 from rankwell.training.option_tables import option_tables
 from rankwell.training.options import Options
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import run_recipe
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, stage_kinds
@@ -28,7 +28,7 @@ class StampOptions(Options):
     word: str = Field(default="hello", description="The word.")
 
 
-def stamp(work: Work, stage: Stage[StampOptions], folder: Path) -> StageResult:
+def stamp(work: Work, stage: RecipeStage[StampOptions], folder: Path) -> StageResult:
     model = shutil.copytree(work.model, folder / "model")
     (model / "stamp.json").write_text(json.dumps([stage.name, stage.number, stage.options.word]))
     return StageResult(model, figures={"letters": len(stage.options.word)})

@@ -19,7 +19,7 @@ from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.training.options import Meaning, Options
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, stage_kinds
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
@@ -79,11 +79,11 @@ class Toys:
         }
         patch.setattr(STAGES, "_parts", self.kinds)
 
-    def check(self, work: Work, stage: Stage[FitOptions]) -> None:
+    def check(self, work: Work, stage: RecipeStage[FitOptions]) -> None:
         if stage.options.behaviour == "is refused":
             raise RankwellError("the toy cannot be fitted to this")
 
-    def fit(self, work: Work, stage: Stage[FitOptions], folder: Path) -> StageResult:
+    def fit(self, work: Work, stage: RecipeStage[FitOptions], folder: Path) -> StageResult:
         options = stage.options
         self.calls.append(folder.name.rsplit("-", 1)[0])
         if process_number() > 0:  # as in real stages, the first process writes
@@ -100,20 +100,20 @@ class Toys:
         (model / "share.json").write_text(json.dumps({"share": options.share, "seed": work.seed}))
         return StageResult(model, figures={"resumed": half.exists(), "before": len(work.done)})
 
-    def filter(self, work: Work, stage: Stage[FilterOptions], folder: Path) -> StageResult:
+    def filter(self, work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageResult:
         self.calls.append(folder.name.rsplit("-", 1)[0])
         path = folder / "candidates.run.gz"
         write_run(work.data.train.run.head(stage.options.keep), path)
         return StageResult(candidates=path)
 
-    def find(self, work: Work, stage: Stage[FilterOptions], folder: Path) -> StageResult:
+    def find(self, work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageResult:
         """A first stage of its own, which finds no more than so many documents."""
         for split in (work.data.train, work.data.dev):
             key = digest({"split": split.digest, "first stage": folder.name, "depth": work.recipe.first_stage.depth})
             write_run(split.run.head(stage.options.keep), folder / f"first-stage-{key}.run.gz")
         return StageResult(first_stage=folder)
 
-    def measure(self, work: Work, stage: Stage[FitOptions], folder: Path) -> Run:
+    def measure(self, work: Work, stage: RecipeStage[FitOptions], folder: Path) -> Run:
         """The relevant document comes first for the model's share of the queries, last for the others."""
         model = json.loads((folder / "model" / "share.json").read_text())
         dev, scores = work.data.dev, {}

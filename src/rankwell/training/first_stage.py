@@ -28,7 +28,7 @@ from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
 from rankwell.training.data.prepare import Prepared, Split
 from rankwell.training.options import Options
 from rankwell.training.processes import write_once
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import Work
 
@@ -74,7 +74,7 @@ def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> HeldOut:
     )
 
 
-def check_tuning(work: Work, stage: Stage[TuningOptions]) -> None:
+def check_tuning(work: Work, stage: RecipeStage[TuningOptions]) -> None:
     """Check grid and measure, and that there are queries to tune with."""
     options = stage.options
     if work.recipe.first_stage.hybrid is not None:
@@ -135,7 +135,7 @@ def search_tuned(folder: Path, split: Split, depth: int) -> Run:
     return run
 
 
-def measure_first_stage(work: Work, stage: Stage[Any], folder: Path) -> Run:
+def measure_first_stage(work: Work, stage: RecipeStage[Any], folder: Path) -> Run:
     """The ``measure`` of such stages: the dev queries on the new index."""
     return search_tuned(folder, work.data.dev, work.recipe.first_stage.depth)
 

@@ -139,7 +139,7 @@ class EvaluateOptions(Options):
 
 
 @dataclass(frozen=True)
-class Stage(Generic[O_co]):
+class RecipeStage(Generic[O_co]):
     """One step of a recipe: its name, the kind of work, its options and its place, counted from 1."""
 
     name: str
@@ -162,9 +162,9 @@ class Recipe(Options):
     first_stage: FirstStageOptions = Field(default=FirstStageOptions(), description="Where candidates come from.")
     model: ModelOptions = Field(default=ModelOptions(), description="What is trained.")
     evaluate: EvaluateOptions = Field(default=EvaluateOptions(), description="What is measured.")
-    stages: tuple[Stage[Any], ...] = Field(min_length=1, description="The stages by name, in order.")
+    stages: tuple[RecipeStage[Any], ...] = Field(min_length=1, description="The stages by name, in order.")
 
-    def before(self, stage: Stage[Any]) -> tuple[Stage[Any], ...]:
+    def before(self, stage: RecipeStage[Any]) -> tuple[RecipeStage[Any], ...]:
         """The stages before ``stage``."""
         return self.stages[: stage.number - 1]
 

@@ -21,7 +21,7 @@ from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import START, Meaning
-from rankwell.training.recipe import Recipe, Stage
+from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.stage import stage_kinds
 
 TYPE_SOURCES = ("auto", "none", "rules")
@@ -212,10 +212,10 @@ def _validate(tree: Tree, source: str | os.PathLike[str], overrides: Sequence[Ov
         raise complain(*problem_of(error, Recipe)) from None
 
 
-def _stages(tree: Any, complain: Complain) -> tuple[Stage[Any], ...]:
+def _stages(tree: Any, complain: Complain) -> tuple[RecipeStage[Any], ...]:
     if not isinstance(tree, Mapping):
         raise complain("stages", "expected stages by name, such as `pointwise: {epochs: 1}`")
-    stages: list[Stage[Any]] = []
+    stages: list[RecipeStage[Any]] = []
     kinds = stage_kinds()
     for name, given in tree.items():
         path = f"stages.{name}"
@@ -239,7 +239,7 @@ def _stages(tree: Any, complain: Complain) -> tuple[Stage[Any], ...]:
             if others and below not in known.model_fields:
                 problem = f"no such key; the stage kinds that have it: {', '.join(others)}"
             raise complain(f"{path}.{below}", problem) from None
-        stages.append(Stage(name, kind, checked, len(stages) + 1))
+        stages.append(RecipeStage(name, kind, checked, len(stages) + 1))
     if not stages:
         raise complain("stages", "no stage is left")
     return tuple(stages)

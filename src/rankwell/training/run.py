@@ -29,7 +29,7 @@ from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
 from rankwell.training.loop.log import METRICS, plot_training
 from rankwell.training.processes import process_number, write_once
-from rankwell.training.recipe import Recipe, Stage
+from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
@@ -136,7 +136,7 @@ def _run(recipe: Recipe, out: Path, pool: Path, device: str | None, say: Say) ->
     return Trained(work, table, model)
 
 
-def measured_run(work: Work, stage: Stage[Any], folder: Path) -> Run | None:
+def measured_run(work: Work, stage: RecipeStage[Any], folder: Path) -> Run | None:
     """The dev run by what the stage left in ``folder``, computed once and stored there; None where it ranks nothing."""
     measure = stage_kinds()[stage.kind].measure
     if measure is None:

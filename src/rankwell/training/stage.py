@@ -21,7 +21,7 @@ from rankwell.corpus.records import Run
 from rankwell.training import stages
 from rankwell.training.data.prepare import Prepared
 from rankwell.training.options import Options
-from rankwell.training.recipe import Recipe, Stage
+from rankwell.training.recipe import Recipe, RecipeStage
 
 T = TypeVar("T", bound=Options)
 
@@ -53,7 +53,7 @@ class StageResult:
 class FinishedStage:
     """A finished stage: what it was given, its folder, what it left, and its run of the dev queries (or None)."""
 
-    stage: Stage[Any]
+    stage: RecipeStage[Any]
     work: Work
     folder: Path
     result: StageResult
@@ -139,9 +139,9 @@ class StageKind(Generic[T]):
     """
 
     options: type[T]
-    run: Callable[[Work, Stage[T], Path], StageResult]
-    check: Callable[[Work, Stage[T]], None] | None = None
-    measure: Callable[[Work, Stage[T], Path], Run] | None = None
+    run: Callable[[Work, RecipeStage[T], Path], StageResult]
+    check: Callable[[Work, RecipeStage[T]], None] | None = None
+    measure: Callable[[Work, RecipeStage[T], Path], Run] | None = None
     reads: frozenset[str] = TRAINING
     ranks: bool = True
     finds: bool = False

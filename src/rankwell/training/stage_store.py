@@ -25,7 +25,7 @@ from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.training.data.prepare import folder_digest
 from rankwell.training.options import START, Meaning
 from rankwell.training.processes import POLL_SECONDS, process_count, process_number
-from rankwell.training.recipe import Recipe, Stage
+from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.stage import StageResult, Work, stage_kinds
 
 FORMAT = 1
@@ -37,7 +37,7 @@ PLACES = ("model", "candidates", "first_stage")
 class PlannedStage:
     """A stage with the hash that names its result."""
 
-    stage: Stage[Any]
+    stage: RecipeStage[Any]
     key: str
 
     @property
@@ -66,7 +66,7 @@ def plan_stages(recipe: Recipe, parts: Mapping[str, Any]) -> list[PlannedStage]:
     return planned
 
 
-def _identity(stage: Stage[Any], recipe: Recipe) -> dict[str, Any]:
+def _identity(stage: RecipeStage[Any], recipe: Recipe) -> dict[str, Any]:
     """The options that decide the stage's result; those that name models or files by their contents."""
     marked = stage.options.marked
     options: dict[str, Any] = stage.options.model_dump(mode="json", exclude=set(marked(Meaning.NO_EFFECT)))

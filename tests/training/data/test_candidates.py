@@ -15,7 +15,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.data.candidates import UNJUDGED, Candidates, Selection
+from rankwell.training.data.candidates import UNJUDGED, Selection, TrainingCandidates
 from rankwell.training.data.lists import TrainingSet
 
 
@@ -43,11 +43,11 @@ def asked(*qids: str) -> list[Query]:
 
 def make(
     run: Run, selection: Selection | None = None, queries: list[Query] | None = None, **grades: Mapping[str, int]
-) -> Candidates:
-    return Candidates.of(queries or asked(*grades), Qrels(grades), run, Numbered(), selection)
+) -> TrainingCandidates:
+    return TrainingCandidates.of(queries or asked(*grades), Qrels(grades), run, Numbered(), selection)
 
 
-def shown(candidates: Candidates) -> dict[str, list[tuple[str, int, float]]]:
+def shown(candidates: TrainingCandidates) -> dict[str, list[tuple[str, int, float]]]:
     """Id, grade and score of each query's candidates."""
     names = candidates.names(candidates.documents)
     columns = list(zip(names, candidates.grades.tolist(), candidates.scores.tolist(), strict=True))
@@ -55,7 +55,7 @@ def shown(candidates: Candidates) -> dict[str, list[tuple[str, int, float]]]:
     return {q: columns[b:e] for q, b, e in zip(candidates.qids, begins, candidates.ends, strict=True)}
 
 
-def names(candidates: Candidates) -> dict[str, str]:
+def names(candidates: TrainingCandidates) -> dict[str, str]:
     return {qid: "".join(name for name, _, _ in own) for qid, own in shown(candidates).items()}
 
 
@@ -159,7 +159,9 @@ def test_the_summary_counts() -> None:
 def test_judged_documents_must_be_in_the_collection() -> None:
     qrels = Qrels({"p": {"a": 1}, "q": {"b": 1, "nope": 0, "none": 1}, "r": {"none": 1}})
     with pytest.raises(RankwellError) as error:
-        Candidates.of(asked("p", "q", "r"), qrels, ranked(p="ab", q="b", r="c"), Numbered(), judgments="my/qrels.txt")
+        TrainingCandidates.of(
+            asked("p", "q", "r"), qrels, ranked(p="ab", q="b", r="c"), Numbered(), judgments="my/qrels.txt"
+        )
     assert str(error.value) == (
         "my/qrels.txt: document 'nope' (query 'q') is not in the collection; 2 of the 4 documents it names are missing"
     )
@@ -211,7 +213,7 @@ def test_a_training_set_has_the_queries_of_its_candidates(tiny_tokenizer: Path) 
     queries = [Query("p", "what is honey", "entity"), Query("q", "who was the king"), Query("r", "how many", "NUMERIC")]
     documents = InMemoryTokens(["a", "b"], ["bees", "a bank"], tokenizer)
     qrels = Qrels({"r": {"a": 1}, "q": {"b": 1}, "p": {"a": 1}})
-    candidates = Candidates.of(queries, qrels, ranked(p="ab", q="ab", r="ab"), documents)
+    candidates = TrainingCandidates.of(queries, qrels, ranked(p="ab", q="ab", r="ab"), documents)
 
     def words(row: int) -> list[str]:
         return tokenizer.token_names(data.queries.take([row]).ids)

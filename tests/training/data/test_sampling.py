@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.data.candidates import UNJUDGED, Candidates, Names
+from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.sampling import Plan, draw, draw_duo, split_folds
 
 SEED = 7
 
 
-def make(*queries: tuple[int, int], shuffle: bool = False) -> Candidates:
+def make(*queries: tuple[int, int], shuffle: bool = False) -> TrainingCandidates:
     """Queries with so many positives and negatives; documents are numbered through, so each is of one query only."""
     sizes = np.array(queries)
     grades = np.concatenate([[2] * p + [UNJUDGED] * n for p, n in queries]).astype(np.int32)
@@ -30,7 +30,7 @@ def make(*queries: tuple[int, int], shuffle: bool = False) -> Candidates:
     documents = np.arange(len(grades)) * 5 + 1
     docids = Names(documents, tuple(f"d{number}" for number in documents))
     scores = -np.arange(len(grades), dtype=np.float32)
-    return Candidates(tuple(f"q{i}" for i in range(len(queries))), ends, documents, grades, scores, docids)
+    return TrainingCandidates(tuple(f"q{i}" for i in range(len(queries))), ends, documents, grades, scores, docids)
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=1, max_size=6)
@@ -136,7 +136,7 @@ def test_queries_with_few_and_many_candidates_are_drawn_in_parts(monkeypatch: py
 def test_labels_can_be_grades() -> None:
     candidates = make((1, 2))
     candidates.grades[2] = 0
-    graded = Candidates(**{**vars(candidates), "level": 2})
+    graded = TrainingCandidates(**{**vars(candidates), "level": 2})
     lists = draw(graded, Plan(negatives=2, weighting="top", labels="grade"), SEED, 0)
     assert lists.labels.tolist() == [[2, 0, 0]]
 

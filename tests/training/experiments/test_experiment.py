@@ -20,7 +20,7 @@ from rankwell.evaluation.significance import paired_t_test
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
 from rankwell.training.experiments.groups import split_word_groups
-from rankwell.training.experiments.tables import Outcome
+from rankwell.training.experiments.tables import ExperimentTables
 from rankwell.training.recipe_reader import Override, read_recipe
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
@@ -43,7 +43,7 @@ class Bench:
         path.write_text(yaml.safe_dump({"base": "base.yaml", **suite}, sort_keys=False))
         return path
 
-    def run(self, *settings: Override, **suite: object) -> tuple[Outcome, list[str]]:
+    def run(self, *settings: Override, **suite: object) -> tuple[ExperimentTables, list[str]]:
         self.toys.calls.clear()
         experiment = read_suite(self.write(**suite), settings)
         return run_experiment(experiment, self.out), list(self.toys.calls)

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from rankwell.training.experiments.jobs import Job, must_wait, run_jobs
+from rankwell.training.experiments.jobs import RecipeJob, must_wait, run_jobs
 
 
-def job(name: str, *stages: str) -> Job[float]:
-    return Job(name, stages, math.sqrt, (float(len(stages)),))
+def job(name: str, *stages: str) -> RecipeJob[float]:
+    return RecipeJob(name, stages, math.sqrt, (float(len(stages)),))
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_a_job_that_is_the_beginning_of_another_waits_only_for_its_own_stages() 
 
 
 def test_results_come_from_other_processes_and_a_death_is_told() -> None:
-    jobs: list[Job[float]] = [
-        Job("dies", ("a",), os._exit, (3,)),
+    jobs: list[RecipeJob[float]] = [
+        RecipeJob("dies", ("a",), os._exit, (3,)),
         job("root", "b", "c", "d", "e"),
-        Job("process", ("f",), os.getpid, ()),
+        RecipeJob("process", ("f",), os.getpid, ()),
     ]
     found = {one.name: result for one, result in run_jobs(jobs, 2, lambda key: True)}
     assert found["root"] == 2.0

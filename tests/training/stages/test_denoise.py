@@ -19,7 +19,7 @@ from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Qrels, Query, Run
 from rankwell.retrieve.index import Index
 from rankwell.sample import FOLDER
-from rankwell.training.data.candidates import UNJUDGED, Candidates, Names, Selection, write_candidates
+from rankwell.training.data.candidates import UNJUDGED, Names, Selection, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.stages.denoise import AUDIT_COLUMNS, REASONS, Audit, DenoiseOptions, cross_fit, denoise
 
@@ -43,13 +43,13 @@ RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = REASONS
 ANY_NUMBER = DenoiseOptions(most=1)
 
 
-def make(grades: list[list[int]]) -> Candidates:
+def make(grades: list[list[int]]) -> TrainingCandidates:
     """Queries with candidates of these grades, ranked in this order, documents numbered through."""
     flat = np.array([grade for own in grades for grade in own], np.int32)
     names = Names(np.arange(len(flat)), tuple(f"d{i}" for i in range(len(flat))))
     ends = np.cumsum([len(own) for own in grades])
     qids = tuple(f"q{i}" for i in range(len(grades)))
-    return Candidates(qids, ends, names.numbers, flat, -np.arange(len(flat), dtype=np.float32), names)
+    return TrainingCandidates(qids, ends, names.numbers, flat, -np.arange(len(flat), dtype=np.float32), names)
 
 
 def reasons(audit: Audit) -> list[str]:
@@ -158,12 +158,12 @@ def test_options_are_checked(options: dict[str, float]) -> None:
         DenoiseOptions(**options)  # type: ignore[arg-type]
 
 
-def found(level: int = 1) -> Candidates:
+def found(level: int = 1) -> TrainingCandidates:
     run = Run.from_scores(
         {"p": {"a": 3.25, "b": 2.1, "c": -0.1, "d": -0.2}, "q": {"e": 1e-9, "f": 0.0}}, name="first stage"
     )
     qrels = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
-    return Candidates.of(QUERIES, qrels, run, DOCUMENTS, Selection(level=level))
+    return TrainingCandidates.of(QUERIES, qrels, run, DOCUMENTS, Selection(level=level))
 
 
 QRELS = Qrels({"p": {"b": 1, "i": 2, "j": 0}, "q": {"f": 2, "e": 0}})
@@ -221,7 +221,7 @@ def test_kept_candidates_are_read_back_the_same(tmp_path: Path) -> None:
     kept, _ = denoise(found(), np.array([0.93, 0.7, 0.2, 0.1, 0.5, 0.99, 1.0], np.float32), ANY_NUMBER)
     path = tmp_path / "candidates.run.gz"
     write_candidates(kept, path)
-    again = Candidates.of(QUERIES, QRELS, read_run(path), DOCUMENTS, Selection(depth=None))
+    again = TrainingCandidates.of(QUERIES, QRELS, read_run(path), DOCUMENTS, Selection(depth=None))
     assert again.qids == kept.qids
     for column in ("ends", "documents", "grades", "scores"):
         np.testing.assert_array_equal(getattr(again, column), getattr(kept, column))
@@ -233,7 +233,7 @@ def test_no_query_is_scored_by_a_model_that_saw_it() -> None:
     candidates = make([[1] + [UNJUDGED] * (1 + i % 4) for i in range(11)])
     calls = []
 
-    def score(train: Candidates, held_out: Candidates) -> np.ndarray:
+    def score(train: TrainingCandidates, held_out: TrainingCandidates) -> np.ndarray:
         assert set(train.qids).isdisjoint(held_out.qids)
         assert set(train.qids) | set(held_out.qids) == set(candidates.qids)
         assert set(train.documents).isdisjoint(held_out.documents)
@@ -262,7 +262,7 @@ def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:
     copies = [Document(f"copy-{docid}", texts[docid]) for docid in sorted(wanted)]
     index = Index.build([*(Document(*pair) for pair in texts.items()), *copies], tmp_path / "index")
     store = index.segments[0].store
-    candidates = Candidates.of(queries, qrels, index.search(queries, k=50), store, Selection(level=2))
+    candidates = TrainingCandidates.of(queries, qrels, index.search(queries, k=50), store, Selection(level=2))
     assert len(candidates.qids) == 130
 
     names = candidates.names(candidates.documents)
@@ -276,7 +276,7 @@ def test_unjudged_copies_of_relevant_passages_are_found(tmp_path: Path) -> None:
     assert audit.noise.tolist() == planted
     assert sum(planted) > 100
     write_candidates(kept, tmp_path / "candidates.run.gz")
-    again = Candidates.of(
+    again = TrainingCandidates.of(
         queries, qrels, read_run(tmp_path / "candidates.run.gz"), store, Selection(level=2, depth=None)
     )
     assert again.qids == kept.qids

@@ -27,7 +27,7 @@ from rankwell.models.checkpoints.folders import new_cross_encoder, save_checkpoi
 from rankwell.models.encoder import Encoder
 from rankwell.models.spec import EncoderConfig
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.candidates import Candidates, Names
+from rankwell.training.data.candidates import Names, TrainingCandidates
 from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
@@ -261,7 +261,7 @@ def test_a_filter_drops_what_its_teacher_prefers_to_the_relevant(data: Path, pla
 
 def test_noise_is_told_by_the_best_relevant_document() -> None:
     numbers = np.arange(6)
-    candidates = Candidates(
+    candidates = TrainingCandidates(
         ("a", "b"),
         np.array([4, 6]),
         numbers,
@@ -309,7 +309,7 @@ def test_lists_have_a_relevant_document_candidates_and_others_with_the_teachers_
             return documents.astype(np.float32)
 
     numbers = np.arange(12)
-    candidates = Candidates(
+    candidates = TrainingCandidates(
         ("a", "b", "c"),
         np.array([4, 8, 12]),
         numbers,

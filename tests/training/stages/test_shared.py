@@ -17,7 +17,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.rank import duo
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.candidates import Candidates
+from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
@@ -206,7 +206,7 @@ def test_the_pointwise_model_judges_whatever_was_trained_after_it(
 ) -> None:
     judges: list[str] = []
 
-    def asked(work: Any, model: Path, candidates: Candidates) -> Any:
+    def asked(work: Any, model: Path, candidates: TrainingCandidates) -> Any:
         judges.append(model.parent.name)
         return np.zeros(len(candidates), np.float32)
 

@@ -29,7 +29,7 @@ _DOCIDS_AT_A_TIME = 2**18
 Mask = NDArray[np.bool_]
 
 
-class Numbering(Protocol):
+class DocidLookup(Protocol):
     """What candidates need of the documents: a number for each id."""
 
     def numbers(self, docids: Sequence[str]) -> NDArray[np.integer]:
@@ -71,7 +71,7 @@ class Names:
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class TrainingCandidates:
     """Each query's candidates end to end: what the run found in its order, then the relevant ones it missed.
 
     ==============  ================  =================================================================================
@@ -99,11 +99,11 @@ class Candidates:
         queries: Sequence[Query],
         qrels: Qrels,
         run: Run,
-        documents: Numbering,
+        documents: DocidLookup,
         selection: Selection | None = None,
         *,
         judgments: str = "the qrels",
-    ) -> Candidates:
+    ) -> TrainingCandidates:
         """Candidates of the judged ``queries``, in their order; ``judgments`` is what errors call the qrels.
 
         A judged or ranked document that ``documents`` does not know is an error. Queries that cannot be trained on (no
@@ -174,7 +174,7 @@ class Candidates:
         per_query: Rows = np.diff(counts)
         return per_query
 
-    def where(self, mask: Mask) -> Candidates:
+    def where(self, mask: Mask) -> TrainingCandidates:
         """The same queries with only these of their candidates."""
         return replace(
             self,
@@ -184,7 +184,7 @@ class Candidates:
             scores=self.scores[mask],
         )
 
-    def take(self, rows: Rows) -> Candidates:
+    def take(self, rows: Rows) -> TrainingCandidates:
         """Some of the queries, each once, in the order of this set."""
         chosen = np.zeros(len(self.qids), np.bool_)
         chosen[rows] = True
@@ -220,7 +220,9 @@ class _Pairs:
     docids: Sequence[str]
 
     @classmethod
-    def of(cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: Numbering, source: str) -> _Pairs:
+    def of(
+        cls, by_query: Mapping[str, Sequence[str] | Mapping[str, int]], documents: DocidLookup, source: str
+    ) -> _Pairs:
         docids = list(chain.from_iterable(by_query.values()))
         rows = np.repeat(np.arange(len(by_query)), np.fromiter(map(len, by_query.values()), np.int64, len(by_query)))
         try:
@@ -261,14 +263,14 @@ def _assemble(
     missed: Mask,
     scores: Scores,
     level: int,
-) -> Candidates:
+) -> TrainingCandidates:
     """All ranked documents, and all judged ones that are not ranked."""
     rows = np.concatenate([ranked.rows, judged.rows[missed]])
     numbers = np.concatenate([ranked.documents, judged.documents])
     distinct, first = np.unique(numbers, return_index=True)
     docids = [*ranked.docids, *judged.docids]
     order = np.argsort(rows, kind="stable")
-    return Candidates(
+    return TrainingCandidates(
         tuple(qids),
         np.cumsum(np.bincount(rows, minlength=len(qids))),
         np.concatenate([ranked.documents, judged.documents[missed]])[order],
@@ -279,7 +281,7 @@ def _assemble(
     )
 
 
-def _selected(candidates: Candidates, selection: Selection) -> Mask:
+def _selected(candidates: TrainingCandidates, selection: Selection) -> Mask:
     """Which candidates a selection takes; relevant ones always."""
     ranks = positions(candidates.lengths)
     depth = len(candidates) if selection.depth is None else selection.depth
@@ -291,7 +293,7 @@ def _batches(docids: list[str]) -> Iterator[list[str]]:
     return (docids[begin : begin + _DOCIDS_AT_A_TIME] for begin in range(0, len(docids), _DOCIDS_AT_A_TIME))
 
 
-def _refuse_unknown(docids: list[str], qids: list[str], documents: Numbering, source: str) -> None:
+def _refuse_unknown(docids: list[str], qids: list[str], documents: DocidLookup, source: str) -> None:
     """Say how many documents there are not, and name the first."""
     unknown: dict[str, str] = {}
     distinct = dict(zip(reversed(docids), reversed(qids), strict=True))
@@ -314,8 +316,8 @@ def _refuse_empty(left_out: Mapping[str, Sequence[str]], queries: int, judgments
     raise RankwellError(f"{judgments}: none of the {queries:,} queries can be trained on: {why}")
 
 
-def write_candidates(candidates: Candidates, path: FilePath) -> None:
-    """Write candidates as a run with the first stage's scores, from which ``Candidates.of`` makes them again.
+def write_candidates(candidates: TrainingCandidates, path: FilePath) -> None:
+    """Write candidates as a run with the first stage's scores, from which ``TrainingCandidates.of`` makes them again.
 
     Relevant documents that the first stage missed are left out: the judgments bring them back.
     """

@@ -13,7 +13,7 @@ from rankwell.corpus.records import Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.data.candidates import Candidates
+from rankwell.training.data.candidates import TrainingCandidates
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,13 +49,13 @@ class TrainingSet:
     queries: Pieces
     types: Pieces | None
     documents: TokenSource
-    candidates: Candidates
+    candidates: TrainingCandidates
 
     @classmethod
     def of(
         cls,
         queries: Sequence[Query],
-        candidates: Candidates,
+        candidates: TrainingCandidates,
         documents: TokenSource,
         tokenizer: Tokenizer,
         *,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.data.candidates import Candidates, Mask
+from rankwell.training.data.candidates import Mask, TrainingCandidates
 from rankwell.training.data.lists import Lists
 
 KEYS_AT_A_TIME = 2**21
@@ -55,7 +55,7 @@ class Plan:
                 raise RankwellError(f"{name} is {getattr(self, name)!r}, expected one of {', '.join(known)}")
 
 
-def draw(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> Lists:
+def draw(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> Lists:
     """The lists of an epoch, in a random order; the positives are the first N⁺ columns.
 
     Documents are drawn without replacement where a query has enough. Where it has too few, each comes once before any
@@ -65,7 +65,7 @@ def draw(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> Lists:
     return Lists(queries, candidates.documents[chosen], _labels(candidates, plan)[chosen])
 
 
-def draw_duo(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> Lists:
+def draw_duo(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> Lists:
     """Pairs of documents for duoBERT: each positive with each negative of :func:`draw`'s lists, both ways.
 
     Of the 2·N⁺·N⁻ columns the first half compares a positive with a negative (label 1), the second the same pairs
@@ -86,7 +86,7 @@ def draw_duo(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> Lists
     )
 
 
-def split_folds(candidates: Candidates, folds: int, seed: int) -> NDArray[np.int64]:
+def split_folds(candidates: TrainingCandidates, folds: int, seed: int) -> NDArray[np.int64]:
     """The fold of each query: equally many queries in each, give or take one."""
     queries = len(candidates.qids)
     if not 2 <= folds <= queries:
@@ -94,7 +94,9 @@ def split_folds(candidates: Candidates, folds: int, seed: int) -> NDArray[np.int
     return np.random.default_rng(seed).permutation(queries) % folds
 
 
-def _draw(candidates: Candidates, plan: Plan, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _draw(
+    candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The query of each list (L,) and its documents (L, N⁺ + N⁻), as places among the candidates."""
     random = np.random.default_rng([seed, epoch])
     positives, negatives = _Pools.of(candidates, candidates.relevant), _Pools.of(candidates, ~candidates.relevant)
@@ -126,7 +128,7 @@ class _Pools:
     sizes: NDArray[np.int64]
 
     @classmethod
-    def of(cls, candidates: Candidates, mask: Mask) -> _Pools:
+    def of(cls, candidates: TrainingCandidates, mask: Mask) -> _Pools:
         sizes = candidates.per_query(mask)
         return cls(np.flatnonzero(mask), np.cumsum(sizes) - sizes, sizes)
 
@@ -173,7 +175,7 @@ def _repeat_evenly(chosen: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArr
     return np.take_along_axis(chosen, columns % sizes[:, None], axis=1)
 
 
-def _labels(candidates: Candidates, plan: Plan) -> NDArray[np.float32]:
+def _labels(candidates: TrainingCandidates, plan: Plan) -> NDArray[np.float32]:
     """The label of each candidate."""
     if plan.labels == "relevance":
         return candidates.relevant.astype(np.float32)

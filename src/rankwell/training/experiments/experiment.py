@@ -24,10 +24,10 @@ from rankwell.evaluation.evaluate import Evaluation
 from rankwell.plots.curves import draw_differences
 from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.experiments.groups import query_groups
-from rankwell.training.experiments.jobs import Job, run_jobs
+from rankwell.training.experiments.jobs import RecipeJob, run_jobs
 from rankwell.training.experiments.plots import draw_axis, draw_table
 from rankwell.training.experiments.suite import Elsewhere, Suite
-from rankwell.training.experiments.tables import DEV, Outcome, compare_variants, file_name, write_tables
+from rankwell.training.experiments.tables import DEV, ExperimentTables, compare_variants, file_name, write_tables
 from rankwell.training.experiments.units import Result, Unit, carry_out, carry_out_apart, elsewhere, with_candidates
 from rankwell.training.processes import process_count, process_number
 from rankwell.training.recipe import Recipe
@@ -158,7 +158,7 @@ def run_experiment(
     device: str | None = None,
     jobs: int = 1,
     say: Say = lambda line: None,
-) -> Outcome:
+) -> ExperimentTables:
     """Run every variant and seed that is not finished, and write the tables; what fails is told, the rest goes on.
 
     With ``jobs``, so many run at once, in processes of their own.
@@ -239,7 +239,7 @@ class _Work:
                 yield unit, Result({}, str(error))
                 continue
             arguments = (unit, self.suite, self.out, self.device)
-            jobs.append(Job(str(unit), stages, carry_out_apart, arguments))
+            jobs.append(RecipeJob(str(unit), stages, carry_out_apart, arguments))
         for job, found in run_jobs(jobs, self.jobs, lambda key: any(store.folder.glob(f"*-{key}"))):
             yield by_name[job.name], Result({}, found) if isinstance(found, str) else found
 
@@ -286,7 +286,7 @@ class _Board:
         if time.monotonic() - self.written > WRITE_SECONDS and self.experiment.baseline in self.measured[DEV]:
             self.outcome()
 
-    def outcome(self, *, last: bool = False) -> Outcome:
+    def outcome(self, *, last: bool = False) -> ExperimentTables:
         """Compare what is there, and write it."""
         experiment, suite = self.experiment, self.experiment.suite
         if experiment.baseline not in self.measured[DEV]:
@@ -298,7 +298,7 @@ class _Board:
             for place, measured in self.measured.items()
         }
         notes = [f"{DEV}: all variants rank the candidates of {suite.candidates}"] if suite.candidates else []
-        outcome = Outcome(compared, self.failures, notes)
+        outcome = ExperimentTables(compared, self.failures, notes)
         if process_number() == 0:
             write_tables(self.out, outcome)
             if last:
@@ -306,7 +306,7 @@ class _Board:
         self.written = time.monotonic()
         return outcome
 
-    def _draw(self, outcome: Outcome) -> None:
+    def _draw(self, outcome: ExperimentTables) -> None:
         axis, recipes = self.experiment.suite.axis, self.experiment.recipes
         if axis is not None:
             draw_axis(_axis_values(recipes, axis, self.out), self.measured[DEV], axis, self.out / "axis.png")

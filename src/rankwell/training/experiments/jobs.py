@@ -21,7 +21,7 @@ POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Job(Generic[T]):
+class RecipeJob(Generic[T]):
     """``work(*arguments)``, which another process can be sent; ``stages`` are the keys of its stages, in order."""
 
     name: str
@@ -30,7 +30,7 @@ class Job(Generic[T]):
     arguments: tuple[Any, ...]
 
 
-def must_wait(job: Job[Any], other: Job[Any], begun: Callable[[str], bool]) -> bool:
+def must_wait(job: RecipeJob[Any], other: RecipeJob[Any], begun: Callable[[str], bool]) -> bool:
     """Whether ``other``, which is running, has yet to finish a stage that both have.
 
     A stage's key holds those before it, so what two jobs share is a beginning. It is finished, and measured, when the
@@ -46,13 +46,15 @@ def must_wait(job: Job[Any], other: Job[Any], begun: Callable[[str], bool]) -> b
     return shared == len(other.stages) or not begun(other.stages[shared])
 
 
-def run_jobs(jobs: Sequence[Job[T]], at_once: int, begun: Callable[[str], bool]) -> Iterator[tuple[Job[T], T | str]]:
+def run_jobs(
+    jobs: Sequence[RecipeJob[T]], at_once: int, begun: Callable[[str], bool]
+) -> Iterator[tuple[RecipeJob[T], T | str]]:
     """Jobs with their results as they come, or with why there is none where the process died.
 
     They begin in their order, but for those that must wait. ``begun`` says whether a stage has been begun.
     """
     waiting, idle = list(jobs), [_process(at_once) for _ in range(min(at_once, len(jobs)))]
-    running: dict[Future[T], tuple[Job[T], ProcessPoolExecutor]] = {}
+    running: dict[Future[T], tuple[RecipeJob[T], ProcessPoolExecutor]] = {}
     try:
         while waiting or running:
             for job in list(waiting):

@@ -64,7 +64,7 @@ class Compared:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class ExperimentTables:
     """Comparisons by the name of what was measured on (``dev`` and what the suite adds), and what failed."""
 
     compared: Mapping[str, Compared]
@@ -146,7 +146,7 @@ def _table(compared: Compared) -> Table:
 # Files
 
 
-def write_tables(out: Path, outcome: Outcome) -> None:
+def write_tables(out: Path, outcome: ExperimentTables) -> None:
     """``table.md``, ``table.csv``, ``results.json``, and for each place each query's means in ``queries.PLACE.csv``."""
     with atomic_text(out / "table.md") as file:
         for place, compared in outcome.compared.items():

@@ -40,7 +40,7 @@ LOG_EVERY = 20
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a run ended; ``best`` is the best validation, reached at ``best_step``, or None without validation."""
 
     steps: int
@@ -75,7 +75,7 @@ def train(
     validate: Validate | None = None,
     guard: CollapseGuard | None = None,
     description: str = "training",
-) -> Outcome:
+) -> TrainingOutcome:
     """Train ``model`` in ``folder``, continuing what is there; leaves ``folder/model``, the best or the last.
 
     The folder also has ``metrics.jsonl`` and TensorBoard's events; ``last-STEP`` to continue from, and ``last`` as the
@@ -125,7 +125,7 @@ class _Run:
     def is_main(self) -> bool:
         return bool(self.processes.is_main_process)
 
-    def go(self) -> Outcome:
+    def go(self) -> TrainingOutcome:
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
@@ -248,7 +248,7 @@ class _Run:
             shutil.rmtree(self._best)
         self.save(self._best)
 
-    def _finish(self) -> Outcome:
+    def _finish(self) -> TrainingOutcome:
         progress = self.progress
         if self.is_main:
             with self._kept():
@@ -262,7 +262,7 @@ class _Run:
             if self.log is not None:
                 self.log.close()
         self.processes.wait_for_everyone()
-        return Outcome(progress.step, progress.best, progress.best_step, progress.seconds)
+        return TrainingOutcome(progress.step, progress.best, progress.best_step, progress.seconds)
 
 
 def _in_steps(value: float, per_epoch: int) -> int:

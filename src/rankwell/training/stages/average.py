@@ -24,7 +24,7 @@ from rankwell.models.checkpoints.names import find_model
 from rankwell.models.encoder import CrossEncoder
 from rankwell.training.options import START, Options
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import load_one_score, measure_ranker
 
@@ -40,7 +40,7 @@ class AverageOptions(Options):
     weights: tuple[float, ...] | None = Field(default=None, description="Weight of each stage; none: equal weights.")
 
 
-def run(work: Work, stage: Stage[AverageOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[AverageOptions], folder: Path) -> StageResult:
     """Average the stages' weights; everything else is taken from the last of them."""
     options = stage.options
     models = {done.stage.name: done.result.model for done in work.done}
@@ -85,7 +85,7 @@ def _shares(options: AverageOptions) -> list[float]:
     return [weight / sum(weights) for weight in weights]
 
 
-def check(work: Work, stage: Stage[AverageOptions]) -> None:
+def check(work: Work, stage: RecipeStage[AverageOptions]) -> None:
     """Raise unless the stages come before this one and each has a weight."""
     options = stage.options
     before = [START, *(earlier.name for earlier in work.recipe.before(stage))]

@@ -32,7 +32,7 @@ from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.options import START, Meaning, Options
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import check_folds, rerank_dev
@@ -60,7 +60,7 @@ class BlendOptions(Options):
     folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")
 
 
-def check(work: Work, stage: Stage[BlendOptions]) -> None:
+def check(work: Work, stage: RecipeStage[BlendOptions]) -> None:
     """Check grid, measure and bi-encoder, and that a stage before it ranks documents."""
     options = stage.options
     parse_measure(options.measure)
@@ -72,7 +72,7 @@ def check(work: Work, stage: Stage[BlendOptions]) -> None:
     check_folds(work, stage, options.folds)
 
 
-def run(work: Work, stage: Stage[BlendOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> StageResult:
     """Try all shares on the dev queries, and choose by cross-validation."""
     options = stage.options
     if process_number() > 0:
@@ -110,7 +110,7 @@ def run(work: Work, stage: Stage[BlendOptions], folder: Path) -> StageResult:
     return StageResult(folder / "model", figures=figures)
 
 
-def measure(work: Work, stage: Stage[BlendOptions], folder: Path) -> Run:
+def measure(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> Run:
     """The dev queries each under the shares chosen without it; other queries under the best shares of dev."""
     try:
         record = json.loads((folder / BLEND).read_text(encoding="utf-8"))

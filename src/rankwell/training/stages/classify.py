@@ -27,7 +27,7 @@ from rankwell.training.loop.loop import train
 from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.options import Meaning
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 
 
@@ -126,12 +126,12 @@ class AccuracyOn:
         return Confusion.of(truth, found, names)
 
 
-def check(work: Work, stage: Stage[ClassifyOptions]) -> None:
+def check(work: Work, stage: RecipeStage[ClassifyOptions]) -> None:
     """Raise unless the labelled texts exist and have known labels."""
     _read(work, stage.options)
 
 
-def run(work: Work, stage: Stage[ClassifyOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageResult:
     """Train a classifier of labelled texts and measure it on others.
 
     Accuracy on ``test`` is measured during training, but selects the checkpoint only with ``best: accuracy``.

@@ -56,7 +56,7 @@ from rankwell.training.loop.loop import train
 from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 
 
@@ -201,7 +201,7 @@ def term_recall(work: Work, queries: tuple[Query, ...], tokenizer: Tokenizer) ->
     return TermRecall.of(tokenizer.encode([query.text for query in queries], stems=True), rows, documents)
 
 
-def run(work: Work, stage: Stage[DeepctOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageResult:
     """Train, weigh every passage, index the weights and tune BM25."""
     options = stage.options
     model, tokenizer = load_token_weights(work.model, seed=work.seed)

@@ -26,10 +26,10 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.stored import TokenSource
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
-from rankwell.training.data.candidates import Candidates, Mask, write_candidates
+from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import draw, split_folds
 from rankwell.training.options import Options
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work
 from rankwell.training.stages.pointwise import PointwiseOptions
 from rankwell.training.stages.shared import load_ranker, ranker_tokens, train_ranker, training_candidates
@@ -93,7 +93,7 @@ class Audit:
     """What became of each candidate: ``p`` and ``reasons`` (places in :data:`REASONS`) have a row for each."""
 
     options: DenoiseOptions
-    candidates: Candidates
+    candidates: TrainingCandidates
     p: Probabilities
     reasons: NDArray[np.int8]
 
@@ -182,8 +182,8 @@ class Audit:
 
 
 def denoise(
-    candidates: Candidates, p: NDArray[np.floating], options: DenoiseOptions | None = None
-) -> tuple[Candidates, Audit]:
+    candidates: TrainingCandidates, p: NDArray[np.floating], options: DenoiseOptions | None = None
+) -> tuple[TrainingCandidates, Audit]:
     """What is left of ``candidates`` given p(relevant) of each, and the audit."""
     options = options or DenoiseOptions()
     p = _checked(candidates, p)
@@ -211,7 +211,10 @@ def denoise(
 
 
 def cross_fit(
-    candidates: Candidates, folds: int, seed: int, score: Callable[[Candidates, Candidates], NDArray[np.floating]]
+    candidates: TrainingCandidates,
+    folds: int,
+    seed: int,
+    score: Callable[[TrainingCandidates, TrainingCandidates], NDArray[np.floating]],
 ) -> Probabilities:
     """p(relevant) of every candidate from a model that did not see its query.
 
@@ -226,7 +229,7 @@ def cross_fit(
     return p
 
 
-def _checked(candidates: Candidates, p: NDArray[np.floating]) -> Probabilities:
+def _checked(candidates: TrainingCandidates, p: NDArray[np.floating]) -> Probabilities:
     if p.shape != (len(candidates),):
         raise ValueError(f"{p.shape} probabilities for {len(candidates)} candidates")
     wrong = ~((p >= 0) & (p <= 1))
@@ -241,7 +244,9 @@ def _share(some: Mask, of: Mask) -> float:
     return int(some.sum()) / max(1, int(of.sum()))
 
 
-def _place_in_query(candidates: Candidates, some: NDArray[np.int64], key: NDArray[np.floating]) -> NDArray[np.int64]:
+def _place_in_query(
+    candidates: TrainingCandidates, some: NDArray[np.int64], key: NDArray[np.floating]
+) -> NDArray[np.int64]:
     """The place of each of ``some`` candidates among those of its query, by ``key`` ascending; equal ones by rank."""
     rows = candidates.rows[some]
     order = np.lexsort((key[some], rows))
@@ -256,13 +261,13 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
 
 
-def check(work: Work, stage: Stage[DenoiseOptions]) -> None:
+def check(work: Work, stage: RecipeStage[DenoiseOptions]) -> None:
     """Raise unless a stage before it learns to judge documents."""
     if all(earlier.kind != "pointwise" for earlier in work.recipe.before(stage)):
         raise RankwellError(f"{stage.path} needs a pointwise stage before it, whose model judges the candidates")
 
 
-def run(work: Work, stage: Stage[DenoiseOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[DenoiseOptions], folder: Path) -> StageResult:
     """Drop the unjudged candidates that are probably relevant, and write an audit."""
     options, judge = stage.options, _judge(work).folder / "model"
     documents = ranker_tokens(work, load_ranker(work, judge))
@@ -289,7 +294,7 @@ def _judge(work: Work) -> FinishedStage:
     return next(done for done in reversed(work.done) if done.stage.kind == "pointwise")
 
 
-def _probabilities(work: Work, model: Path, candidates: Candidates) -> NDArray[np.float32]:
+def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> NDArray[np.float32]:
     """p(relevant) of each candidate by a trained ranker."""
     ranker = Ranker.from_pretrained(model, engine=work.engine)
     begins = candidates.ends - candidates.lengths
@@ -313,7 +318,7 @@ class _Folds:
         self._work, self._folder, self._documents = work, folder, documents
         self._number = 0
 
-    def __call__(self, others: Candidates, held_out: Candidates) -> NDArray[np.float32]:
+    def __call__(self, others: TrainingCandidates, held_out: TrainingCandidates) -> NDArray[np.float32]:
         done = _judge(self._work)
         assert isinstance(done.stage.options, PointwiseOptions)
         options = done.stage.options.model_copy(update={"best": "last"})

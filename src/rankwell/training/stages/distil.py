@@ -27,7 +27,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.retrieve.bm25 import BM25
-from rankwell.training.data.candidates import UNJUDGED, Candidates, Names
+from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.data.synthetic import synthetic_queries
@@ -37,7 +37,7 @@ from rankwell.training.loop.loop import train
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.options import Meaning
 from rankwell.training.processes import write_once
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import (
     DevOptions,
@@ -165,7 +165,7 @@ def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
 
 def find_candidates(
     work: Work, options: DistilOptions, queries: TeacherQueries, teachers: Sequence[Teacher]
-) -> Candidates:
+) -> TrainingCandidates:
     """The candidates of all queries: first stage's and teacher's merged by rank, those known to be relevant first."""
     parts = [(queries.rows, queries.documents, np.full(len(queries.rows), -1))]
     if options.depth:
@@ -197,7 +197,7 @@ def _ranked(work: Work, qids: Sequence[str], run: Run, depth: int) -> tuple[Rows
     return rows, numbers, positions(lengths)
 
 
-def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Rows]]) -> Candidates:
+def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Rows]]) -> TrainingCandidates:
     """One list of candidates a query from several, by the best rank each document has; rank -1 is a relevant one."""
     rows, documents, ranks = (np.concatenate([part[place] for part in parts]) for place in range(3))
     # One number for row, document and rank: sorting millions of these is many times faster than sorting by three keys.
@@ -213,12 +213,12 @@ def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Row
     names = Names(distinct, tuple(work.data.collection.store.docids.strings(distinct.tolist())))
     grades = np.where(ranks < 0, 1, UNJUDGED).astype(np.int32)
     ends = np.cumsum(np.bincount(rows, minlength=len(qids)))
-    return Candidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), names)
+    return TrainingCandidates(tuple(qids), ends, documents, grades, -ranks.astype(np.float32), names)
 
 
 def stored_candidates(
     work: Work, options: DistilOptions, queries: TeacherQueries, teachers: Sequence[Teacher]
-) -> Candidates:
+) -> TrainingCandidates:
     """The candidates, searched once by the first process: a search on a GPU may differ from run to run.
 
     They are stored beside the collection, so that a resumed run, other processes and other variants use the same.
@@ -243,7 +243,7 @@ def stored_candidates(
 class Lessons:
     """The lists of an epoch with the teachers' labels: a pure function of seed and epoch."""
 
-    candidates: Candidates
+    candidates: TrainingCandidates
     queries: TeacherQueries
     teachers: Sequence[Teacher]
     options: DistilOptions
@@ -270,7 +270,7 @@ class Lessons:
         return Lists(queries, documents, labels / np.float32(options.temperature))
 
 
-def run(work: Work, stage: Stage[DistilOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[DistilOptions], folder: Path) -> StageResult:
     """Train a ranker of one score to score as its teachers do."""
     options = stage.options
     ranker = load_one_score(work, options.head)
@@ -307,7 +307,7 @@ def run(work: Work, stage: Stage[DistilOptions], folder: Path) -> StageResult:
     return StageResult(folder / "model", figures={**outcome.figures(), **figures})
 
 
-def check(work: Work, stage: Stage[DistilOptions]) -> None:
+def check(work: Work, stage: RecipeStage[DistilOptions]) -> None:
     """Check loss, measure, teachers, lists and splits."""
     options = stage.options
     make_loss(options.loss, **options.loss_options)

@@ -54,7 +54,7 @@ from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.deepct import DeepctOptions
 
@@ -209,7 +209,7 @@ def _same(loss: Tensor) -> Tensor:
     return loss
 
 
-def check(work: Work, stage: Stage[Doc2queryOptions]) -> None:
+def check(work: Work, stage: RecipeStage[Doc2queryOptions]) -> None:
     """Check tuning, lengths and judge."""
     options = stage.options
     check_tuning(work, stage)
@@ -223,7 +223,7 @@ def check(work: Work, stage: Stage[Doc2queryOptions]) -> None:
         RankerJudge.find(options.judge)
 
 
-def run(work: Work, stage: Stage[Doc2queryOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> StageResult:
     """Train, write queries for every passage, index them and tune BM25."""
     options = stage.options
     held = hold_out(work.data.train.queries, options.tune_queries, work.seed)

@@ -14,10 +14,10 @@ from rankwell.corpus.records import Run
 from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.rank import duo
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.candidates import Candidates, Selection
+from rankwell.training.data.candidates import Selection, TrainingCandidates
 from rankwell.training.data.sampling import draw_duo
 from rankwell.training.processes import write_once
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import (
     ListOptions,
@@ -30,7 +30,7 @@ from rankwell.training.stages.shared import (
 )
 
 
-class DuoOptions(ListOptions):
+class DuoTrainingOptions(ListOptions):
     """`duo`: learns which of two documents is better (duoBERT), for the top documents of the model before it."""
 
     learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 3e-6).")
@@ -47,7 +47,7 @@ class DuoOptions(ListOptions):
         return duo.PairwiseOptions(self.compare, self.aggregate)
 
 
-def check(work: Work, stage: Stage[DuoOptions]) -> None:
+def check(work: Work, stage: RecipeStage[DuoTrainingOptions]) -> None:
     """Check the lists, and that there is a ranker before it that reads query and documents together."""
     options = stage.options
     if work.recipe.model.similarity or work.recipe.model.apart:
@@ -64,7 +64,7 @@ def check(work: Work, stage: Stage[DuoOptions]) -> None:
     check_lists(work, stage)
 
 
-def run(work: Work, stage: Stage[DuoOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[DuoTrainingOptions], folder: Path) -> StageResult:
     """Train on pairs of the best documents of the ranker before it."""
     options, split = stage.options, work.data.train
     model, tokenizer, config = load_checkpoint(work.model, seed=work.seed)
@@ -82,7 +82,7 @@ def run(work: Work, stage: Stage[DuoOptions], folder: Path) -> StageResult:
     ranker = RankerInTraining(model, tokenizer, config)
     documents = work.data.tokens(tokenizer)
     selection = Selection(level=work.recipe.data.relevance, depth=options.compare)
-    candidates = Candidates.of(split.queries, split.qrels, train_run, documents, selection)
+    candidates = TrainingCandidates.of(split.queries, split.qrels, train_run, documents, selection)
     lists = partial(draw_duo, candidates, options.plan(), work.seed)
     mono = _mono_run(work, folder)
     validation = ranking_validation(work, options, ranker, run=mono, duo=options.comparison())
@@ -104,11 +104,11 @@ def _mono_run(work: Work, folder: Path) -> Run:
     return read_run(write_once(path, lambda: write_run(rerank_dev(work, _mono_model(work)), path)))
 
 
-def measure(work: Work, stage: Stage[DuoOptions], folder: Path) -> Run:
+def measure(work: Work, stage: RecipeStage[DuoTrainingOptions], folder: Path) -> Run:
     """The dev candidates as the ranker before it orders them, the best then compared two by two."""
     ranker = Ranker.from_pretrained(folder / "model", engine=work.engine)
     candidates, dev = _mono_run(work, folder), work.data.dev
     return duo.rerank_duo(ranker, candidates, dev.queries, work.data.index, stage.options.comparison())
 
 
-STAGES.register("duo")(StageKind(DuoOptions, run, check, measure))
+STAGES.register("duo")(StageKind(DuoTrainingOptions, run, check, measure))

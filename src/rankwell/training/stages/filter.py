@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rankwell.models.checkpoints.names import BACKBONE
-from rankwell.training.data.candidates import Candidates, write_candidates
+from rankwell.training.data.candidates import TrainingCandidates, write_candidates
 from rankwell.training.data.teachers import Named, Teacher, load_teachers
 from rankwell.training.options import Meaning, Options
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
 from rankwell.training.stages.shared import training_candidates
 
@@ -33,13 +33,13 @@ class FilterOptions(Options):
     teacher_length: int | None = Field(default=None, ge=8, description="As in `distil`.")
 
 
-def check(work: Work, stage: Stage[FilterOptions]) -> None:
+def check(work: Work, stage: RecipeStage[FilterOptions]) -> None:
     """Raise unless the teachers exist."""
     for name in stage.options.teachers:
         Named.of(name)
 
 
-def run(work: Work, stage: Stage[FilterOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageResult:
     """Drop unjudged candidates that teachers score above the relevant documents; each query keeps a negative."""
     options = stage.options
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def run(work: Work, stage: Stage[FilterOptions], folder: Path) -> StageResult:
     return StageResult(candidates=folder / "candidates.run.gz", figures=figures)
 
 
-def standard_scores(teachers: Sequence[Teacher], candidates: Candidates) -> NDArray[np.float32]:
+def standard_scores(teachers: Sequence[Teacher], candidates: TrainingCandidates) -> NDArray[np.float32]:
     """The teachers' mean score of each candidate (C,), standardised within its query."""
     whole = np.zeros(len(candidates), np.float64)
     lengths = candidates.lengths
@@ -69,7 +69,9 @@ def standard_scores(teachers: Sequence[Teacher], candidates: Candidates) -> NDAr
     return (whole / len(teachers)).astype(np.float32)
 
 
-def keep_below_relevant(candidates: Candidates, scores: NDArray[np.float32], margin: float) -> Candidates:
+def keep_below_relevant(
+    candidates: TrainingCandidates, scores: NDArray[np.float32], margin: float
+) -> TrainingCandidates:
     """The candidates without the unjudged ones scored above their query's best relevant one less ``margin``."""
     begins = candidates.ends - candidates.lengths
     best = np.maximum.reduceat(np.where(candidates.relevant, scores, -np.inf), begins)

@@ -41,7 +41,7 @@ from rankwell.rank.window_scores import WindowScores
 from rankwell.retrieve.tune import parse_values
 from rankwell.training.options import Options
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measure_of, measures_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import check_folds
@@ -73,7 +73,7 @@ class InterpolateOptions(Options):
     folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")
 
 
-def check(work: Work, stage: Stage[InterpolateOptions]) -> None:
+def check(work: Work, stage: RecipeStage[InterpolateOptions]) -> None:
     """Check grid and measure, and that a stage before it ranks documents."""
     options = stage.options
     parse_measure(options.measure)
@@ -85,7 +85,7 @@ def check(work: Work, stage: Stage[InterpolateOptions]) -> None:
     check_folds(work, stage, options.folds)
 
 
-def run(work: Work, stage: Stage[InterpolateOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[InterpolateOptions], folder: Path) -> StageResult:
     """Try every setting on the dev queries, and choose by cross-validation."""
     options = stage.options
     if process_number() > 0:
@@ -116,7 +116,7 @@ def _tuned_record(work: Work, best: WindowSetting) -> RankerConfig | None:
     return config.model_copy(update={"windows": windows, "history": work.history, "figures": figures})
 
 
-def measure(work: Work, stage: Stage[InterpolateOptions], folder: Path) -> Run:
+def measure(work: Work, stage: RecipeStage[InterpolateOptions], folder: Path) -> Run:
     """The dev queries each under the setting chosen without it; other queries under the best setting of dev."""
     try:
         record = json.loads((folder / TUNING).read_text(encoding="utf-8"))
@@ -129,7 +129,7 @@ def measure(work: Work, stage: Stage[InterpolateOptions], folder: Path) -> Run:
     return fuse_windows(work.data.dev.run, _scores_before(work, stage), setting)
 
 
-def _scores_before(work: Work, stage: Stage[InterpolateOptions]) -> WindowScores:
+def _scores_before(work: Work, stage: RecipeStage[InterpolateOptions]) -> WindowScores:
     """What the stage before left: scores of windows, or a run of whole documents."""
     before, folder = work.done[-1].stage, work.model.parent
     if isinstance(before.options, WindowsOptions):

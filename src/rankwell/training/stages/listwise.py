@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_one_score, measure_ranker
 
@@ -24,7 +24,7 @@ class ListwiseOptions(ListOptions):
     )
 
 
-def run(work: Work, stage: Stage[ListwiseOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[ListwiseOptions], folder: Path) -> StageResult:
     """Train one score with a loss over whole lists."""
     return fit(work, stage, folder, load_one_score(work, stage.options.head), "listwise")
 

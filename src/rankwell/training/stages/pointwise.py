@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_ranker, measure_ranker
 
@@ -19,14 +19,14 @@ class PointwiseOptions(ListOptions):
     learning_rate: float = Field(default=5e-5, gt=0, description="Peak learning rate (papers: 3e-6).")
 
 
-def check(work: Work, stage: Stage[PointwiseOptions]) -> None:
+def check(work: Work, stage: RecipeStage[PointwiseOptions]) -> None:
     """Check the lists, and that the model has two logits."""
     if work.recipe.model.similarity:
         raise RankwellError(f"{stage.path}: a model with a similarity has one score, not two logits; leave it out")
     check_lists(work, stage)
 
 
-def run(work: Work, stage: Stage[PointwiseOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[PointwiseOptions], folder: Path) -> StageResult:
     """Train on each document by itself: two logits and cross entropy."""
     return fit(work, stage, folder, load_ranker(work), "pointwise")
 

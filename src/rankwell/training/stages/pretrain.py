@@ -41,7 +41,7 @@ from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
 
@@ -293,7 +293,7 @@ def _move(values: NDArray[np.int64], step: Step) -> Tensor:
     return torch.from_numpy(values).to(step.device, non_blocking=True)
 
 
-def run(work: Work, stage: Stage[PretrainOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageResult:
     """Train on masked words and next spans of the collection; also writes ``domain-gap.json``."""
     options = stage.options
     model, tokenizer = load_pretraining(work.model, seed=work.seed)
@@ -327,7 +327,7 @@ def run(work: Work, stage: Stage[PretrainOptions], folder: Path) -> StageResult:
     return StageResult(folder / "model", figures=figures)
 
 
-def check(work: Work, stage: Stage[PretrainOptions]) -> None:
+def check(work: Work, stage: RecipeStage[PretrainOptions]) -> None:
     """Raise if the reference list has no words."""
     _reference(work, stage.options)
 

@@ -51,7 +51,7 @@ from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.task import Step
 from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import ListOptions, check_lists, training_candidates
@@ -160,7 +160,7 @@ def _absolute(vectors: str | None) -> str | None:
     return vectors if vectors is None or ":" in vectors else str(Path(vectors).resolve())
 
 
-def check(work: Work, stage: Stage[SdnetOptions]) -> None:
+def check(work: Work, stage: RecipeStage[SdnetOptions]) -> None:
     """Raise for whatever would fail after the features are computed."""
     options = stage.options
     check_lists(work, stage)
@@ -179,7 +179,7 @@ def check(work: Work, stage: Stage[SdnetOptions]) -> None:
         raise RankwellError(f"{stage.path}.folds is {options.folds}, but dev has {len(work.data.dev.queries)} queries")
 
 
-def run(work: Work, stage: Stage[SdnetOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResult:
     """Compute features, train the network, measure it alone and interpolated with the first stage."""
     options = stage.options
     encoder = FeatureEncoder.from_pretrained(work.model, layers=options.layers, device=work.device)
@@ -324,7 +324,7 @@ def _rerank_dev(work: Work, ranker: SdnetRanker, passages: PassageFeatures) -> R
     return ranker.rerank(dev.run, dev.queries, passages=passages, depth=work.recipe.evaluate.depth)
 
 
-def measure(work: Work, stage: Stage[SdnetOptions], folder: Path) -> Run:
+def measure(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> Run:
     """The dev candidates by the network alone."""
     path = folder / _dev_run(work)
     if path.exists():

@@ -26,17 +26,17 @@ from rankwell.models.encoder import CrossEncoder
 from rankwell.models.heads import start_listwise_head
 from rankwell.rank.duo import PairwiseOptions
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.candidates import Candidates, Numbering, Selection
+from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.list_task import RankingTask
-from rankwell.training.loop.loop import Outcome, train
+from rankwell.training.loop.loop import TrainingOutcome, train
 from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.loop.validation import Validation
 from rankwell.training.options import Meaning
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import StageResult, Work
 
@@ -126,15 +126,17 @@ def ranker_tokens(work: Work, ranker: RankerInTraining) -> TokenSource:
     return work.data.tokens(ranker.tokenizer, stems=ranker.config.template.markers)
 
 
-def training_candidates(work: Work, documents: Numbering, *, skip: int = 0, depth: int | None = None) -> Candidates:
+def training_candidates(
+    work: Work, documents: DocidLookup, *, skip: int = 0, depth: int | None = None
+) -> TrainingCandidates:
     """The candidates that an earlier stage selected, or else the first stage's."""
     split, level = work.data.train, work.recipe.data.relevance
     if work.candidates is not None:
         selection = Selection(level=level, skip=skip, depth=depth)
-        return Candidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
+        return TrainingCandidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
     selection = Selection(level=level, skip=skip, depth=depth or work.recipe.first_stage.depth)
     judgments = f"the judgments of the split {split.name!r}"
-    return Candidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
+    return TrainingCandidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
 
 
 def train_ranker(
@@ -142,12 +144,12 @@ def train_ranker(
     options: ListOptions,
     folder: Path,
     ranker: RankerInTraining,
-    candidates: Candidates,
+    candidates: TrainingCandidates,
     documents: TokenSource,
     lists: Callable[[int], Lists],
     validation: Validation | None,
     description: str,
-) -> Outcome:
+) -> TrainingOutcome:
     """Train a ranker on the lists of each epoch."""
     loss = make_loss(options.loss, **options.loss_options)
     data = TrainingSet.of(
@@ -197,7 +199,7 @@ def ranking_validation(
     )
 
 
-def check_lists(work: Work, stage: Stage[ListOptions]) -> None:
+def check_lists(work: Work, stage: RecipeStage[ListOptions]) -> None:
     """Check loss, measure and candidates: a misspelt loss must not surface after hours of pre-training."""
     options = stage.options
     make_loss(options.loss, **options.loss_options)
@@ -207,20 +209,22 @@ def check_lists(work: Work, stage: Stage[ListOptions]) -> None:
         training_candidates(work, work.data.collection.store, skip=options.skip, depth=options.depth)
 
 
-def check_ranker(work: Work, stage: Stage[Any], *trained: str) -> None:
+def check_ranker(work: Work, stage: RecipeStage[Any], *trained: str) -> None:
     """Raise unless there is a ranker to continue from: an earlier stage of one of the kinds, or ``model.start``."""
     before = {earlier.kind for earlier in work.recipe.before(stage)}
     if not before & set(trained) and not is_cross_encoder(work.model):
         raise RankwellError(f"{stage.path} needs a ranker: a stage before it ({', '.join(trained)}), or model.start")
 
 
-def check_folds(work: Work, stage: Stage[Any], folds: int) -> None:
+def check_folds(work: Work, stage: RecipeStage[Any], folds: int) -> None:
     """Raise unless there is a dev query for each fold."""
     if (queries := len(work.data.dev.qrels)) < folds:
         raise RankwellError(f"{stage.path}.folds is {folds}, but dev has {queries} queries")
 
 
-def fit(work: Work, stage: Stage[ListOptions], folder: Path, ranker: RankerInTraining, description: str) -> StageResult:
+def fit(
+    work: Work, stage: RecipeStage[ListOptions], folder: Path, ranker: RankerInTraining, description: str
+) -> StageResult:
     """Train a ranker on lists of the training candidates."""
     options, documents = stage.options, ranker_tokens(work, ranker)
     candidates = training_candidates(work, documents, skip=options.skip, depth=options.depth)
@@ -237,6 +241,6 @@ def rerank_dev(work: Work, model: Path) -> Run:
     return ranker.rerank(dev.run, dev.queries, work.data.index, depth=depth)
 
 
-def measure_ranker(work: Work, stage: Stage[Any], folder: Path) -> Run:
+def measure_ranker(work: Work, stage: RecipeStage[Any], folder: Path) -> Run:
     """The ``measure`` of stages that leave a ranker of pairs."""
     return rerank_dev(work, folder / "model")

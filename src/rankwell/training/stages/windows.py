@@ -19,7 +19,7 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores, score_windows
 from rankwell.training.options import Options
 from rankwell.training.processes import process_number
-from rankwell.training.recipe import Stage
+from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
 from rankwell.training.stages.shared import check_ranker
 
@@ -46,7 +46,7 @@ class WindowsOptions(Options):
         return Windows(self.size, self.stride, self.aggregate, self.unit) if self.size else None
 
 
-def check(work: Work, stage: Stage[WindowsOptions]) -> None:
+def check(work: Work, stage: RecipeStage[WindowsOptions]) -> None:
     """Check windows and aggregate, and that there is a ranker to score them."""
     options = stage.options
     check_ranker(work, stage, "pointwise", "listwise", "distil", "average", "classify")
@@ -56,7 +56,7 @@ def check(work: Work, stage: Stage[WindowsOptions]) -> None:
         raise RankwellError(f"aggregate {options.aggregate} needs more windows than keep, which is {options.keep}")
 
 
-def run(work: Work, stage: Stage[WindowsOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[WindowsOptions], folder: Path) -> StageResult:
     """Score the windows of the dev queries' candidates."""
     options = stage.options
     if process_number() > 0:
@@ -74,7 +74,7 @@ def run(work: Work, stage: Stage[WindowsOptions], folder: Path) -> StageResult:
     return StageResult(folder / "model", figures=figures)
 
 
-def measure(work: Work, stage: Stage[WindowsOptions], folder: Path) -> Run:
+def measure(work: Work, stage: RecipeStage[WindowsOptions], folder: Path) -> Run:
     """The dev queries by their documents' windows alone."""
     return window_scores(work, stage.options, folder).run(stage.options.aggregate)
 
