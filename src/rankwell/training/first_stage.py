@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,26 +52,16 @@ class TuningOptions(Options):
     b: str = Field(default="0.1:0.9:0.2", description="Values of b to try.")
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """Training queries, and those set aside to tune BM25."""
+def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
+    """The queries to train on, and ``count`` of them, at most a fifth, set aside to tune BM25.
 
-    train: tuple[Query, ...]
-    tune: tuple[Query, ...]
-
-
-def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> HeldOut:
-    """Set ``count`` queries aside, though never more than a fifth of all.
-
-    What a stage makes of a passage is fitted to its training queries; k1 and b tuned to those would suit no others.
+    A stage fits its index to the training queries, so k1 and b tuned on them would suit no others.
     """
     count = min(count, len(queries) // 5)
     held_out = np.zeros(len(queries), np.bool_)
     held_out[np.random.default_rng([seed, len(queries)]).permutation(len(queries))[:count]] = True
-    return HeldOut(
-        tuple(query for query, held in zip(queries, held_out, strict=True) if not held),
-        tuple(query for query, held in zip(queries, held_out, strict=True) if held),
-    )
+    train = tuple(query for query, held in zip(queries, held_out, strict=True) if not held)
+    return train, tuple(query for query, held in zip(queries, held_out, strict=True) if held)
 
 
 def check_tuning(work: Work, stage: RecipeStage[TuningOptions]) -> None:
@@ -84,8 +74,11 @@ def check_tuning(work: Work, stage: RecipeStage[TuningOptions]) -> None:
     for text in (options.k1, options.b):
         parse_values(text)
     split = work.data.train
-    if (held := len(hold_out(split.queries, options.tune_queries, work.seed).tune)) < FOLDS:
-        problem = f"only {held} of the {len(split.queries)} queries of {split.name!r} can be set aside to tune BM25"
+    _, held_out = hold_out(split.queries, options.tune_queries, work.seed)
+    if len(held_out) < FOLDS:
+        problem = (
+            f"only {len(held_out)} of the {len(split.queries)} queries of {split.name!r} can be set aside to tune BM25"
+        )
         raise RankwellError(f"{problem} (a fifth at most), expected {FOLDS} or more")
 
 

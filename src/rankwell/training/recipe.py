@@ -1,4 +1,4 @@
-"""Recipes: the whole making of a ranker, from data to model, as checked options.
+"""Recipes: everything that makes a ranker, from data to model, as checked options.
 
 ``recipe_reader`` reads them from YAML files.
 """
@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import yaml
 from pydantic import Field
 
+from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.models.spec import AttentionRule
 from rankwell.training.options import Options
@@ -18,7 +19,7 @@ from rankwell.training.options import Options
 O_co = TypeVar("O_co", bound=Options, covariant=True)
 
 DEV_NAMES = ("dev", "valid", "validation", "val")
-"""What the split to validate on is called, where the recipe does not say."""
+"""Names tried in this order for the dev split if the recipe sets none."""
 
 
 class DataOptions(Options):
@@ -71,17 +72,18 @@ class FirstStageOptions(Options):
     dev_run: str | None = Field(default=None, description="Run of the dev queries to use instead of searching.")
 
     def search_options(self) -> str | None:
-        """What ``rankwell search`` is told to find such candidates; None where they were given.
+        """The options of ``rankwell search`` that find the same candidates; None if they come from given runs.
 
         >>> FirstStageOptions(b=0.9, hybrid=0.7).search_options()
         '--k1 0.9 --b 0.9 --hybrid 0.7 --k 100'
         """
         if self.train_run is not None or self.dev_run is not None:
             return None
-        told: dict[str, float | str | None] = {"k1": self.k1, "b": self.b, "k2": self.k2, "hybrid": self.hybrid}
+        options: dict[str, float | str | None] = {"k1": self.k1, "b": self.b, "k2": self.k2, "hybrid": self.hybrid}
         if self.hybrid is not None and self.encoder != DEFAULT:
-            told["encoder"] = self.encoder
-        return " ".join(f"--{name} {value}" for name, value in (told | {"k": self.depth}).items() if value is not None)
+            options["encoder"] = self.encoder
+        options["k"] = self.depth
+        return " ".join(f"--{name} {value}" for name, value in options.items() if value is not None)
 
 
 class ModelOptions(Options):
@@ -128,6 +130,10 @@ class ModelOptions(Options):
         description="Allow a start checkpoint with another template, attention rule or markers.",
     )
 
+    def input_template(self) -> Template:
+        """How the model's input is laid out."""
+        return Template(self.template, self.max_length, self.max_query, self.markers, self.mark_unmatched_query)
+
 
 class EvaluateOptions(Options):
     """What is measured on dev after each stage. Changing it repeats only SDNets and the tuning of shares."""
@@ -140,7 +146,7 @@ class EvaluateOptions(Options):
 
 @dataclass(frozen=True)
 class RecipeStage(Generic[O_co]):
-    """One step of a recipe: its name, the kind of work, its options and its place, counted from 1."""
+    """One step of a recipe: its name, kind, options and position, counted from 1."""
 
     name: str
     kind: str
@@ -149,7 +155,7 @@ class RecipeStage(Generic[O_co]):
 
     @property
     def path(self) -> str:
-        """Where the recipe writes it, for messages: ``stages.NAME``."""
+        """The stage's path in the recipe, for messages: ``stages.NAME``."""
         return f"stages.{self.name}"
 
 
@@ -169,7 +175,7 @@ class Recipe(Options):
         return self.stages[: stage.number - 1]
 
     def as_dict(self) -> dict[str, Any]:
-        """The recipe as YAML holds it, every option written out."""
+        """The recipe as plain data for YAML, with every option spelled out."""
         whole = self.model_dump(mode="json", exclude={"stages"})
         whole["stages"] = {s.name: {"kind": s.kind, **s.options.model_dump(mode="json")} for s in self.stages}
         return whole

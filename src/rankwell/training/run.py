@@ -1,4 +1,4 @@
-"""Carrying a recipe out: check everything, then run and measure stage after stage, except those done before."""
+"""Running a recipe: check everything, then run and measure each stage that is not finished yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rankwell.core.locks import lock
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown
-from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import (
     HeadKind,
     RankerConfig,
@@ -51,7 +50,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A recipe that was carried out: what a further stage would be given, the table, and the model (or None)."""
+    """A finished recipe: what a further stage would be given, the table, and the model (or None)."""
 
     work: Work
     table: Table
@@ -72,7 +71,7 @@ def train(
     resume: bool = False,
     say: Say = lambda line: None,
 ) -> Trained:
-    """Train by a recipe file, as the command does; ``settings`` are what ``--set`` takes.
+    """Run a recipe file, as ``rankwell train`` does; ``settings`` are values for ``--set``.
 
     >>> trained = train("recipes/drbert.yaml", "drbert", ["data=my-data"])         # doctest: +SKIP
     >>> trained.model                                                              # doctest: +SKIP
@@ -89,7 +88,7 @@ def run_recipe(
     resume: bool = False,
     say: Say = lambda line: None,
 ) -> Trained:
-    """Carry ``recipe`` out in ``out``; finished stages are not run again. Recipes with one ``pool`` share stages."""
+    """Run ``recipe`` in ``out``; finished stages are not run again. Recipes with one ``pool`` share stages."""
     claim(out, recipe, resume=resume)
     if process_number() > 0:
         return _run(recipe, out, pool or out, device, say)
@@ -137,7 +136,7 @@ def _run(recipe: Recipe, out: Path, pool: Path, device: str | None, say: Say) ->
 
 
 def measured_run(work: Work, stage: RecipeStage[Any], folder: Path) -> Run | None:
-    """The dev run by what the stage left in ``folder``, computed once and stored there; None where it ranks nothing."""
+    """The stage's dev run, computed once and stored in its ``folder``; None if the stage ranks nothing."""
     measure = stage_kinds()[stage.kind].measure
     if measure is None:
         return None
@@ -155,9 +154,9 @@ def _draw_curve(folder: Path, stage: str) -> None:
 def plan_recipe(
     recipe: Recipe, pool: Path, *, device: str | None = None, prepared: Prepared | None = None
 ) -> tuple[Work, list[PlannedStage]]:
-    """What the first stage is given, and all stages, after checking recipe, data and model; no work is done yet.
+    """Check recipe, data and model; returns the inputs of the first stage, and all stages. Trains nothing.
 
-    ``prepared`` saves reading the data again.
+    With ``prepared``, the data is not read again.
     """
     measures_of(recipe)
     start, kinds = check_start(recipe), stage_kinds()
@@ -177,12 +176,10 @@ def plan_recipe(
 
 
 def check_start(recipe: Recipe) -> Path:
-    """The folder of the start checkpoint; raises unless it suits the recipe."""
+    """The folder of the start checkpoint. Raises unless it suits the recipe."""
     wanted = recipe.model
     folder = find_model(wanted.start)
-    template = Template(
-        wanted.template, wanted.max_length, wanted.max_query, wanted.markers, wanted.mark_unmatched_query
-    )
+    template = wanted.input_template()
     if template.name not in _TRAINED:
         known = ", ".join(_TRAINED)
         raise RankwellError(f"model.template is {template.name}, which is not for one query and document ({known} are)")
@@ -233,7 +230,7 @@ def _after(work: Work, done: FinishedStage) -> Work:
 
 
 def claim(out: Path, recipe: Recipe, *, resume: bool) -> None:
-    """Raise if the folder holds something else."""
+    """Raise if ``out`` holds anything but this recipe's training."""
     if out.exists() and not out.is_dir():
         raise InputError(out, None, "is a file, expected a folder")
     if not out.exists():
@@ -242,7 +239,7 @@ def claim(out: Path, recipe: Recipe, *, resume: bool) -> None:
         name = read_yaml(out / "recipe.yaml").get("name")
         if name != recipe.name and not resume:
             problem = f"holds the recipe {name!r}, not {recipe.name!r}"
-            raise InputError(out, None, f"{problem}; choose another folder, or say --resume to go on in this one")
+            raise InputError(out, None, f"{problem}; choose another folder, or use --resume to continue in this one")
     elif foreign := sorted(path.name for path in out.iterdir() if not _is_own(path.name)):
         raise InputError(out, None, f"exists and was not made by training (it has {foreign[0]}); choose another folder")
 

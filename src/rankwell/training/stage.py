@@ -1,4 +1,4 @@
-"""The contract of a stage kind: what a stage is given, what it leaves, and the registry of all kinds.
+"""The contract of a stage kind: what a stage is given, what it produces, and the registry of all kinds.
 
 A kind is one module of ``rankwell.training.stages``: its options, its functions, and ``STAGES.register``.
 """
@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -33,7 +33,7 @@ TRAINING = PARTS - {"depth"}
 
 @dataclass(frozen=True)
 class StageResult:
-    """What a stage leaves; None stands for whatever there was before it.
+    """What a stage produces; None leaves what there was before it in place.
 
     ==================  ===========================================================================================
     ``model``           a checkpoint folder
@@ -51,7 +51,7 @@ class StageResult:
 
 @dataclass(frozen=True, eq=False)
 class FinishedStage:
-    """A finished stage: what it was given, its folder, what it left, and its run of the dev queries (or None)."""
+    """A finished stage: its inputs, its folder, its result, and its run of the dev queries (or None)."""
 
     stage: RecipeStage[Any]
     work: Work
@@ -62,7 +62,7 @@ class FinishedStage:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What a stage is given: the recipe, the data, and what the stages before it left."""
+    """What a stage is given: the recipe, the data, and the results of the stages before it."""
 
     recipe: Recipe
     model: Path
@@ -82,12 +82,12 @@ class Work:
 
     @property
     def seed(self) -> int:
-        """Determines everything random."""
+        """The recipe's random seed."""
         return self.recipe.seed
 
     @property
     def engine(self) -> dict[str, Any]:
-        """The ``engine`` options of rankers: the device, where one was given."""
+        """The ``engine`` options of rankers: the device, if one was given."""
         return {} if self.device is None else {"device": self.device}
 
     def dev_run_path(self, folder: Path) -> Path:
@@ -100,10 +100,8 @@ class Work:
     def changes(self) -> dict[str, Any]:
         """The recipe's inputs as :func:`~rankwell.models.checkpoints.folders.load_checkpoint` takes them."""
         model = self.recipe.model
-        template = {name: getattr(model, name) for name in ("max_length", "max_query", "markers")}
-        template |= {"name": model.template, "mark_unmatched_query": model.mark_unmatched_query}
         return {
-            "template": template,
+            "template": asdict(model.input_template()),
             "attention": model.attention,
             "attention_layers": model.attention_layers,
             "apart": model.apart,
@@ -119,22 +117,22 @@ class Work:
         records = []
         for done in self.done:
             options = done.stage.options.model_dump(mode="json", exclude_none=True)
-            given = {name: value for name, value in options.items() if value != {}}
-            records.append({"stage": done.stage.name, "kind": done.stage.kind, **given})
+            non_empty = {name: value for name, value in options.items() if value != {}}
+            records.append({"stage": done.stage.name, "kind": done.stage.kind, **non_empty})
         return records
 
 
 @dataclass(frozen=True)
 class StageKind(Generic[T]):
-    """A kind of stage; each function is told which stage of the recipe it is called for.
+    """A kind of stage. Each function gets the stage of the recipe that it is called for.
 
     ================  ===============================================================================================
-    ``run``           does the work in the stage's folder, where it may store what it needs to resume
+    ``run``           does the work in the stage's folder, where it may also store what it needs to resume
     ``check``         raises for whatever would make ``run`` fail; called before the first stage begins
-    ``measure``       the run of the dev queries by what the stage left in its folder; without it, no row of figures
-    ``reads``         the parts that the result depends on: the others may change without the work being repeated
+    ``measure``       ranks the dev queries with the result in the stage's folder; without it, no row of figures
+    ``reads``         the parts of recipe and data that the result depends on; changing others repeats no work
     ``ranks``         whether it needs a collection, queries and judgments
-    ``finds``         whether it leaves a first stage
+    ``finds``         whether it produces a first stage
     ================  ===============================================================================================
     """
 
@@ -145,6 +143,11 @@ class StageKind(Generic[T]):
     reads: frozenset[str] = TRAINING
     ranks: bool = True
     finds: bool = False
+
+    @property
+    def leaves_ranker(self) -> bool:
+        """Whether there is a ranker after the stage: it is measured, and not as a first stage."""
+        return self.measure is not None and not self.finds
 
     def __post_init__(self) -> None:
         if unknown := self.reads - PARTS:

@@ -97,24 +97,21 @@ def test_beam_search_as_wide_as_all_there_is_finds_the_best_of_all() -> None:
     # Of five tokens, two are banned: [SEP] and two words are left.
     decoder, passages, steps = make_decoder(5, seed=3), some_passages(2), 3
     words = [3, 4]
-    for penalty in (0.0, 1.0):
-        found, scores = beam_search(
-            decoder, passages, SPECIAL, WritingOptions(n=4, beams=30, max_query=steps, length_penalty=penalty)
-        )
-        for passage in range(2):
-            everything = {}
-            for length in range(1, steps + 1):
-                for pieces in product(words, repeat=length):
-                    whole = [*pieces, SEP] if length < steps else list(pieces)
-                    log_p = sum(
-                        float(next_log_p(decoder, one_passage(passages, passage), whole[:place])[token])
-                        for place, token in enumerate(whole)
-                    )
-                    everything[tuple(whole)] = log_p / len(whole) ** penalty
-            best = sorted(everything.items(), key=lambda one: -one[1])[:4]
-            for place, (pieces, score) in enumerate(best):
-                assert tuple(found[passage, place, : len(pieces)].tolist()) == pieces
-                assert float(scores[passage, place]) == pytest.approx(score, abs=1e-4)
+    found, scores = beam_search(decoder, passages, SPECIAL, WritingOptions(n=4, beams=30, max_query=steps))
+    for passage in range(2):
+        everything = {}
+        for length in range(1, steps + 1):
+            for pieces in product(words, repeat=length):
+                whole = [*pieces, SEP] if length < steps else list(pieces)
+                log_p = sum(
+                    float(next_log_p(decoder, one_passage(passages, passage), whole[:place])[token])
+                    for place, token in enumerate(whole)
+                )
+                everything[tuple(whole)] = log_p / len(whole)
+        best = sorted(everything.items(), key=lambda one: -one[1])[:4]
+        for place, (pieces, score) in enumerate(best):
+            assert tuple(found[passage, place, : len(pieces)].tolist()) == pieces
+            assert float(scores[passage, place]) == pytest.approx(score, abs=1e-4)
 
 
 def test_a_beam_of_one_is_greedy() -> None:

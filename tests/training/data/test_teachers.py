@@ -16,7 +16,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import PassageVectors
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.synthetic import make_query, synthetic_queries
-from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, Named, teach
+from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, find_teacher, teach
 
 TEXTS = ["bee honey market", "river bridge", "iron and salt", "coffee or tea", "the queen of the hive"]
 QUERIES = ["honey bee", "iron bridge"]
@@ -75,18 +75,18 @@ def test_a_bi_encoder_teaches_its_cosines(store: DocumentStore, tiny_bi_encoder:
 
 
 def test_a_ranker_teaches_its_scores(store: DocumentStore, tiny_checkpoint: Path) -> None:
-    named = Named.of(str(tiny_checkpoint))
-    assert named.pairs
-    teacher = CrossEncoderTeacher(named.load_ranker("cpu"), QUERIES, store)
+    folder = find_teacher(str(tiny_checkpoint))
+    ranker = Ranker.from_pretrained(folder, engine={"device": "cpu"})
+    teacher = CrossEncoderTeacher(ranker, QUERIES, store)
     found = teacher.scores(np.array([1, 0]), np.array([[0, 3], [2, 2]]))
     pairs = [(QUERIES[1], TEXTS[0]), (QUERIES[1], TEXTS[3]), (QUERIES[0], TEXTS[2]), (QUERIES[0], TEXTS[2])]
-    expected = Ranker.from_pretrained(tiny_checkpoint, engine={"device": "cpu"}).predict(pairs)
+    expected = ranker.predict(pairs)
     np.testing.assert_allclose(found.reshape(-1), expected, atol=1e-5)
 
 
 def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match=r"teacher .*none.*config\.json"):
-        Named.of(str(tmp_path / "none"))
+        find_teacher(str(tmp_path / "none"))
 
 
 def test_synthetic_queries_are_short_and_of_the_passages_words() -> None:

@@ -92,8 +92,8 @@ def test_what_cannot_work_is_said_before_anything_is_trained(tiny_checkpoint: Pa
 
 def test_queries_set_aside_are_not_learned_from() -> None:
     queries = tuple(Query(str(i), "x") for i in range(50))
-    held = hold_out(queries, 7, seed=1)
-    assert len(held.tune) == 7
-    assert sorted([*held.train, *held.tune], key=lambda query: int(query.qid)) == list(queries)
-    assert hold_out(queries, 7, seed=1).tune == held.tune != hold_out(queries, 7, seed=2).tune
-    assert len(hold_out(queries, 500, seed=1).tune) == 10
+    train, tune = hold_out(queries, 7, seed=1)
+    assert len(tune) == 7
+    assert sorted([*train, *tune], key=lambda query: int(query.qid)) == list(queries)
+    assert hold_out(queries, 7, seed=1)[1] == tune != hold_out(queries, 7, seed=2)[1]
+    assert len(hold_out(queries, 500, seed=1)[1]) == 10

@@ -6,6 +6,7 @@ import json
 import runpy
 import shutil
 import warnings
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,8 +33,8 @@ from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stages import distil
-from rankwell.training.stages.distil import DistilOptions, Lessons, TeacherQueries, merge
+from rankwell.training.stages import distil, filter
+from rankwell.training.stages.distil import DistilOptions, TeacherQueries, merge, teacher_lists
 from rankwell.training.stages.filter import keep_below_relevant, standard_scores
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
@@ -259,6 +260,18 @@ def test_a_filter_drops_what_its_teacher_prefers_to_the_relevant(data: Path, pla
         assert set(kept[query.qid].docids) == expected
 
 
+def test_only_the_first_process_writes_the_filtered_candidates(
+    data: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = run(recipe_of(data, teacher, filter={"teachers": [str(teacher)]}), tmp_path / "out")
+    (done,) = trained.work.done
+    path = done.folder / "candidates.run.gz"
+    path.write_bytes(b"of the first process")
+    monkeypatch.setenv("RANK", "1")
+    assert filter.run(done.work, done.stage, done.folder).candidates == path
+    assert path.read_bytes() == b"of the first process"
+
+
 def test_noise_is_told_by_the_best_relevant_document() -> None:
     numbers = np.arange(6)
     candidates = TrainingCandidates(
@@ -320,9 +333,9 @@ def test_lists_have_a_relevant_document_candidates_and_others_with_the_teachers_
     nothing = np.zeros(0, np.int64)
     asked = TeacherQueries(candidates.qids, ("a", "b", "c"), np.array([-1, 0, 1]), nothing, nothing, 1)
     options = DistilOptions(list_size=4, random=1, bonus=1.5, temperature=0.5)
-    lessons = Lessons(candidates, asked, [Numbers()], options, documents=100, seed=3)
+    lists_of = partial(teacher_lists, candidates, asked, [Numbers()], options, 100, 3)
     for epoch in (0, 1):
-        lists = lessons(epoch)
+        lists = lists_of(epoch)
         assert sorted(lists.queries.tolist()) == [0, 1 + epoch]  # of the synthetic ones only this epoch's
         for query, documents, labels in zip(lists.queries, lists.documents, lists.labels, strict=True):
             assert documents[0] == 4 * query
@@ -330,14 +343,14 @@ def test_lists_have_a_relevant_document_candidates_and_others_with_the_teachers_
             expected = (documents - documents.mean()) / documents.std()
             expected[0] += 1.5 * (query == 0)  # judged
             np.testing.assert_allclose(labels, expected / 0.5, rtol=1e-5)
-        np.testing.assert_array_equal(lessons(epoch).documents, lists.documents)
+        np.testing.assert_array_equal(lists_of(epoch).documents, lists.documents)
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({"loss": "klll"}, "klll"),
-        ({"list_size": 3, "random": 2}, "no candidate is left"),
+        ({"list_size": 3, "random": 2}, "no room for a candidate"),
         ({"teachers": ["/nowhere"]}, "/nowhere"),
         ({"dense": 0}, "`search` to all"),
         ({"dense": 0, "depth": 0}, "no candidates"),

@@ -234,3 +234,24 @@ def test_the_first_stage_takes_k2(data: Path, tmp_path: Path, tiny_checkpoint: P
     for run, factor in ((scores(), 4.0), (scores(k2=1), 1.6)):
         assert run["dev0"].docids == run["dev1"].docids
         assert run["dev0"].scores == pytest.approx(factor * run["dev1"].scores, rel=1e-6)
+
+
+def test_two_stages_of_a_kind_are_measured_with_their_own_options(
+    data: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    fixed = {**GRID, "kind": "interpolate", "aggregate": ["max"], "weights": 0}
+    stages = {"windows": WINDOWS, "model-only": {**fixed, "beta": 0}, "first-only": {**fixed, "beta": 1}}
+    model_only, first_only = run_recipe(
+        recipe_of(data, tiny_checkpoint, **stages), tmp_path / "out", device="cpu"
+    ).work.done[1:]
+    windows, dev = model_only.work.done[0].run, model_only.work.data.dev
+    assert windows is not None
+    assert model_only.run is not None
+    assert first_only.run is not None
+    assert {qid: ranking.docids for qid, ranking in model_only.run.items()} == {
+        qid: ranking.docids for qid, ranking in windows.items()
+    }
+    assert {qid: ranking.docids for qid, ranking in first_only.run.items()} == {
+        qid: ranking.docids for qid, ranking in dev.run.items()
+    }
+    assert model_only.run != first_only.run

@@ -151,6 +151,17 @@ def test_the_audit_lists_what_was_dropped(trained: tuple[Path, Trained]) -> None
     assert all(float(row[2]) > 0.95 for row in dropped)
 
 
+def test_only_the_first_process_writes_the_audit_and_the_candidates(
+    trained: tuple[Path, Trained], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = next(done for done in trained[1].work.done if done.stage.kind == "denoise")
+    (tmp_path / "candidates.run.gz").write_bytes(b"of the first process")
+    monkeypatch.setenv("RANK", "1")
+    denoise.run(done.work, done.stage, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["candidates.run.gz"]
+    assert (tmp_path / "candidates.run.gz").read_bytes() == b"of the first process"
+
+
 def test_the_model_ranks_as_it_was_measured(trained: tuple[Path, Trained]) -> None:
     out, result = trained
     ranker = Ranker.from_pretrained(out / "model", engine={"device": "cpu"})

@@ -47,8 +47,6 @@ class WritingOptions:
     temperature: float = 1.0
     beams: int = 5
     """Width of the beam; at least ``n``."""
-    length_penalty: float = 1.0
-    """A beam's log probability is divided by its length to this power."""
     max_query: int = 32
     """Maximum length of a query in pieces, [SEP] included."""
     seed: int = 1
@@ -148,7 +146,7 @@ def beam_search(
             break
         running.reorder(rows)
         running.tokens = tokens[:, None]
-    ranked = scores / lengths.view(batch, width) ** options.length_penalty
+    ranked = scores / lengths.view(batch, width)
     best, order = ranked.sort(dim=1, descending=True, stable=True)
     return written[(first_rows + order).flatten()].view(batch, width, steps)[:, : options.n], best[:, : options.n]
 

@@ -1,13 +1,12 @@
-"""Teachers: models whose scores a student learns. A bi-encoder or a cross-encoder, or several together.
+"""Teachers: models whose scores a student learns; bi-encoders, cross-encoders, or several of them.
 
-Both distillation losses know differences of scores alone, so a teacher's mean does not matter; its unit does. Teachers
-are brought to one unit, the deviation of their scores within a list, before they are averaged.
+Both distillation losses depend on score differences only, so a teacher's mean does not matter but its unit does. Before
+they are averaged, teachers are brought to one unit: the standard deviation of their scores within a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -42,36 +41,36 @@ class Teacher(Protocol):
 
 
 class BiEncoderTeacher:
-    """The cosine of query and document; all vectors are there already, and on a GPU they are held there."""
+    """Scores by the cosine of precomputed vectors; on a GPU they are held in its memory."""
 
     def __init__(self, queries: Vectors, vectors: PassageVectors, device: torch.device, prompt: str = ""):
         self.queries = queries
         self.vectors = vectors
         self.device = device
         self.name = vectors.folder.name + prompt
-        """Of what says which documents are near: the documents' vectors, and the ``prompt`` of the queries."""
+        """Identifies what decides which documents are near: their vectors, and the queries' ``prompt``."""
         self._on_device: tuple[Tensor, Tensor] | None = None
 
     def scores(self, queries: Rows, documents: Rows) -> Scores:
         """See :class:`Teacher`."""
-        found = np.empty(documents.shape, np.float32)
+        scores = np.empty(documents.shape, np.float32)
         step = LISTS_AT_A_TIME.get(self.device.type, 1 << 11)
         for begin in range(0, len(queries), step):
-            some = slice(begin, begin + step)
-            found[some] = self._score(queries[some], documents[some])
-        return found
+            part = slice(begin, begin + step)
+            scores[part] = self._score(queries[part], documents[part])
+        return scores
 
     def _score(self, queries: Rows, documents: Rows) -> Scores:
         if self.device.type != "cuda":
-            own = self.vectors.at(documents.reshape(-1)).astype(np.float32).reshape(*documents.shape, -1)
-            scores: Scores = np.einsum("lh,lnh->ln", self.queries[queries], own)
+            vectors = self.vectors.at(documents.reshape(-1)).astype(np.float32).reshape(*documents.shape, -1)
+            scores: Scores = np.einsum("lh,lnh->ln", self.queries[queries], vectors)
             return scores
         if self._on_device is None:
-            whole = torch.cat([torch.from_numpy(np.array(block)).to(self.device) for block in self.vectors.blocks()])
-            self._on_device = torch.from_numpy(self.queries).to(self.device), whole
-        asked, whole = self._on_device
+            blocks = [torch.from_numpy(np.array(block)).to(self.device) for block in self.vectors.blocks()]
+            self._on_device = torch.from_numpy(self.queries).to(self.device), torch.cat(blocks)
+        query_vectors, document_vectors = self._on_device
         rows, numbers = torch.from_numpy(queries).to(self.device), torch.from_numpy(documents).to(self.device)
-        return torch.einsum("lh,lnh->ln", asked[rows], whole[numbers].float()).cpu().numpy()
+        return torch.einsum("lh,lnh->ln", query_vectors[rows], document_vectors[numbers].float()).cpu().numpy()
 
     def nearest(self, k: int) -> Rows:
         """The ``k`` documents nearest to each query, best first: (Q, k)."""
@@ -87,45 +86,23 @@ class CrossEncoderTeacher:
 
     def scores(self, queries: Rows, documents: Rows) -> Scores:
         """See :class:`Teacher`."""
-        found = np.empty(documents.shape, np.float32)
+        scores = np.empty(documents.shape, np.float32)
         step = max(1, PAIRS_AT_A_TIME // max(1, documents.shape[1]))
         for begin in range(0, len(queries), step):
-            asked = np.repeat(queries[begin : begin + step], documents.shape[1]).tolist()
-            some = documents[begin : begin + step]
-            texts = self._store.texts_at(some.reshape(-1))
-            pairs = [(self._queries[row], text) for row, text in zip(asked, texts, strict=True)]
-            found[begin : begin + step] = self._ranker.predict(pairs).reshape(some.shape)
-        return found
+            rows = np.repeat(queries[begin : begin + step], documents.shape[1]).tolist()
+            numbers = documents[begin : begin + step]
+            texts = self._store.texts_at(numbers.reshape(-1))
+            pairs = [(self._queries[row], text) for row, text in zip(rows, texts, strict=True)]
+            scores[begin : begin + step] = self._ranker.predict(pairs).reshape(numbers.shape)
+        return scores
 
 
-@dataclass(frozen=True, eq=False)
-class Named:
-    """A teacher by name, before it is loaded."""
-
-    name: str
-    folder: Path
-
-    @classmethod
-    def of(cls, name: str) -> Named:
-        """The teacher ``name`` names; where there is none, that is an error now."""
-        folder = find_model(name)
-        if not (folder / "config.json").is_file():
-            raise RankwellError(f"the teacher {name}: no model is there (it has no config.json)")
-        return cls(name, folder)
-
-    @property
-    def pairs(self) -> bool:
-        """Whether it is a cross-encoder, which scores pairs and has no vectors."""
-        return is_cross_encoder(self.folder)
-
-    def load_ranker(self, device: str | None) -> Ranker:
-        """The cross-encoder."""
-        engine: dict[str, Any] = {} if device is None else {"device": device}
-        return Ranker.from_pretrained(self.folder, engine=engine)
-
-    def load_encoder(self, device: str | None, max_length: int | None) -> BiEncoder:
-        """The bi-encoder."""
-        return BiEncoder.from_pretrained(self.folder, device=device, max_length=max_length)
+def find_teacher(name: str) -> Path:
+    """The folder of a teacher by name. Raises if there is no model."""
+    folder = find_model(name)
+    if not (folder / "config.json").is_file():
+        raise RankwellError(f"the teacher {name}: no model is there (it has no config.json)")
+    return folder
 
 
 def load_teachers(
@@ -136,11 +113,12 @@ def load_teachers(
     Of several processes, the first encodes the queries and the others wait: all must see the same vectors.
     """
     teachers: list[Teacher] = []
-    for named in map(Named.of, names):
-        if named.pairs:
-            teachers.append(CrossEncoderTeacher(named.load_ranker(device), texts, store))
+    for folder in map(find_teacher, names):
+        if is_cross_encoder(folder):
+            engine = {} if device is None else {"device": device}
+            teachers.append(CrossEncoderTeacher(Ranker.from_pretrained(folder, engine=engine), texts, store))
             continue
-        encoder = named.load_encoder(device, max_length)
+        encoder = BiEncoder.from_pretrained(folder, device=device, max_length=max_length)
         place = store.folder / f"asked-{digest([encoder.name, [encoder.query_prompt + text for text in texts]])}"
 
         def encode(encoder: BiEncoder = encoder, place: Path = place) -> None:
@@ -165,10 +143,10 @@ def store_arrays(place: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def teach(teachers: Sequence[Teacher], queries: Rows, documents: Rows, *, unit: Unit = "query") -> Scores:
-    """What the teachers say of lists, on the average: (L, N), 0 in the mean of each list.
+    """The teachers' mean scores of lists: (L, N), with mean 0 in each list.
 
-    ``unit="query"`` divides each teacher's scores by their deviation within the list, so that every list is as wide as
-    the others; ``teacher`` by the mean of these deviations, so that it may be surer of some lists than of others.
+    ``unit="query"`` divides each teacher's scores by their deviation within the list, so that all lists are equally
+    wide; ``teacher`` divides by the mean of these deviations, so that some lists may be wider than others.
     """
     whole = np.zeros(documents.shape, np.float64)
     for teacher in teachers:

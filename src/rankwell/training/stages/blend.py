@@ -34,13 +34,11 @@ from rankwell.training.options import START, Meaning, Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, stage_kinds
 from rankwell.training.stages.shared import check_folds, rerank_dev
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
 RERANK = "options of rerank"
-RANK_NOTHING = ("pretrain", "denoise", "filter", "classify", "deepct", "doc2query")
-"""Stages after which there is no ranker yet."""
 
 
 class BlendOptions(Options):
@@ -67,7 +65,7 @@ def check(work: Work, stage: RecipeStage[BlendOptions]) -> None:
     share_grid(FUSED if options.first_stage else FUSED[:2], options.step, options.normalise)
     if not has_vectors(folder := _encoder_folder(work, options)):
         raise RankwellError(f"{stage.path}.encoder: {folder} is a cross-encoder, which has no similarities")
-    if all(earlier.kind in RANK_NOTHING for earlier in work.recipe.before(stage)):
+    if not any(stage_kinds()[earlier.kind].leaves_ranker for earlier in work.recipe.before(stage)):
         raise RankwellError(f"{stage.path} needs a stage before it that ranks documents, such as listwise")
     check_folds(work, stage, options.folds)
 
@@ -94,7 +92,7 @@ def run(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> StageResu
         ranker, *others = shares
         warnings.warn(
             f"the blend: {' and '.join(others)} rank dev best without {ranker}, which has no share; "
-            "it has learned too little to help: take more judged queries or more epochs",
+            "it has learned too little to help: use more judged queries or more epochs",
             stacklevel=2,
         )
     write_json(folder / BLEND, _record(tuning, shares, options, work.data.dev.digest))
@@ -111,7 +109,7 @@ def run(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> StageResu
 
 
 def measure(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> Run:
-    """The dev queries each under the shares chosen without it; other queries under the best shares of dev."""
+    """Rank each dev query with the shares chosen without it, other queries with the best shares of dev."""
     try:
         record = json.loads((folder / BLEND).read_text(encoding="utf-8"))
         by_part = dict(zip(FUSED, record["shares"].values(), strict=False))
@@ -141,15 +139,15 @@ def _encoder_folder(work: Work, options: BlendOptions) -> Path:
 
 
 def rerank_options(depth: int, best: Shares, encoder: str) -> str:
-    """What ``rankwell rerank`` is told to blend alike; a bi-encoder without a share is not even opened.
+    """The options of ``rankwell rerank`` that give the same blend; a bi-encoder without a share is left out.
 
     >>> rerank_options(100, Shares(model=0.7, first=0.3, normalise="z-score"), BACKBONE)
     '--depth 100 --fuse 0.3 --normalise z-score'
     """
-    told = [f"--blend {best.similarity:g}"] if best.similarity else []
-    told += [f"--fuse {best.first:g}"] if best.first else []
-    told += [f"--encoder {encoder}"] if best.similarity and encoder != BACKBONE else []
-    return " ".join([f"--depth {depth}", *told, *([f"--normalise {best.normalise}"] if told else [])])
+    options = [f"--blend {best.similarity:g}"] if best.similarity else []
+    options += [f"--fuse {best.first:g}"] if best.first else []
+    options += [f"--encoder {encoder}"] if best.similarity and encoder != BACKBONE else []
+    return " ".join([f"--depth {depth}", *options, *([f"--normalise {best.normalise}"] if options else [])])
 
 
 def _record(tuning: Tuned[Shares], shares: dict[str, float], options: BlendOptions, tuned_on: str) -> dict[str, object]:

@@ -112,11 +112,11 @@ class TermRecall:
         passages, passage_of = np.unique(judged[:, 0], return_inverse=True)
         # The distinct stems of each query, query after query.
         query_of = np.repeat(np.arange(len(queries)), queries.lengths())[queries.opens]
-        asked = np.unique((query_of << STEM_BITS) | queries.stems[queries.opens])
-        ends = np.searchsorted(asked, (np.arange(len(queries)) + 1) << STEM_BITS)
+        query_stems = np.unique((query_of << STEM_BITS) | queries.stems[queries.opens])
+        ends = np.searchsorted(query_stems, (np.arange(len(queries)) + 1) << STEM_BITS)
         counts = np.diff(ends, prepend=0)[judged[:, 1]]
         # Each judgment takes all stems of its query.
-        stems = asked[gather(ends[judged[:, 1]] - counts, counts)] & ((1 << STEM_BITS) - 1)
+        stems = query_stems[gather(ends[judged[:, 1]] - counts, counts)] & ((1 << STEM_BITS) - 1)
         keys, times = np.unique((np.repeat(passage_of, counts) << STEM_BITS) | stems, return_counts=True)
         queries_of = np.bincount(passage_of)
         return cls(passages, keys, (times / queries_of[keys >> STEM_BITS]).astype(np.float32))
@@ -125,7 +125,7 @@ class TermRecall:
         return len(self.documents)
 
     def targets(self, rows: Rows, stems: Rows) -> NDArray[np.float32]:
-        """The share of stems in passages, given by row; 0 for those nobody asked for."""
+        """The target of each stem in the passage of its row; 0 for stems in none of the passage's queries."""
         wanted = (rows << STEM_BITS) | stems
         if not len(self.keys):
             return np.zeros(len(wanted), np.float32)
@@ -166,12 +166,12 @@ class TermWeightTask(Task):
         passages, targets = self.lay_out(items)
         begin, end, _ = part.indices(len(items))
         first, last = np.searchsorted(passages.owners, [begin, end]).tolist()
-        own = targets[(passages.rows >= begin) & (passages.rows < end)]
+        part_targets = targets[(passages.rows >= begin) & (passages.rows < end)]
         words = max(1, len(targets))
-        wanted = torch.from_numpy(own).to(step.device, non_blocking=True)
-        found = {"loss": torch.zeros((), device=step.device), "zero_loss": wanted.square().sum() / words}
+        wanted = torch.from_numpy(part_targets).to(step.device, non_blocking=True)
+        figures = {"loss": torch.zeros((), device=step.device), "zero_loss": wanted.square().sum() / words}
         if first == last:
-            return found
+            return figures
         windows, done = passages.part(first, last), 0
         for number, chunk in enumerate(chunk_by_tokens(windows.sequences.lengths(), step.budget)):
             step.seed(number)
@@ -183,8 +183,8 @@ class TermWeightTask(Task):
             done += len(here.tokens)
             loss = errors.square().sum() / words
             step.backward(loss)
-            found["loss"] += loss.detach()
-        return found
+            figures["loss"] += loss.detach()
+        return figures
 
 
 def term_recall(work: Work, queries: tuple[Query, ...], tokenizer: Tokenizer) -> TermRecall:
@@ -205,8 +205,8 @@ def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageRes
     """Train, weigh every passage, index the weights and tune BM25."""
     options = stage.options
     model, tokenizer = load_token_weights(work.model, seed=work.seed)
-    held = hold_out(work.data.train.queries, options.tune_queries, work.seed)
-    recall = term_recall(work, held.train, tokenizer)
+    train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
+    recall = term_recall(work, train_queries, tokenizer)
     segments = model.encoder.config.type_vocab_size
     reader = Reader.of_texts(tokenizer, options.max_length, windows=Windows(), segments=segments)
     task = TermWeightTask(work.data.tokens(tokenizer, stems=True), recall, reader)
@@ -233,18 +233,18 @@ def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageRes
     if todo == len(shards):
         figures["passages weighed per second"] = round(len(store) / max(seconds, 1e-9), 1)
     counts = tf_counts(shards)
-    figures |= tune_first_stage(work, _index(work, folder, shards), held.tune, options, folder)
+    figures |= tune_first_stage(work, _index(work, folder, shards), tune_queries, options, folder)
     figures["terms of a passage"] = round(float(counts.sum() / len(store)), 2)
     figures["mean term frequency"] = round(float(np.arange(len(counts)) @ counts / max(1, counts.sum())), 2)
     weigher = TermWeigher.from_pretrained(folder / "model", device=device)
-    _show(work, held.tune, weigher, scaling, folder, counts)
+    _show(work, tune_queries, weigher, scaling, folder, counts)
     return StageResult(first_stage=folder, figures=figures)
 
 
 def _index(work: Work, folder: Path, shards: Shards) -> Index:
     if (folder / INDEX / "index.json").exists():
         return Index.open(folder / INDEX)
-    # Without texts: the collection's own index has them.
+    # Without texts: the collection's index has them.
     return Index.build(iter(work.data.collection.store), folder / INDEX, weights=read_shards(shards), store=False)
 
 

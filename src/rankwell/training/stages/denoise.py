@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from rankwell.rank.texts import Texts
 from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import draw, split_folds
 from rankwell.training.options import Options
+from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work
 from rankwell.training.stages.pointwise import PointwiseOptions
@@ -116,7 +118,7 @@ class Audit:
 
     @property
     def doubted(self) -> float:
-        """The share that was above the threshold and, being too large, was dropped by nobody."""
+        """The share of the unjudged candidates above the threshold that stayed because there were too many."""
         return _share(self.reasons == DOUBTED, self.candidates.unjudged)
 
     def figures(self) -> dict[str, Any]:
@@ -206,8 +208,8 @@ def denoise(
     else:
         reasons[of_empty & relevant] = ALONE
     audit = Audit(options, candidates, p, reasons)
-    kept = candidates.where(~audit.dropped)
-    return (kept if options.keep_one else kept.take(np.flatnonzero(~empty))), audit
+    remaining = candidates.where(~audit.dropped)
+    return (remaining if options.keep_one else remaining.take(np.flatnonzero(~empty))), audit
 
 
 def cross_fit(
@@ -224,8 +226,8 @@ def cross_fit(
     p = np.empty(len(candidates), np.float32)
     for fold in range(folds):
         held_out = candidates.take(np.flatnonzero(fold_of == fold))
-        found = score(candidates.take(np.flatnonzero(fold_of != fold)), held_out)
-        p[np.repeat(fold_of == fold, candidates.lengths)] = _checked(held_out, found)
+        probabilities = score(candidates.take(np.flatnonzero(fold_of != fold)), held_out)
+        p[np.repeat(fold_of == fold, candidates.lengths)] = _checked(held_out, probabilities)
     return p
 
 
@@ -273,7 +275,7 @@ def run(work: Work, stage: RecipeStage[DenoiseOptions], folder: Path) -> StageRe
     documents = ranker_tokens(work, load_ranker(work, judge))
     candidates = training_candidates(work, documents)
     if options.cross_fit:
-        p = cross_fit(candidates, options.cross_fit, work.seed, _Folds(work, folder, documents))
+        p = cross_fit(candidates, options.cross_fit, work.seed, _score_folds(work, folder, documents))
     else:
         p = _probabilities(work, judge, candidates)
     remaining, audit = denoise(candidates, p, options)
@@ -284,9 +286,14 @@ def run(work: Work, stage: RecipeStage[DenoiseOptions], folder: Path) -> StageRe
             f"{options.most:g}). Train the pointwise stage longer, raise the threshold, or leave denoise out",
             stacklevel=2,
         )
-    audit.write(folder, work.data.train.queries, work.data.index)
-    write_candidates(remaining, folder / "candidates.run.gz")
-    return StageResult(candidates=folder / "candidates.run.gz", figures=audit.figures())
+    path = folder / "candidates.run.gz"
+
+    def write() -> None:
+        audit.write(folder, work.data.train.queries, work.data.index)
+        write_candidates(remaining, path)
+
+    write_once(path, write)
+    return StageResult(candidates=path, figures=audit.figures())
 
 
 def _judge(work: Work) -> FinishedStage:
@@ -311,25 +318,22 @@ def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> N
     return p
 
 
-class _Folds:
-    """Trains a pointwise ranker on all folds but one, as the pointwise stage did, and scores that one."""
+def _score_folds(work: Work, folder: Path, documents: TokenSource) -> Callable[..., NDArray[np.float32]]:
+    """A function that trains on all folds but one, as the pointwise stage did, and scores that one."""
+    numbers, judge = count(), _judge(work)
+    assert isinstance(judge.stage.options, PointwiseOptions)
+    options = judge.stage.options.model_copy(update={"best": "last"})
 
-    def __init__(self, work: Work, folder: Path, documents: TokenSource):
-        self._work, self._folder, self._documents = work, folder, documents
-        self._number = 0
+    def score(others: TrainingCandidates, held_out: TrainingCandidates) -> NDArray[np.float32]:
+        number = next(numbers)
+        place = folder / f"fold-{number}"
+        if not (place / "model").is_dir():
+            ranker = load_ranker(work, judge.work.model)
+            lists = partial(draw, others, options.plan(), work.seed)
+            train_ranker(work, options, place, ranker, others, documents, lists, None, f"fold {number + 1}")
+        return _probabilities(work, place / "model", held_out)
 
-    def __call__(self, others: TrainingCandidates, held_out: TrainingCandidates) -> NDArray[np.float32]:
-        done = _judge(self._work)
-        assert isinstance(done.stage.options, PointwiseOptions)
-        options = done.stage.options.model_copy(update={"best": "last"})
-        folder = self._folder / f"fold-{self._number}"
-        self._number += 1
-        if not (folder / "model").is_dir():
-            ranker = load_ranker(self._work, done.work.model)
-            lists = partial(draw, others, options.plan(), self._work.seed)
-            name = f"fold {self._number}"
-            train_ranker(self._work, options, folder, ranker, others, self._documents, lists, None, name)
-        return _probabilities(self._work, folder / "model", held_out)
+    return score
 
 
 STAGES.register("denoise")(StageKind(DenoiseOptions, run, check, reads=TRAINING - {"dev"}))

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,13 +26,14 @@ from rankwell.core.manifest import digest
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
+from rankwell.models.bi_encoder import is_cross_encoder
 from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.data.synthetic import synthetic_queries
-from rankwell.training.data.teachers import BiEncoderTeacher, Named, Teacher, load_teachers, store_arrays, teach
+from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, find_teacher, load_teachers, store_arrays, teach
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.losses import make_loss
@@ -125,12 +127,12 @@ class TeacherQueries:
 
     @property
     def digest(self) -> str:
-        """A name for all of it."""
+        """Identifies the queries and their relevant documents."""
         return digest([self.qids, self.texts, self.rows.tolist(), self.documents.tolist()])
 
 
 def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
-    """The given queries, those of further splits, and those made of passages for all epochs."""
+    """The training queries, those of further splits, and the synthetic ones of all epochs."""
     store, level = work.data.collection.store, work.recipe.data.relevance
     qids: list[str] = []
     texts: list[str] = []
@@ -152,11 +154,11 @@ def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
     known = [store.numbers(docids).astype(np.int64)]
     epochs = [EVERY_EPOCH] * len(qids)
     for epoch in range(math.ceil(options.epochs) if options.synthetic else 0):
-        made, owners = synthetic_queries(store.texts_at, len(store), options.synthetic, work.seed, epoch)
-        rows += range(len(qids), len(qids) + len(made))
-        qids += [f"synthetic:{epoch}:{number}" for number in range(len(made))]
-        texts += made
-        epochs += [epoch] * len(made)
+        synthetic, owners = synthetic_queries(store.texts_at, len(store), options.synthetic, work.seed, epoch)
+        rows += range(len(qids), len(qids) + len(synthetic))
+        qids += [f"synthetic:{epoch}:{number}" for number in range(len(synthetic))]
+        texts += synthetic
+        epochs += [epoch] * len(synthetic)
         known.append(owners)
     return TeacherQueries(
         tuple(qids), tuple(texts), np.array(epochs, np.int64), np.array(rows, np.int64), np.concatenate(known), given
@@ -198,7 +200,7 @@ def _ranked(work: Work, qids: Sequence[str], run: Run, depth: int) -> tuple[Rows
 
 
 def merge(work: Work, qids: Sequence[str], parts: Sequence[tuple[Rows, Rows, Rows]]) -> TrainingCandidates:
-    """One list of candidates a query from several, by the best rank each document has; rank -1 is a relevant one."""
+    """Merge several lists of candidates per query, by each document's best rank; rank -1 marks a relevant document."""
     rows, documents, ranks = (np.concatenate([part[place] for part in parts]) for place in range(3))
     # One number for row, document and rank: sorting millions of these is many times faster than sorting by three keys.
     most, deep = 1 + int(documents.max(initial=0)), 2 + int(ranks.max(initial=0))
@@ -239,35 +241,34 @@ def stored_candidates(
     return merge(work, queries.qids, [(rows, documents, ranks)])
 
 
-@dataclass(frozen=True, eq=False)
-class Lessons:
-    """The lists of an epoch with the teachers' labels: a pure function of seed and epoch."""
+def teacher_lists(
+    candidates: TrainingCandidates,
+    queries: TeacherQueries,
+    teachers: Sequence[Teacher],
+    options: DistilOptions,
+    documents: int,
+    seed: int,
+    epoch: int,
+) -> Lists:
+    """The lists of an epoch with the teachers' labels: a pure function of seed and epoch.
 
-    candidates: TrainingCandidates
-    queries: TeacherQueries
-    teachers: Sequence[Teacher]
-    options: DistilOptions
-    documents: int
-    seed: int
-
-    def __call__(self, epoch: int) -> Lists:
-        """The lists of ``epoch``."""
-        options, candidates = self.options, self.candidates
-        negatives = candidates.lengths - candidates.per_query(candidates.relevant)
-        now = (self.queries.epochs == EVERY_EPOCH) | (self.queries.epochs == epoch)
-        rows = np.flatnonzero(now & (negatives > 0))
-        if not len(rows):
-            return Lists(rows, np.zeros((0, options.list_size), np.int64), np.zeros((0, options.list_size), np.float32))
-        plan = Plan(1, options.list_size - 1 - options.random, options.weighting, "query")
-        drawn = draw(candidates.take(rows), plan, self.seed, epoch)
-        queries = rows[drawn.queries]
-        random = np.random.default_rng([self.seed, epoch, 0xD1])
-        others = random.integers(self.documents, size=(len(queries), options.random))
-        documents = np.concatenate([drawn.documents, others], axis=1)
-        labels = teach(self.teachers, queries, documents, unit=options.unit)
-        # A passage a query was made of need not answer it: only judgments earn the bonus.
-        labels[:, 0] += options.bonus * (self.queries.epochs[queries] == EVERY_EPOCH)
-        return Lists(queries, documents, labels / np.float32(options.temperature))
+    ``documents`` is the size of the collection.
+    """
+    negatives = candidates.lengths - candidates.per_query(candidates.relevant)
+    in_epoch = (queries.epochs == EVERY_EPOCH) | (queries.epochs == epoch)
+    usable = np.flatnonzero(in_epoch & (negatives > 0))
+    if not len(usable):
+        return Lists(usable, np.zeros((0, options.list_size), np.int64), np.zeros((0, options.list_size), np.float32))
+    plan = Plan(1, options.list_size - 1 - options.random, options.weighting, "query")
+    drawn = draw(candidates.take(usable), plan, seed, epoch)
+    rows = usable[drawn.queries]
+    random = np.random.default_rng([seed, epoch, 0xD1])
+    others = random.integers(documents, size=(len(rows), options.random))
+    numbers = np.concatenate([drawn.documents, others], axis=1)
+    labels = teach(teachers, rows, numbers, unit=options.unit)
+    # A passage need not answer the query made of it: only judgments earn the bonus.
+    labels[:, 0] += options.bonus * (queries.epochs[rows] == EVERY_EPOCH)
+    return Lists(rows, numbers, labels / np.float32(options.temperature))
 
 
 def run(work: Work, stage: RecipeStage[DistilOptions], folder: Path) -> StageResult:
@@ -280,12 +281,12 @@ def run(work: Work, stage: RecipeStage[DistilOptions], folder: Path) -> StageRes
     teachers = load_teachers(store, options.teachers, queries.texts, options.teacher_length, work.device)
     candidates = stored_candidates(work, options, queries, teachers)
     documents = ranker_tokens(work, ranker)
-    lessons = Lessons(candidates, queries, teachers, options, len(store), work.seed)
+    lists = partial(teacher_lists, candidates, queries, teachers, options, len(store), work.seed)
     stems = ranker.config.template.markers
     encoded = ranker.tokenizer.encode(list(queries.texts), stems=stems)
     loss = make_loss(options.loss, **options.loss_options)
     data = TrainingSet(encoded, None, documents, candidates)
-    task = ranker.task(data, lessons, loss, options.max_pairs_in_memory)
+    task = ranker.task(data, lists, loss, options.max_pairs_in_memory)
     count = task.draw(0)
     if not count:
         raise RankwellError(f"{stage.path}: no query has a candidate beside its relevant documents")
@@ -315,9 +316,9 @@ def check(work: Work, stage: RecipeStage[DistilOptions]) -> None:
         parse_measures([options.best])
     if options.list_size - options.random < 2:
         problem = f"{options.list_size} documents, {options.random} of them at random"
-        raise RankwellError(f"{stage.path}: a list has {problem}: beside its relevant one no candidate is left")
-    named = [Named.of(name) for name in options.teachers]
-    if options.dense and all(one.pairs for one in named):
+        raise RankwellError(f"{stage.path}: a list has {problem}, which leaves no room for a candidate")
+    teachers = [find_teacher(name) for name in options.teachers]
+    if options.dense and all(map(is_cross_encoder, teachers)):
         raise RankwellError(f"{stage.path}.dense: none of the teachers is a bi-encoder; set it to 0")
     if not options.dense and not options.depth:
         raise RankwellError(f"{stage.path}: without `dense` and `depth` there are no candidates")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,7 @@ from rankwell.core.jobs import do
 from rankwell.core.shards import Shards
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.expansions import read_expansions
-from rankwell.corpus.records import Qrels, Query, TermWeights
+from rankwell.corpus.records import Qrels, Query
 from rankwell.enrich.doc2query import ExpandJob, Filtering, combine_weights, count_expansions
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
@@ -55,12 +55,12 @@ from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import STAGES, FinishedStage, StageKind, StageResult, Work
 from rankwell.training.stages.deepct import DeepctOptions
 
 EXPANSIONS = "expansions.jsonl.gz"
 TARGET_COST = 5
-"""A piece to be written needs the memory of so many that are read: it has a logit for every token there is."""
+"""Memory of a piece that is written, in pieces that are read: it has a logit for every token of the vocabulary."""
 
 
 class Doc2queryOptions(TuningOptions, ValidatedOptions):
@@ -152,9 +152,9 @@ class QueryWritingTask(Task):
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
         """See :class:`~rankwell.training.loop.task.Task`; also logs ``accuracy``, the share of likeliest pieces."""
-        own, whole = items[part], int(self._targets[items].sum())
+        whole = int(self._targets[items].sum())
         loss, right = torch.zeros((), device=step.device), torch.zeros((), device=step.device)
-        for number, chunk in enumerate(self.chunks(own, step.budget)):
+        for number, chunk in enumerate(self.chunks(items[part], step.budget)):
             step.seed(number)
             logits, targets = self.logits(model, chunk, step)
             # The mean is over the whole batch's pieces, so a chunk adds the sum of its own over the number of all.
@@ -165,12 +165,12 @@ class QueryWritingTask(Task):
             right += (logits.detach().argmax(dim=1) == targets).sum() / whole
         return {"loss": loss, "accuracy": right}
 
-    def chunks(self, own: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
+    def chunks(self, items: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
         """The pairs in chunks within the budget, those with passages of like length together."""
-        read = np.minimum(self.pairs.tokens.lengths(self.pairs.documents[own]) + 2, self.max_length)
+        read = np.minimum(self.pairs.tokens.lengths(self.pairs.documents[items]) + 2, self.max_length)
         order = np.argsort(-read, kind="stable")
-        costs = (read + TARGET_COST * self._targets[own])[order]
-        return [own[order[chunk]] for chunk in chunk_by_tokens(costs, budget)]
+        costs = (read + TARGET_COST * self._targets[items])[order]
+        return [items[order[chunk]] for chunk in chunk_by_tokens(costs, budget)]
 
     def logits(self, model: nn.Module, chunk: NDArray[np.int64], step: Step) -> tuple[Tensor, Tensor]:
         """The logits (K, vocabulary) of all pieces these pairs' queries have, and the pieces (K,)."""
@@ -193,7 +193,7 @@ class PerplexityOn:
 
     @torch.inference_mode()
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
-        """``log_likelihood``, the mean over pieces, which is the higher the better; ``perplexity`` is e to minus it."""
+        """``log_likelihood``, the mean over pieces (higher is better), and ``perplexity``, e to minus it."""
         device = next(model.parameters()).device
         model.eval()
         step = Step(Placer(device, "full"), self._budget, 0, lambda: torch.autocast(device.type, enabled=False), _same)
@@ -226,8 +226,8 @@ def check(work: Work, stage: RecipeStage[Doc2queryOptions]) -> None:
 def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> StageResult:
     """Train, write queries for every passage, index them and tune BM25."""
     options = stage.options
-    held = hold_out(work.data.train.queries, options.tune_queries, work.seed)
-    trained, device = _train_writer(work, options, folder, held.train, held.tune)
+    train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
+    trained, device = _train_writer(work, options, folder, train_queries, tune_queries)
     begin, store = time.monotonic(), work.data.collection.store
     todo = len(Shards(folder / "shards", len(store), options.shard).pending())
     shards = _expand(work, options, folder, device)
@@ -239,10 +239,10 @@ def run(work: Work, stage: RecipeStage[Doc2queryOptions], folder: Path) -> Stage
     if todo == len(shards):
         figures["passages expanded per second"] = round(len(store) / max(seconds, 1e-9), 1)
     figures |= count_expansions(iter(store), folder / EXPANSIONS).as_dict()
-    before = _weighted(work)
-    grid: TuningOptions = before.options if before else options  # of weighted terms, k1 is another
-    figures |= tune_first_stage(work, _index(work, folder, before), held.tune, grid, folder)
-    _show(work, held.tune, folder)
+    deepct = _deepct_stage(work)
+    grid: TuningOptions = deepct.stage.options if deepct else options  # weighted terms need another k1
+    figures |= tune_first_stage(work, _index(work, folder, deepct), tune_queries, grid, folder)
+    _show(work, tune_queries, folder)
     return StageResult(first_stage=folder, figures=figures)
 
 
@@ -301,42 +301,34 @@ def _expand(work: Work, options: Doc2queryOptions, folder: Path, device: str) ->
     return do(job)
 
 
-@dataclass(frozen=True, eq=False)
-class _Weighted:
-    """What a ``deepct`` stage before this one left."""
-
-    folder: Path
-    options: DeepctOptions
-
-    def weights(self) -> Iterator[TermWeights]:
-        return chain.from_iterable(read_weights(path) for path in sorted((self.folder / "weights").glob("shard-*")))
+def _deepct_stage(work: Work) -> FinishedStage | None:
+    """The last ``deepct`` stage before this one."""
+    return next((done for done in reversed(work.done) if isinstance(done.stage.options, DeepctOptions)), None)
 
 
-def _weighted(work: Work) -> _Weighted | None:
-    for done in reversed(work.done):
-        if isinstance(done.stage.options, DeepctOptions) and done.result.first_stage is not None:
-            return _Weighted(done.result.first_stage, done.stage.options)
-    return None
-
-
-def _index(work: Work, folder: Path, before: _Weighted | None) -> Index:
-    """The collection with its expansions, and with the weights a stage before this one gave it."""
+def _index(work: Work, folder: Path, deepct: FinishedStage | None) -> Index:
+    """The collection with its expansions, and with the term weights of a ``deepct`` stage."""
     target = folder / INDEX
     if (target / "index.json").exists():
         return Index.open(target)
-    # Without texts: the collection's own index has them, and a re-ranker reads those.
+    # Without texts: the collection's index has them, and a re-ranker reads those.
     documents, expansions = iter(work.data.collection.store), read_expansions(folder / EXPANSIONS)
-    if before is None:
+    if deepct is None:
         return Index.build(documents, target, expansions=expansions, store=False)
-    scale, root = before.options.scale, before.options.scaling == "root"
-    both = combine_weights(before.weights(), expansions, scale=scale, root=root)
+    weights = chain.from_iterable(read_weights(path) for path in sorted((deepct.folder / "weights").glob("shard-*")))
+    scale, root = deepct.stage.options.scale, deepct.stage.options.scaling == "root"
+    both = combine_weights(weights, expansions, scale=scale, root=root)
     return Index.build(documents, target, weights=both, store=False)
 
 
 def _show(work: Work, queries: Sequence[Query], folder: Path) -> None:
     """Write a page of passages that answer the held-out queries, with the queries written for them."""
     questions = questions_of(work, queries)
-    written = {one.docid: one.queries for one in read_expansions(folder / EXPANSIONS) if one.docid in questions}
+    written = {
+        expansion.docid: expansion.queries
+        for expansion in read_expansions(folder / EXPANSIONS)
+        if expansion.docid in questions
+    }
     texts = work.data.collection.store.texts(list(questions))
     shown = [
         ExpandedText(docid, text, written[docid], questions[docid])

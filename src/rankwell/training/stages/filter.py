@@ -12,8 +12,9 @@ from pydantic import Field
 
 from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.training.data.candidates import TrainingCandidates, write_candidates
-from rankwell.training.data.teachers import Named, Teacher, load_teachers
+from rankwell.training.data.teachers import Teacher, find_teacher, load_teachers
 from rankwell.training.options import Meaning, Options
+from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
 from rankwell.training.stages.shared import training_candidates
@@ -36,11 +37,11 @@ class FilterOptions(Options):
 def check(work: Work, stage: RecipeStage[FilterOptions]) -> None:
     """Raise unless the teachers exist."""
     for name in stage.options.teachers:
-        Named.of(name)
+        find_teacher(name)
 
 
 def run(work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageResult:
-    """Drop unjudged candidates that teachers score above the relevant documents; each query keeps a negative."""
+    """Drop unjudged candidates that teachers score above the relevant documents. Each query keeps a negative."""
     options = stage.options
     folder.mkdir(parents=True, exist_ok=True)
     candidates = training_candidates(work, work.data.collection.store)
@@ -50,9 +51,10 @@ def run(work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageRes
     teachers = load_teachers(store, options.teachers, texts, options.teacher_length, work.device)
     scores = standard_scores(teachers, candidates)
     remaining = keep_below_relevant(candidates, scores, options.margin)
-    write_candidates(remaining, folder / "candidates.run.gz")
+    path = folder / "candidates.run.gz"
+    write_once(path, lambda: write_candidates(remaining, path))
     figures = {"unjudged": int(candidates.unjudged.sum()), "dropped": len(candidates) - len(remaining)}
-    return StageResult(candidates=folder / "candidates.run.gz", figures=figures)
+    return StageResult(candidates=path, figures=figures)
 
 
 def standard_scores(teachers: Sequence[Teacher], candidates: TrainingCandidates) -> NDArray[np.float32]:

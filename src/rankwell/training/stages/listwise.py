@@ -18,7 +18,7 @@ class ListwiseOptions(ListOptions):
     epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
     negatives: int = Field(default=5, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
     loss: str = Field(default="listwise", description="Loss function; see docs/losses.md.")
-    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 1e-6).")
+    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate.")
     head: Literal["new", "pointwise"] = Field(
         default="new", description="Initial one-score head: new, or the difference of the two logits."
     )

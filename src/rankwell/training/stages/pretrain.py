@@ -120,8 +120,8 @@ class SpanPairs:
         """The pairs from ``begin`` to ``end``, as views."""
         ends = self.sequences.ends
         first, last = (int(ends[begin - 1]) if begin else 0), (int(ends[end - 1]) if end else 0)
-        chosen = slice_sequences(self.sequences, begin, end)
-        return SpanPairs(chosen, self.targets[first:last], self.following[begin:end])
+        sequences = slice_sequences(self.sequences, begin, end)
+        return SpanPairs(sequences, self.targets[first:last], self.following[begin:end])
 
 
 class PretrainingTask(Task):
@@ -208,16 +208,16 @@ class PretrainingTask(Task):
         Both means are over the whole batch, which is therefore drawn whole, whatever this process's part of it is.
         """
         pairs = self.pairs(items)
-        counts = _Counts.of(pairs)
+        masked, labelled = (max(1, count) for count in _counts(pairs))
         begin, end, _ = part.indices(len(items))
         total = torch.zeros(4, device=step.device)
         for number, chunk in enumerate(_chunks(pairs.part(begin, end), step.budget)):
             step.seed(number)
             mlm_loss, nsp_loss, hits = _judge(model, chunk, step)
-            loss = mlm_loss / counts.masked + nsp_loss / counts.labelled
+            loss = mlm_loss / masked + nsp_loss / labelled
             step.backward(loss)
             total += torch.stack([mlm_loss.detach(), nsp_loss.detach(), *hits])
-        return counts.means(total)
+        return _means(total, masked, labelled)
 
 
 def hold_out(documents: int, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -237,36 +237,30 @@ def evaluate_pretraining(model: nn.Module, task: PretrainingTask, step: Step) ->
     with torch.no_grad():
         for begin in range(0, count, EVALUATED_AT_ONCE):
             pairs = task.pairs(np.arange(begin, min(begin + EVALUATED_AT_ONCE, count)), epoch=0)
-            masked += int((pairs.targets >= 0).sum())
-            labelled += int((pairs.following >= 0).sum())
+            counts = _counts(pairs)
+            masked, labelled = masked + counts[0], labelled + counts[1]
             for chunk in _chunks(pairs, step.budget):
                 mlm_loss, nsp_loss, hits = _judge(model, chunk, step)
                 total += torch.stack([mlm_loss, nsp_loss, *hits])
-    return {name: float(value) for name, value in _Counts(max(1, masked), max(1, labelled)).means(total).items()}
+    return {name: float(value) for name, value in _means(total, max(1, masked), max(1, labelled)).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """How many masked pieces and labelled pairs a mean is over, at least 1 each."""
+def _counts(pairs: SpanPairs) -> tuple[int, int]:
+    """How many masked pieces and labelled pairs there are."""
+    return int((pairs.targets >= 0).sum()), int((pairs.following >= 0).sum())
 
-    masked: int
-    labelled: int
 
-    @classmethod
-    def of(cls, pairs: SpanPairs) -> _Counts:
-        return cls(max(1, int((pairs.targets >= 0).sum())), max(1, int((pairs.following >= 0).sum())))
-
-    def means(self, total: Tensor) -> dict[str, Tensor]:
-        """What is logged, from sums over tokens and pairs: losses, then hits."""
-        mlm_loss, mlm_accuracy = total[0] / self.masked, total[2] / self.masked
-        nsp_loss, nsp_accuracy = total[1] / self.labelled, total[3] / self.labelled
-        return {
-            "loss": mlm_loss + nsp_loss,
-            "mlm_loss": mlm_loss,
-            "nsp_loss": nsp_loss,
-            "mlm_accuracy": mlm_accuracy,
-            "nsp_accuracy": nsp_accuracy,
-        }
+def _means(total: Tensor, masked: int, labelled: int) -> dict[str, Tensor]:
+    """What is logged, from sums over tokens and pairs: losses, then hits."""
+    mlm_loss, mlm_accuracy = total[0] / masked, total[2] / masked
+    nsp_loss, nsp_accuracy = total[1] / labelled, total[3] / labelled
+    return {
+        "loss": mlm_loss + nsp_loss,
+        "mlm_loss": mlm_loss,
+        "nsp_loss": nsp_loss,
+        "mlm_accuracy": mlm_accuracy,
+        "nsp_accuracy": nsp_accuracy,
+    }
 
 
 def _chunks(pairs: SpanPairs, budget: int) -> Iterator[SpanPairs]:
@@ -343,9 +337,9 @@ def _held_out_figures(work: Work, folder: Path, task: PretrainingTask) -> dict[s
     model.encoder.ruled = work.recipe.model.attention_layers
     place = Placer(chosen_device(work.device), work.recipe.model.attention)
     step = Step(place, HELD_OUT_TOKENS, work.seed, nullcontext, lambda loss: loss)
-    found = evaluate_pretraining(model.to(place.device), task, step)
+    figures = evaluate_pretraining(model.to(place.device), task, step)
     names = {"mlm_loss": "MLM loss", "mlm_accuracy": "MLM accuracy", "nsp_accuracy": "NSP accuracy"}
-    return {f"held-out {shown}": round(found[name], 4) for name, shown in names.items()}
+    return {f"held-out {shown}": round(figures[name], 4) for name, shown in names.items()}
 
 
 READS = frozenset({"collection", "start", "attention", "seed"})
