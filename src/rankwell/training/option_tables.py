@@ -7,7 +7,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from rankwell.training.experiments.suite import Elsewhere, Suite
+from rankwell.training.experiments.suite import EvaluateOnOptions, Suite
 from rankwell.training.first_stage import TuningOptions
 from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
@@ -26,7 +26,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "Stages that train on lists (pointwise, listwise, duo, sdnet)": ListOptions,
     "Stages that learn a first stage (deepct, doc2query)": TuningOptions,
 }
-_SUITES: dict[str, type[BaseModel]] = {"A suite": Suite, "`evaluate_on` of a suite": Elsewhere}
+_SUITES: dict[str, type[BaseModel]] = {"A suite": Suite, "`evaluate_on` of a suite": EvaluateOnOptions}
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false"}
 
 
@@ -43,8 +43,8 @@ def option_tables() -> str:
     """A table for each part of a recipe; a stage's has what it does not share with the others, or does differently."""
     parts, stages = [], {f"Stage `{name}`": kind.options for name, kind in sorted(stage_kinds().items())}
     for title, model in {**_SECTIONS, **stages, **_SUITES}.items():
-        own = [row for row in option_rows(model) if row[0] in model.__annotations__]
-        lines = [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in own]
+        rows = [row for row in option_rows(model) if row[0] in model.__annotations__]
+        lines = [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in rows]
         about = (model.__doc__ or "").strip()
         parts.append(
             "\n".join(

@@ -112,8 +112,8 @@ def _cells(
         return [Cell(None, "") for _ in measures]
     cells = []
     for measure in measures:
-        value, one = row.evaluation.mean[str(measure)], contrasts.get((row.name, str(measure)))
-        mark = "*" if one is not None and one.corrected < LEVEL else ""
+        value, contrast = row.evaluation.mean[str(measure)], contrasts.get((row.name, str(measure)))
+        mark = "*" if contrast is not None and contrast.corrected < LEVEL else ""
         cells.append(figure_cell(measure, value, mark, value == best[str(measure)]))
     return cells
 
@@ -134,9 +134,9 @@ def _row_data(row: Row, measures: Sequence[Measure], contrasts: Mapping[tuple[st
     if row.evaluation is not None:
         data["mean"] = dict(row.evaluation.mean)
         data["against_the_row_before"] = {
-            str(m): {"difference": one.difference, "p": one.p, "corrected": one.corrected, "interval": one.interval}
+            str(m): {"difference": c.difference, "p": c.p, "corrected": c.corrected, "interval": c.interval}
             for m in measures
-            if (one := contrasts.get((row.name, str(m)))) is not None
+            if (c := contrasts.get((row.name, str(m)))) is not None
         }
     return data
 

@@ -111,12 +111,12 @@ class TrainingCandidates:
         remains, that is an error.
         """
         selection = selection or Selection()
-        asked = {query.qid for query in queries if query.text.strip()}
+        with_text = {query.qid for query in queries if query.text.strip()}
         order = dict.fromkeys(query.qid for query in queries)
-        qids = [qid for qid in order if qid in qrels and qid in asked and qid in run]
+        qids = [qid for qid in order if qid in qrels and qid in with_text and qid in run]
         left_out = {
-            "without text": [qid for qid in qrels if qid not in asked],
-            "without candidates": [qid for qid in qrels if qid in asked and qid not in run],
+            "without text": [qid for qid in qrels if qid not in with_text],
+            "without candidates": [qid for qid in qrels if qid in with_text and qid not in run],
         }
         if not qids:
             _refuse_empty(left_out, len(qrels), judgments)
@@ -186,11 +186,11 @@ class TrainingCandidates:
 
     def take(self, rows: Rows) -> TrainingCandidates:
         """Some of the queries, each once, in the order of this set."""
-        chosen = np.zeros(len(self.qids), np.bool_)
-        chosen[rows] = True
-        fewer = self.where(np.repeat(chosen, self.lengths))
-        qids = tuple(qid for qid, wanted in zip(self.qids, chosen.tolist(), strict=True) if wanted)
-        return replace(fewer, qids=qids, ends=fewer.ends[chosen])
+        taken = np.zeros(len(self.qids), np.bool_)
+        taken[rows] = True
+        fewer = self.where(np.repeat(taken, self.lengths))
+        qids = tuple(qid for qid, keep in zip(self.qids, taken.tolist(), strict=True) if keep)
+        return replace(fewer, qids=qids, ends=fewer.ends[taken])
 
     def name_pair(self, candidate: int) -> str:
         """A candidate as an error names it."""
@@ -228,7 +228,7 @@ class _Pairs:
         try:
             numbers = [documents.numbers(part) for part in _batches(docids)]
         except RankwellError:
-            _refuse_unknown(docids, [qid for qid, own in by_query.items() for _ in own], documents, source)
+            _refuse_unknown(docids, [qid for qid, ids in by_query.items() for _ in ids], documents, source)
             raise
         return cls(rows, np.concatenate([np.zeros(0, np.int64), *numbers]).astype(np.int64), docids)
 
@@ -239,8 +239,8 @@ class _Pairs:
         if not len(keys):
             return np.full(len(sought), -1)
         order = np.argsort(keys, kind="stable")
-        found = order[np.minimum(np.searchsorted(keys, sought, sorter=order), len(keys) - 1)]
-        return np.where(keys[found] == sought, found, -1)
+        nearest = order[np.minimum(np.searchsorted(keys, sought, sorter=order), len(keys) - 1)]
+        return np.where(keys[nearest] == sought, nearest, -1)
 
     def look_up(self, ranked: _Pairs, grades: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32], Mask]:
         """The grades of ranked pairs, all grades, and which of these judged pairs are not ranked.
@@ -294,7 +294,7 @@ def _batches(docids: list[str]) -> Iterator[list[str]]:
 
 
 def _refuse_unknown(docids: list[str], qids: list[str], documents: DocidLookup, source: str) -> None:
-    """Say how many documents there are not, and name the first."""
+    """Raise if documents are missing, with their number and the first of them."""
     unknown: dict[str, str] = {}
     distinct = dict(zip(reversed(docids), reversed(qids), strict=True))
     for docid, qid in reversed(distinct.items()):
@@ -312,7 +312,7 @@ def _refuse_unknown(docids: list[str], qids: list[str], documents: DocidLookup, 
 
 def _refuse_empty(left_out: Mapping[str, Sequence[str]], queries: int, judgments: str) -> None:
     reasons = [f"{len(qids):,} are {reason} (such as {qids[0]!r})" for reason, qids in left_out.items() if qids]
-    why = "; ".join(reasons) or "none of its queries is asked"
+    why = "; ".join(reasons) or "there are no such queries"
     raise RankwellError(f"{judgments}: none of the {queries:,} queries can be trained on: {why}")
 
 

@@ -116,9 +116,9 @@ def count_words(documents: Iterable[Document]) -> WordCounts:
     for _, texts in document_batches(documents):
         text, ends = pack_strings(texts)
         spans, _ = analyzer.spans(text, ends)
-        found = np.bincount(lexicon.intern(text, spans), minlength=max(len(lexicon), 1))
-        found[: len(counts)] += counts
-        counts = found
+        batch_counts = np.bincount(lexicon.intern(text, spans), minlength=max(len(lexicon), 1))
+        batch_counts[: len(counts)] += counts
+        counts = batch_counts
     counts = counts[: len(lexicon)]
     order = np.argsort(-counts, kind="stable")
     return WordCounts(lexicon.strings(order), counts[order])

@@ -70,10 +70,10 @@ class TrainingSet:
         missing = [qid for qid in candidates.qids if qid not in by_id]
         if missing:
             raise RankwellError(f"query {missing[0]!r} has candidates but no text ({len(missing):,} such queries)")
-        asked = [by_id[qid] for qid in candidates.qids]
-        labels = [((types or {}).get(query.qid) or query.type or "").lower() for query in asked]
+        ordered = [by_id[qid] for qid in candidates.qids]
+        labels = [((types or {}).get(query.qid) or query.type or "").lower() for query in ordered]
         return cls(
-            tokenizer.encode([query.text for query in asked], stems=stems),
+            tokenizer.encode([query.text for query in ordered], stems=stems),
             tokenizer.encode(labels) if any(labels) else None,
             documents,
             candidates,

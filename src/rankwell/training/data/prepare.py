@@ -1,7 +1,7 @@
-"""What every stage stands on, made once: index and texts, queries with types, judgments, first-stage candidates.
+"""The data that stages share, prepared once: index and texts, queries with types, judgments, first-stage candidates.
 
-Everything is kept under the pool's ``data`` folder by a hash of what it was made from, so recipes, seeds and restarts
-share it. Processes that come at the same time wait for the first and use what it made.
+Everything is stored under the pool's ``data`` folder by a hash of what it was made from, so recipes, seeds and restarts
+share it. Concurrent processes wait for the first one and use its results.
 """
 
 from __future__ import annotations
@@ -71,37 +71,37 @@ class Prepared:
         return self.collection.index
 
     def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> TokenSource:
-        """The collection as token ids, tokenised once and kept; ``stems`` for markers."""
+        """The collection as token ids, tokenised once and stored; markers need ``stems``."""
         from rankwell.inputs.stored import StoredTokens
 
         return StoredTokens.open(self.collection.store, tokenizer, stems=stems)
 
 
 def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepared:
-    """The data of ``recipe``, made where ``pool`` does not have it yet; whatever is wrong with it is an error now.
+    """The data of ``recipe``, prepared unless ``pool`` has it already. Raises if anything is wrong with it.
 
-    ``device`` is for what a model makes of it: candidates by a bi-encoder, types by a classifier.
+    ``device`` is for models that prepare data: a bi-encoder that finds candidates, a classifier of types.
     """
-    given = recipe.data
-    collection = open_collection(given.folder, pool)
-    dev_name = given.dev or _dev_name(collection.dataset)
+    options = recipe.data
+    collection = open_collection(options.folder, pool)
+    dev_name = options.dev or _dev_name(collection.dataset)
     first = recipe.first_stage
     train = open_split(
         recipe,
         collection,
-        given.train,
+        options.train,
         pool,
         run=first.train_run,
-        limit=given.train_queries,
-        share=given.train_share,
+        limit=options.train_queries,
+        share=options.train_share,
         negatives=True,
         device=device,
     )
-    dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=given.dev_queries, device=device)
+    dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=options.dev_queries, device=device)
     for split, purpose in ((train, "learn from"), (dev, "measure with")):
-        if not any(grade >= given.relevance for grades in split.qrels.values() for grade in grades.values()):
-            problem = f"no judgment of the split {split.name!r} has a grade of {given.relevance} or more"
-            raise InputError(given.folder, None, f"{problem}, so there is nothing to {purpose}")
+        if not any(grade >= options.relevance for grades in split.qrels.values() for grade in grades.values()):
+            problem = f"no judgment of the split {split.name!r} has a grade of {options.relevance} or more"
+            raise InputError(options.folder, None, f"{problem}, so there is nothing to {purpose}")
     missing = [query.qid for query in dev.queries if query.qid not in dev.run]
     if missing:
         warnings.warn(
@@ -153,22 +153,22 @@ def open_split(
     if mined:
         negatives_of = {qid: ranking.docids for qid, ranking in mined.items()}
         key = digest([collection.digest, negatives_of, _first_stage(recipe.first_stage)])
-        found = _mined(mined, recipe.first_stage, collection.index, queries, device)
-        named = ((qid, ranking.docids) for qid, ranking in found.items())
-        _refuse_unknown_documents(f"{dataset.name}: the triples of the split {name!r} name", named, collection.index)
+        candidates = _mined(mined, recipe.first_stage, collection.index, queries, device)
+        docids = ((qid, ranking.docids) for qid, ranking in candidates.items())
+        _refuse_unknown_documents(f"{dataset.name}: the triples of the split {name!r} name", docids, collection.index)
     elif run is None:
         key = digest({"index": collection.digest, "queries": texts, **_first_stage(recipe.first_stage)})
-        found = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key, device)
+        candidates = _search(recipe.first_stage, collection.index, name, queries, pool / "data", key, device)
     else:
         key = digest({"file": file_digest(run), "depth": recipe.first_stage.depth})
-        found = _given(Path(run), queries, collection.index, recipe.first_stage.depth)
+        candidates = _read_candidates(Path(run), queries, collection.index, recipe.first_stage.depth)
     content = {
         "queries": [(*text, query.type) for text, query in zip(texts, queries, strict=True)],
         "qrels": {qid: dict(grades) for qid, grades in qrels.items()},
         "relevance": recipe.data.relevance,
         "run": key,
     }
-    return Split(name, queries, qrels, found, digest(content))
+    return Split(name, queries, qrels, candidates, digest(content))
 
 
 def _dev_name(dataset: Dataset) -> str:
@@ -182,30 +182,30 @@ def _dev_name(dataset: Dataset) -> str:
 def _judged(dataset: Dataset, name: str, limit: int | None, share: float) -> tuple[tuple[Query, ...], Qrels]:
     judged, queries = dataset.qrels(name), dataset.queries(name)
     known = {query.qid for query in queries}
-    kept = tuple(query for query in queries if query.qid in judged)
-    if not kept:
+    usable = tuple(query for query in queries if query.qid in judged)
+    if not usable:
         raise RankwellError(f"{dataset.name}: no query of the split {name!r} is judged")
     if silent := [qid for qid in judged if qid not in known]:
-        # They would count 0 for ever and teach nothing.
+        # They would always count 0, and there is nothing to learn from them.
         problem = f"{len(silent):,} of {len(judged):,} judged queries of the split {name!r} have no text"
         warnings.warn(f"{dataset.name}: {problem} and are left out (the first is {silent[0]!r})", stacklevel=2)
-    kept = kept[:limit]
+    usable = usable[:limit]
     if share < 1:
         # The same order for all shares and seeds, so that a smaller share is part of a larger one.
-        drawn = np.random.default_rng(len(kept)).permutation(len(kept))[: max(1, round(share * len(kept)))]
-        kept = tuple(kept[i] for i in sorted(drawn.tolist()))
-    return kept, Qrels({query.qid: judged[query.qid] for query in kept})
+        drawn = np.random.default_rng(len(usable)).permutation(len(usable))[: max(1, round(share * len(usable)))]
+        usable = tuple(usable[i] for i in sorted(drawn.tolist()))
+    return usable, Qrels({query.qid: judged[query.qid] for query in usable})
 
 
 def _refuse_unknown_documents(what: str, documents: Iterable[tuple[str, Iterable[str]]], index: Index) -> None:
     """``documents``: the ids of each query."""
-    asked: dict[str, str] = {}
+    query_of: dict[str, str] = {}
     for qid, docids in documents:
         for docid in docids:
-            asked.setdefault(docid, qid)
-    unknown = [docid for docid in asked if docid not in index]
+            query_of.setdefault(docid, qid)
+    unknown = [docid for docid in query_of if docid not in index]
     if unknown:
-        first = f"{unknown[0]!r} (query {asked[unknown[0]]!r})"
+        first = f"{unknown[0]!r} (query {query_of[unknown[0]]!r})"
         raise RankwellError(f"{what} {len(unknown):,} documents that are not in the collection; the first is {first}")
 
 
@@ -213,15 +213,15 @@ def _refuse_unknown_documents(what: str, documents: Iterable[tuple[str, Iterable
 
 
 def _first_stage(options: FirstStageOptions) -> dict[str, Any]:
-    """What names the candidates; an option that is left alone does not, so that what was found before it is found."""
-    found: dict[str, Any] = {"k1": options.k1, "b": options.b, "depth": options.depth}
+    """The options in the candidates' hash. Unset options are left out, so that earlier candidates are still found."""
+    settings: dict[str, Any] = {"k1": options.k1, "b": options.b, "depth": options.depth}
     if options.k2 is not None:
-        found |= {"k2": options.k2}
+        settings |= {"k2": options.k2}
     if options.hybrid is not None:
         from rankwell.models.checkpoints.names import find_model
 
-        found |= {"hybrid": options.hybrid, "encoder": model_digest(find_model(options.encoder))}
-    return found
+        settings |= {"hybrid": options.hybrid, "encoder": model_digest(find_model(options.encoder))}
+    return settings
 
 
 def _search(
@@ -236,10 +236,10 @@ def _search(
     path = folder / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}-{key}.run.gz"
     with lock(folder, wait=True):
         if not path.exists():
-            found = _find(options, index, queries, device)
-            if not found:
+            run = _find(options, index, queries, device)
+            if not run:
                 raise RankwellError(f"the first stage finds no document for any query of the split {name!r}")
-            write_run(found, path)
+            write_run(run, path)
     return read_run(path, name="first-stage")
 
 
@@ -263,14 +263,14 @@ def _mined(mined: Run, options: FirstStageOptions, index: Index, queries: Sequen
     return Run({qid: ranking for qid, ranking in candidates.items() if ranking is not None}, name="first-stage")
 
 
-def _given(path: Path, queries: Sequence[Query], index: Index, depth: int) -> Run:
+def _read_candidates(path: Path, queries: Sequence[Query], index: Index, depth: int) -> Run:
     run = read_run(path, name="first-stage").head(depth)
-    kept = Run({query.qid: run[query.qid] for query in queries if query.qid in run}, name="first-stage")
-    if not kept:
+    candidates = Run({query.qid: run[query.qid] for query in queries if query.qid in run}, name="first-stage")
+    if not candidates:
         problem = f"has no query of the split (it has {next(iter(run))!r}, the split {queries[0].qid!r})"
         raise InputError(path, None, problem)
-    _refuse_unknown_documents(f"{path} names", ((qid, ranking.docids) for qid, ranking in kept.items()), index)
-    return kept
+    _refuse_unknown_documents(f"{path} names", ((qid, ranking.docids) for qid, ranking in candidates.items()), index)
+    return candidates
 
 
 # Types
@@ -285,7 +285,7 @@ def _takes_types(recipe: Recipe) -> bool:
 def find_types(
     source: str, dataset: Dataset, split: str, queries: Sequence[Query], pool: Path, device: str | None = None
 ) -> dict[str, str]:
-    """The queries' types: the data set's own labels win, then rules; or what ``source`` names."""
+    """The queries' types: by default the data set's labels, else rules; or what ``source`` names."""
     if source == "none":
         return {}
     if source == "auto" and _has_types(dataset, split):
@@ -302,7 +302,7 @@ def find_types(
 
 
 def _has_types(dataset: Dataset, split: str) -> bool:
-    """Whether a label file is there for the split; one that is there but broken must be an error."""
+    """Whether there is a label file for the split. A broken one counts, so that reading it raises."""
     if not isinstance(dataset, FolderDataset):
         return False
     matches = (FILE_NAMES["types"][0].fullmatch(path.name) for path in dataset.folder.iterdir())
@@ -310,10 +310,10 @@ def _has_types(dataset: Dataset, split: str) -> bool:
 
 
 def _some(types: dict[str, str], queries: Sequence[Query], where: str) -> dict[str, str]:
-    found = {query.qid: types[query.qid] for query in queries if query.qid in types}
-    if not found:
+    labels = {query.qid: types[query.qid] for query in queries if query.qid in types}
+    if not labels:
         raise RankwellError(f"{where}: the types are of other queries (none of them is {queries[0].qid!r})")
-    return found
+    return labels
 
 
 def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | None = None) -> dict[str, str]:
@@ -330,7 +330,7 @@ def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | 
     return read_types(path)
 
 
-# What all of it needs
+# Hashes
 
 
 def folder_digest(folder: Path) -> str:

@@ -61,8 +61,8 @@ def draw(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> L
     Documents are drawn without replacement where a query has enough. Where it has too few, each comes once before any
     comes again, and as evenly as possible from there on.
     """
-    queries, chosen = _draw(candidates, plan, seed, epoch)
-    return Lists(queries, candidates.documents[chosen], _labels(candidates, plan)[chosen])
+    queries, places = _draw(candidates, plan, seed, epoch)
+    return Lists(queries, candidates.documents[places], _labels(candidates, plan)[places])
 
 
 def draw_duo(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> Lists:
@@ -73,8 +73,8 @@ def draw_duo(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) 
     """
     if plan.labels != "relevance":
         raise RankwellError(f"pairs of documents are labelled by relevance, not by {plan.labels}")
-    queries, chosen = _draw(candidates, plan, seed, epoch)
-    documents = candidates.documents[chosen]
+    queries, places = _draw(candidates, plan, seed, epoch)
+    documents = candidates.documents[places]
     positives = np.repeat(documents[:, : plan.positives], plan.negatives, axis=1)
     negatives = np.tile(documents[:, plan.positives :], (1, plan.positives))
     labels = np.repeat(np.array([[1, 0]], np.float32), positives.shape[1], axis=1)
@@ -105,15 +105,15 @@ def _draw(
             raise RankwellError(f"query {candidates.qids[int(pools.sizes.argmin())]!r} has no {kind} to draw from")
     if plan.per == "positive":
         queries = np.repeat(np.arange(len(positives.sizes)), positives.sizes)
-        own = np.arange(len(queries)) - positives.begins[queries]
+        positive = np.arange(len(queries)) - positives.begins[queries]
     else:
         queries = np.arange(len(positives.sizes))
-        own = random.integers(positives.sizes)
+        positive = random.integers(positives.sizes)
     order = random.permutation(len(queries))
-    queries, own = queries[order], own[order]
+    queries, positive = queries[order], positive[order]
     others = _choose(random, positives.sizes[queries] - 1, plan.positives - 1, "uniform")
-    others += others >= own[:, None]  # the list's own positive is not among them
-    first = _repeat_evenly(np.concatenate([own[:, None], others], axis=1), positives.sizes[queries])
+    others += others >= positive[:, None]  # skip the list's first positive
+    first = _repeat_evenly(np.concatenate([positive[:, None], others], axis=1), positives.sizes[queries])
     rest = _choose(random, negatives.sizes[queries], plan.negatives, plan.weighting)
     rest = _repeat_evenly(rest, negatives.sizes[queries])
     return queries, np.concatenate([positives.places(queries, first), negatives.places(queries, rest)], axis=1)
@@ -141,14 +141,14 @@ class _Pools:
 def _choose(
     random: np.random.Generator, sizes: NDArray[np.int64], count: int, weighting: Weighting
 ) -> NDArray[np.int64]:
-    """``count`` numbers below ``sizes[i]`` for each i, none twice; of a size below ``count`` only so many are meant.
+    """``count`` distinct numbers below ``sizes[i]`` for each i; of a smaller size only the first are valid.
 
     Each number gets the key e/w with e exponential and w its weight; those with the smallest keys are an exact weighted
     sample without replacement (Efraimidis and Spirakis), in the order they would have been drawn.
     """
     if weighting == "top" or not count:
         return np.tile(np.arange(count), (len(sizes), 1))
-    chosen = np.empty((len(sizes), count), np.int64)
+    sample = np.empty((len(sizes), count), np.int64)
     step = max(1, KEYS_AT_A_TIME // max(1, int(sizes.max(initial=0))))
     for begin in range(0, len(sizes), step):
         some = sizes[begin : begin + step, None]
@@ -163,10 +163,10 @@ def _choose(
         if width > count:
             near = np.argpartition(keys, count - 1, axis=1)[:, :count]
             order = np.argsort(np.take_along_axis(keys, near, axis=1), axis=1)
-            chosen[begin : begin + step] = np.take_along_axis(near, order, axis=1)
+            sample[begin : begin + step] = np.take_along_axis(near, order, axis=1)
         else:
-            chosen[begin : begin + step] = np.argsort(keys, axis=1)
-    return chosen
+            sample[begin : begin + step] = np.argsort(keys, axis=1)
+    return sample
 
 
 def _repeat_evenly(chosen: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -61,15 +61,14 @@ def synthetic_queries(
                 queries.append(query)
                 owners.append(number)
     if len(queries) < count:
-        raise RankwellError(f"of {count:,} queries to be made of passages only {len(queries):,} could be")
+        raise RankwellError(f"of {count:,} queries to be made of passages only {len(queries):,} could be made")
     return queries, np.array(owners, np.int64)
 
 
 def make_query(text: str, random: np.random.Generator) -> str | None:
     """A query that one sentence of ``text`` suggests; None where no sentence has two content words."""
-    sentences = [(one, _content(one)) for one in _SENTENCE.split(text[:_LONGEST_TEXT])]
-    fit = [(one, content) for one, content in sentences if len(content) > 3]
-    fit = fit or [(one, content) for one, content in sentences if len(content) > 1]
+    sentences = [(sentence, _content(sentence)) for sentence in _SENTENCE.split(text[:_LONGEST_TEXT])]
+    fit = [pair for pair in sentences if len(pair[1]) > 3] or [pair for pair in sentences if len(pair[1]) > 1]
     if not fit:
         return None
     sentence, content = fit[int(random.integers(len(fit)))]

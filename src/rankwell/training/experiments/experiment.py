@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +27,16 @@ from rankwell.training.data.prepare import Prepared, prepare
 from rankwell.training.experiments.groups import query_groups
 from rankwell.training.experiments.jobs import RecipeJob, run_jobs
 from rankwell.training.experiments.plots import draw_axis, draw_table
-from rankwell.training.experiments.suite import Elsewhere, Suite
+from rankwell.training.experiments.suite import EvaluateOnOptions, Suite
 from rankwell.training.experiments.tables import DEV, ExperimentTables, compare_variants, file_name, write_tables
-from rankwell.training.experiments.units import Result, Unit, carry_out, carry_out_apart, elsewhere, with_candidates
+from rankwell.training.experiments.variants import (
+    VariantResult,
+    VariantRun,
+    further_splits,
+    train_variant,
+    train_variant_in_process,
+    with_candidates,
+)
 from rankwell.training.processes import process_count, process_number
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
@@ -39,7 +47,7 @@ from rankwell.training.stage_store import PlannedStage, StageStore
 
 BASE = "base"
 SETTABLE = ("seeds", "baseline", "measures", "test", "candidates", "groups", "evaluate_on")
-"""What of a suite itself ``--set`` may change."""
+"""The keys of a suite that ``--set`` may change."""
 WRITE_SECONDS = 60
 _VARIANT_NAME = re.compile(r"[^/\\\s][^/\\\n]*")
 
@@ -52,12 +60,12 @@ class Experiment:
     baseline: str
     recipes: Mapping[str, Mapping[int, Recipe]]
 
-    def units(self) -> Iterator[Unit]:
-        """Seed by seed, the baseline first: a table of one seed is there early."""
+    def units(self) -> Iterator[VariantRun]:
+        """Every variant seed by seed, the baseline first, so that a table of one seed is there early."""
         order = sorted(self.recipes, key=lambda name: name != self.baseline)
         for seed in self.suite.seeds:
             for name in order:
-                yield Unit(name, seed, self.recipes[name][seed])
+                yield VariantRun(name, seed, self.recipes[name][seed])
 
 
 def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experiment:
@@ -66,8 +74,8 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
     ``settings`` go before what the variants say; those whose path is a key of :data:`SETTABLE` change the suite.
     """
     path = Path(path)
-    of_suite = {one.path: one.value for one in settings if one.path in SETTABLE}
-    settings = [one for one in settings if one.path not in SETTABLE]
+    of_suite = {setting.path: setting.value for setting in settings if setting.path in SETTABLE}
+    settings = [setting for setting in settings if setting.path not in SETTABLE]
     tree = read_yaml(path)
     if "stages" in tree:
         raise InputError(path, None, "this is a recipe, which `rankwell train` carries out")
@@ -97,20 +105,20 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
     if twice := next((name for name, at in zip(recipes, folders, strict=True) if folders.count(at) > 1), None):
         raise InputError(path, None, f"variants: another name than {twice!r} gives the same folder {file_name(twice)}")
     base = Path() if "evaluate_on" in of_suite else path.parent
-    elsewhere = {name: _anchored(other, base) for name, other in suite.evaluate_on.items()}
-    return Experiment(suite.model_copy(update={"evaluate_on": elsewhere}), baseline, recipes)
+    evaluate_on = {name: _anchored(other, base) for name, other in suite.evaluate_on.items()}
+    return Experiment(suite.model_copy(update={"evaluate_on": evaluate_on}), baseline, recipes)
 
 
 def _variant(path: Path, suite: Suite, name: str, settings: Sequence[Override]) -> Recipe:
-    """The recipe of a variant. What is set for a stage goes for the recipes that have it, where any of them has."""
+    """The recipe of a variant. Settings of a stage that only other recipes of the suite have are left out."""
     differs = dict(suite.variants[name] or {})
     base = path.parent / differs.pop(BASE, suite.base)
     tree = read_yaml(base)
     shared = [Override(key, value, f"{path}: set:", path.parent) for key, value in suite.set.items()]
-    elsewhere = _stages_of_bases(path, suite) - set(tree.get("stages") or ())
-    fitting = [one for one in [*shared, *settings] if not _is_of(one.path, elsewhere)]
-    own = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
-    return build_recipe(tree, base, [*fitting, *own])
+    missing = _stages_of_bases(path, suite) - set(tree.get("stages") or ())
+    applicable = [override for override in [*shared, *settings] if not _is_of(override.path, missing)]
+    changes = [Override(key, value, f"{path}: variants.{name}:", path.parent) for key, value in differs.items()]
+    return build_recipe(tree, base, [*applicable, *changes])
 
 
 def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
@@ -123,16 +131,16 @@ def _is_of(option: str, stages: Iterable[str]) -> bool:
     return keys[0] == "stages" and len(keys) > 1 and keys[1] in stages
 
 
-def _anchored(other: Elsewhere, base: Path) -> Elsewhere:
-    """Its files with their whole path."""
-    given = {name: getattr(other, name) for name in ("folder", "run")}
-    files = {name: at for name, at in given.items() if at is not None and not at.startswith(IRDS_PREFIXES)}
-    return other.model_copy(update={name: os.path.abspath(base / at) for name, at in files.items()})
+def _anchored(other: EvaluateOnOptions, base: Path) -> EvaluateOnOptions:
+    """The options with absolute paths in place of those relative to ``base``."""
+    files = {"folder": other.folder, "run": other.run}
+    paths = {name: file for name, file in files.items() if file is not None and not file.startswith(IRDS_PREFIXES)}
+    return other.model_copy(update={name: os.path.abspath(base / path) for name, path in paths.items()})
 
 
 def _axis_values(recipes: Mapping[str, Mapping[int, Recipe]], axis: str, source: Path) -> dict[str, float]:
     """The option of each variant that has it; a stage may be left out in some."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     missing: RankwellError | None = None
     for name, by_seed in recipes.items():
         try:
@@ -142,10 +150,10 @@ def _axis_values(recipes: Mapping[str, Mapping[int, Recipe]], axis: str, source:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(source, None, f"axis: {axis} is {value!r} in {name}, expected a number")
-        found[name] = float(value)
-    if missing is not None and not found:
+        values[name] = float(value)
+    if missing is not None and not values:
         raise missing
-    return found
+    return values
 
 
 # Running
@@ -159,25 +167,25 @@ def run_experiment(
     jobs: int = 1,
     say: Say = lambda line: None,
 ) -> ExperimentTables:
-    """Run every variant and seed that is not finished, and write the tables; what fails is told, the rest goes on.
+    """Run every variant and seed that is not finished, and write the tables. If one fails, the others continue.
 
-    With ``jobs``, so many run at once, in processes of their own.
+    With ``jobs`` above 1, that many run at once, each in its own process.
     """
     if jobs > 1 and process_count() > 1:
         raise RankwellError("several jobs at once are for one device each, not for torchrun's processes")
     _check_candidates(experiment)
-    board = _Board(experiment, out, device, say)
-    work = _Work(experiment.suite, out, device, jobs)
+    scoreboard = _Scoreboard(experiment, out, device, say)
+    results = partial(_results, suite=experiment.suite, out=out, device=device, jobs=jobs, say=say)
     units = list(experiment.units())
-    if (chosen := experiment.suite.candidates) is not None:
-        first = next(unit for unit in units if unit.name == chosen)
-        (result,) = (result for _, result in work.results([first], say))
+    if (source := experiment.suite.candidates) is not None:
+        first = next(unit for unit in units if unit.name == source)
+        ((_, result),) = results([first])
         if result.candidates is None:
             raise RankwellError(f"the candidates of {first}: {result.failure or 'it left none'}")
-        units = [unit if unit.name == chosen else with_candidates(unit, *result.candidates) for unit in units]
-    for unit, result in work.results(units, say):
-        board.take(unit, result)
-    return board.outcome(last=True)
+        units = [unit if unit.name == source else with_candidates(unit, *result.candidates) for unit in units]
+    for unit, result in results(units):
+        scoreboard.add(unit, result)
+    return scoreboard.outcome(last=True)
 
 
 def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedStage]]:
@@ -193,7 +201,7 @@ def planned_stages(experiment: Experiment, out: Path) -> dict[str, list[PlannedS
 
 
 def _check_candidates(experiment: Experiment) -> None:
-    """The variant whose candidates all others rank must learn to find some."""
+    """Raise unless the variant whose candidates all others rank learns a first stage."""
     name, seed = experiment.suite.candidates, experiment.suite.seeds[0]
     kinds = stage_kinds()
     if name is not None and not any(kinds[stage.kind].finds for stage in experiment.recipes[name][seed].stages):
@@ -214,47 +222,39 @@ class _Data:
         return plan
 
 
-@dataclass(frozen=True, eq=False)
-class _Work:
-    """How units are run."""
-
-    suite: Suite
-    out: Path
-    device: str | None
-    jobs: int
-
-    def results(self, units: Sequence[Unit], say: Say) -> Iterator[tuple[Unit, Result]]:
-        """Units with what came of them, as it comes."""
-        if self.jobs == 1:
-            for unit in units:
-                say(str(unit))
-                yield unit, carry_out(unit, self.suite, self.out, self.device, say)
-            return
-        data, store, by_name = _Data(self.out, self.device), StageStore(self.out), {str(unit): unit for unit in units}
-        jobs = []
+def _results(
+    units: Sequence[VariantRun], suite: Suite, out: Path, device: str | None, jobs: int, say: Say
+) -> Iterator[tuple[VariantRun, VariantResult]]:
+    """Train the variants; yields each with its result as soon as it is finished."""
+    if jobs == 1:
         for unit in units:
-            try:
-                stages = tuple(planned.key for planned in data.plan(unit.recipe))
-            except RankwellError as error:
-                yield unit, Result({}, str(error))
-                continue
-            arguments = (unit, self.suite, self.out, self.device)
-            jobs.append(RecipeJob(str(unit), stages, carry_out_apart, arguments))
-        for job, found in run_jobs(jobs, self.jobs, lambda key: any(store.folder.glob(f"*-{key}"))):
-            yield by_name[job.name], Result({}, found) if isinstance(found, str) else found
+            say(str(unit))
+            yield unit, train_variant(unit, suite, out, device, say)
+        return
+    data, store, by_name = _Data(out, device), StageStore(out), {str(unit): unit for unit in units}
+    waiting = []
+    for unit in units:
+        try:
+            stages = tuple(planned.key for planned in data.plan(unit.recipe))
+        except RankwellError as error:
+            yield unit, VariantResult({}, str(error))
+            continue
+        waiting.append(RecipeJob(str(unit), stages, train_variant_in_process, (unit, suite, out, device)))
+    for job, result in run_jobs(waiting, jobs, lambda key: any(store.folder.glob(f"*-{key}"))):
+        yield by_name[job.name], VariantResult({}, result) if isinstance(result, str) else result
 
 
 # Measuring
 
 
-class _Board:
-    """The figures so far. What is wrong with the data is found when it is made, before anything is trained."""
+class _Scoreboard:
+    """The figures so far. Creating it reads all data, so that errors in it are found before anything is trained."""
 
     def __init__(self, experiment: Experiment, out: Path, device: str | None, say: Say):
         self.experiment, self.out, self.say = experiment, out, say
         suite, recipe = experiment.suite, experiment.recipes[experiment.baseline][experiment.suite.seeds[0]]
-        own = prepare(recipe, out, device=device)
-        places = [(DEV, own.collection, own.dev), *elsewhere(recipe, suite, out, device)]
+        data = prepare(recipe, out, device=device)
+        places = [(DEV, data.collection, data.dev), *further_splits(recipe, suite, out, device)]
         self.measures = measures_of(recipe, suite.measures)
         self.groups: dict[str, dict[str, Groups]] = {
             place: {kind: query_groups(kind, recipe, collection, split, out, device) for kind in suite.groups}
@@ -267,8 +267,8 @@ class _Board:
         self.failures: dict[str, str] = {}
         self.written = time.monotonic()
 
-    def take(self, unit: Unit, result: Result) -> None:
-        """Add a unit's figures."""
+    def add(self, unit: VariantRun, result: VariantResult) -> None:
+        """Add the figures of a variant and seed."""
         failure = result.failure
         for place, (qids, _) in result.values.items():
             if qids != self.measured[place][FIRST_STAGE][0].qids:
@@ -282,7 +282,7 @@ class _Board:
             self.measured[place].setdefault(unit.name, []).append(evaluation)
             figures = ", ".join(f"{name} {value:.4f}" for name, value in evaluation.mean.items())
             self.say(f"{unit}, {place}: {figures} ({result.seconds:.0f} s)")
-        # Tests and intervals take seconds, for which a device that waits is too dear.
+        # Tests and intervals take seconds, during which the device would be idle.
         if time.monotonic() - self.written > WRITE_SECONDS and self.experiment.baseline in self.measured[DEV]:
             self.outcome()
 
@@ -311,7 +311,7 @@ class _Board:
         if axis is not None:
             draw_axis(_axis_values(recipes, axis, self.out), self.measured[DEV], axis, self.out / "axis.png")
         comparison = outcome.compared[DEV].comparison
-        with suppress(MissingExtraError):  # nobody asked for them
+        with suppress(MissingExtraError):  # plots are optional
             for place, compared in outcome.compared.items():
                 name = "table.png" if place == DEV else f"table.{file_name(place)}.png"
                 draw_table(compared, self.measured[place], self.out / name)

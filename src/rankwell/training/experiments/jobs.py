@@ -1,6 +1,6 @@
-"""Work of several recipes at once, each in a process of its own, where a small model does not fill the device.
+"""Training several recipes at once, each in its own process, for small models that do not fill the device.
 
-A recipe waits while another one is at a stage that both have. So no stage is done twice, and no process waits in vain.
+A recipe waits while another one runs a stage that both share, so no stage is computed twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, eq=False)
 class RecipeJob(Generic[T]):
-    """``work(*arguments)``, which another process can be sent; ``stages`` are the keys of its stages, in order."""
+    """``work(*arguments)``, to be sent to another process; ``stages`` are the keys of its stages, in order."""
 
     name: str
     stages: tuple[str, ...]
@@ -49,9 +49,9 @@ def must_wait(job: RecipeJob[Any], other: RecipeJob[Any], begun: Callable[[str],
 def run_jobs(
     jobs: Sequence[RecipeJob[T]], at_once: int, begun: Callable[[str], bool]
 ) -> Iterator[tuple[RecipeJob[T], T | str]]:
-    """Jobs with their results as they come, or with why there is none where the process died.
+    """Yields each finished job with its result, or with an error message if its process died.
 
-    They begin in their order, but for those that must wait. ``begun`` says whether a stage has been begun.
+    Jobs start in order, except those that must wait. ``begun`` says whether a stage has started.
     """
     waiting, idle = list(jobs), [_process(at_once) for _ in range(min(at_once, len(jobs)))]
     running: dict[Future[T], tuple[RecipeJob[T], ProcessPoolExecutor]] = {}

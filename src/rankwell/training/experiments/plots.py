@@ -34,7 +34,7 @@ def draw_table(compared: Compared, measured: Measured, path: Path) -> None:
             colour = BETTER if mean > reference else WORSE
         axes.plot(compared.intervals[name][str(measure)], (row, row), color=colour, linewidth=1.4)
         axes.plot(mean, row, "o", color=colour, markersize=5)
-        seeds = [one.mean[str(measure)] for one in measured[name]]
+        seeds = [evaluation.mean[str(measure)] for evaluation in measured[name]]
         if len(seeds) > 1:
             axes.plot(seeds, np.full(len(seeds), row + 0.3), "|", color=colour, markersize=4)
         axes.annotate(f"{mean:.3f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8)
@@ -54,7 +54,7 @@ def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: 
     for name, value in values.items():
         if name in measured:
             measure = str(measured[name][0].measures[0])
-            figures = [one.mean[measure] for one in measured[name]]
+            figures = [evaluation.mean[measure] for evaluation in measured[name]]
             points.append((value, np.mean(figures), deviations(measured[name])[measure] or 0.0))
     x, y, deviation = np.array(sorted(points)).T
     figure, axes = new_picture("drawing an experiment", 5, 3.2)

@@ -10,7 +10,7 @@ from rankwell.training.experiments.groups import GroupKind
 from rankwell.training.options import Options
 
 
-class Elsewhere(Options):
+class EvaluateOnOptions(Options):
     """Another data set or split to measure on."""
 
     folder: str | None = Field(default=None, description="Data set; none: that of the recipe.")
@@ -49,7 +49,7 @@ class Suite(Options):
     groups: tuple[GroupKind, ...] = Field(
         default=(), description="Also compare within groups of queries: `split words`, `length`, `type`."
     )
-    evaluate_on: dict[str, Elsewhere] = Field(
+    evaluate_on: dict[str, EvaluateOnOptions] = Field(
         default_factory=dict, description="Name → another data set or split to measure on."
     )
     axis: str | None = Field(

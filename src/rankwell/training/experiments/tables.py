@@ -112,15 +112,15 @@ def compare_variants(
 
 def mean_over_seeds(evaluations: Sequence[Evaluation]) -> Evaluation:
     """For each query the mean of its values."""
-    return replace(evaluations[0], values=np.mean([one.values for one in evaluations], axis=0))
+    return replace(evaluations[0], values=np.mean([evaluation.values for evaluation in evaluations], axis=0))
 
 
 def deviations(evaluations: Sequence[Evaluation]) -> dict[str, float | None]:
-    """Between seeds; None where there is one."""
+    """The standard deviation between seeds, by measure; None if there is only one seed."""
     measures = [str(measure) for measure in evaluations[0].measures]
     if len(evaluations) == 1:
         return dict.fromkeys(measures)
-    return {m: float(np.std([one.mean[m] for one in evaluations], ddof=1)) for m in measures}
+    return {m: float(np.std([evaluation.mean[m] for evaluation in evaluations], ddof=1)) for m in measures}
 
 
 def _table(compared: Compared) -> Table:

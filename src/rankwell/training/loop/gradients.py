@@ -69,7 +69,7 @@ class Gradients:
             if self.halved:  # a budget that is too large twice is the user's to lower
                 raise
             self.halved, self.budget = True, self.budget // 2
-            warnings.warn(f"out of GPU memory; going on with {self.budget:,} tokens at a time", stacklevel=2)
+            warnings.warn(f"out of GPU memory; continuing with {self.budget:,} tokens at a time", stacklevel=2)
             if self.graphed is not None:
                 self.graphed.most = self.budget // 2
                 self.graphed.forget()
@@ -133,15 +133,15 @@ def start_processes(device: str | None) -> Any:
         from accelerate import PartialState
     except ImportError:
         raise MissingExtraError("accelerate", "train", "training") from None
-    chosen = chosen_device(device)
+    target = chosen_device(device)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if chosen.type == "cuda" and here > (gpus := torch.cuda.device_count()):
+    if target.type == "cuda" and here > (gpus := torch.cuda.device_count()):
         # Else NCCL, which wants a GPU for each, ends it some steps later with a page of its own.
         start = f"start {gpus}, or train on the CPU (--device cpu)"
         raise RankwellError(f"{here} processes were started on this machine, where torch sees {gpus} GPUs: {start}")
-    state = PartialState(cpu=chosen.type == "cpu")
+    state = PartialState(cpu=target.type == "cpu")
     if state.num_processes == 1:
-        state.device = chosen
+        state.device = target
     return state
 
 

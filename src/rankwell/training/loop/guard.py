@@ -1,4 +1,4 @@
-"""Training cannot collapse in silence: a loss at chance level, scores that are all alike, a loss that is no number."""
+"""Warns when training collapses: a loss at chance level, scores that are all alike, a loss that is not a number."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class CollapseGuard:
         if spread is not None:
             self._widest = max(self._widest, spread)
             causes["spread"] = self._widest > 0 and spread <= max(LEAST_SPREAD, LEAST_SHARE_OF_SPREAD * self._widest)
-        given = []
+        messages = []
         for cause, seen in causes.items():
             late = step > self.after * steps
             self._in_a_row[cause] = self._in_a_row[cause] + 1 if seen and late else 0
             if self._in_a_row[cause] == self.patience and cause not in self._warned:
                 self._warned.add(cause)
-                given.append(self._describe(cause, step, loss, spread))
-        for text in given:
+                messages.append(self._describe(cause, step, loss, spread))
+        for text in messages:
             warnings.warn(text, stacklevel=2)
-        return given
+        return messages
 
     def _describe(self, cause: str, step: int, loss: float, spread: float | None) -> str:
         if cause == "chance":

@@ -58,15 +58,15 @@ class ListTask(Task):
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
         """See :class:`~rankwell.training.loop.task.Task`; also logs ``spread``, scores' deviation within a list."""
-        own = items[part]
-        if not len(own):
+        part_items = items[part]
+        if not len(part_items):
             nothing = torch.zeros((), device=step.device)
             return {"loss": nothing, "spread": nothing}
-        lists = self.drawn(own)
+        lists = self.drawn(part_items)
         labels = torch.from_numpy(lists.labels).to(step.device, non_blocking=True)
         costs, score = self.pairs(lists, step)
         chunks = chunk_by_tokens(costs, step.budget, self._max_pairs)
-        share = len(own) / len(items)
+        share = len(part_items) / len(items)
 
         def loss(scores: Tensor) -> Tensor:
             return self._loss(scores.view(labels.shape), labels) * share

@@ -70,8 +70,8 @@ class Loss:
     def per_list(self, scores: Tensor, labels: Tensor) -> Tensor:
         """The cost of each list: (B, N), (B, N) → (B,)."""
         if scores.ndim != 2 or scores.shape != labels.shape or not scores.numel():
-            found = f"{tuple(scores.shape)} and {tuple(labels.shape)}"
-            raise ValueError(f"{self.name}: scores and labels must both be (B, N), found {found}")
+            shapes = f"{tuple(scores.shape)} and {tuple(labels.shape)}"
+            raise ValueError(f"{self.name}: scores and labels must both be (B, N), found {shapes}")
         precise = torch.promote_types(scores.dtype, torch.float32)
         scores, labels = scores.to(precise), labels.to(precise)
         costs = self.compute(scores, labels, **self.options)
@@ -130,9 +130,9 @@ def make_loss(name: str, **options: Option) -> Loss:
     >>> make_loss("hinge", margin=0.5)
     hinge(margin=0.5)
     """
-    chosen = LOSSES[name]
-    read = {option: _read_option(chosen, option, value) for option, value in options.items()}
-    return replace(chosen, options=MappingProxyType({**chosen.options, **read}))
+    plain = LOSSES[name]
+    read = {option: _read_option(plain, option, value) for option, value in options.items()}
+    return replace(plain, options=MappingProxyType({**plain.options, **read}))
 
 
 def _read_option(chosen: Loss, name: str, value: object) -> Option:
@@ -223,12 +223,12 @@ def lambdaloss(
     discounts = 1 / torch.log2(1 + ranks.to(scores.dtype))
     apart = (ranks[:, :, None] - ranks[:, None, :]).abs().clamp(min=1).to(scores.dtype)
     weights = mu * (1 / torch.log2(1 + apart) - 1 / torch.log2(2 + apart)) + _differences(discounts).abs()
-    chosen = _better(labels)
+    pairs = _better(labels)
     if cutoff is not None:
         high = ranks <= cutoff
-        chosen = chosen & (high[:, :, None] | high[:, None, :])
+        pairs = pairs & (high[:, :, None] | high[:, None, :])
     bits = functional.softplus(-_differences(scores)) / math.log(2)
-    return _mean_where(weights * _differences(gains).abs() * bits, chosen)
+    return _mean_where(weights * _differences(gains).abs() * bits, pairs)
 
 
 @loss("margin_mse", TWO_DOCUMENTS)

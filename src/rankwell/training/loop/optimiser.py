@@ -103,7 +103,7 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
             raise ValueError(f"the optimiser has no parameter {name or key!r}")
         number, parameter = places[name]
         if tensor.ndim and tensor.shape != parameter.shape:
-            found, expected = tuple(tensor.shape), tuple(parameter.shape)
-            raise ValueError(f"the optimiser's {key} has the shape {found}, expected {expected}")
+            shape, expected = tuple(tensor.shape), tuple(parameter.shape)
+            raise ValueError(f"the optimiser's {key} has the shape {shape}, expected {expected}")
         state.setdefault(number, {})[kind] = tensor.clone()
     optimiser.load_state_dict({"state": state, "param_groups": numbered})

@@ -75,8 +75,8 @@ def load_state(
         load_optimiser_tensors(optimiser, load_file(state / "optimiser.safetensors"))
         if mean is not None:
             mean.load(load_file(state / "mean.safetensors"))
-        found = json.loads((state / "progress.json").read_text(encoding="utf-8"))
-        return Progress(**{field.name: found[field.name] for field in fields(Progress)})
+        record = json.loads((state / "progress.json").read_text(encoding="utf-8"))
+        return Progress(**{field.name: record[field.name] for field in fields(Progress)})
     except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             state, None, f"not the state of this training run ({error}); remove it to begin anew"

@@ -46,10 +46,10 @@ class Validation:
         reader = Reader(self.tokenizer, self.config.template, self.config.inference_windows, segments)
         ranker = Ranker.from_engine(engine, reader)
         if self.duo is None:
-            found = ranker.rerank(self.run, self.queries, self.texts, depth=self.depth)
+            run = ranker.rerank(self.run, self.queries, self.texts, depth=self.depth)
         else:
-            found = rerank_duo(ranker, self.run, self.queries, self.texts, self.duo)
+            run = rerank_duo(ranker, self.run, self.queries, self.texts, self.duo)
         if device.type == "cuda":
             del engine, ranker
             torch.cuda.empty_cache()
-        return dict(evaluate(self.qrels, found, [self.measure]).mean)
+        return dict(evaluate(self.qrels, run, [self.measure]).mean)

@@ -67,15 +67,15 @@ def save_average(
     whole: dict[str, torch.Tensor] = {}
     first = next(iter(parts))
     model, tokenizer, config = list(parts.values())[-1]
-    for (own, (part, *_)), share in zip(parts.items(), shares, strict=True):
+    for (stage, (part, *_)), share in zip(parts.items(), shares, strict=True):
         for name, tensor in part.state_dict().items():
             scaled = tensor.double() * share
             if name in whole and whole[name].shape != scaled.shape:
                 shapes = f"{tuple(scaled.shape)} and {tuple(whole[name].shape)}"
-                raise RankwellError(f"{own}: {name} has another shape than in {first} ({shapes})")
+                raise RankwellError(f"{stage}: {name} has another shape than in {first} ({shapes})")
             whole[name] = whole[name] + scaled if name in whole else scaled
         if whole.keys() != part.state_dict().keys():
-            raise RankwellError(f"{own} has other parts than {first}; only models of one shape have a mean")
+            raise RankwellError(f"{stage} has other parts than {first}; only models of one shape can be averaged")
     model.load_state_dict({name: tensor.float() for name, tensor in whole.items()})
     save_checkpoint(target, model, tokenizer, config.model_copy(update={"history": history, "figures": {}}))
 

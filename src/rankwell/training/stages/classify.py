@@ -83,12 +83,12 @@ class ClassificationTask(Task):
 
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
         """See :class:`~rankwell.training.loop.task.Task`; also logs ``accuracy`` on the batch."""
-        own = items[part]
+        rows = items[part]
         loss, right = torch.zeros((), device=step.device), torch.zeros((), device=step.device)
-        if not len(own):
+        if not len(rows):
             return {"loss": loss, "accuracy": right}
-        sequences = take_sequences(self.sequences, own)
-        classes = torch.from_numpy(self.classes[own]).to(step.device, non_blocking=True)
+        sequences = take_sequences(self.sequences, rows)
+        classes = torch.from_numpy(self.classes[rows]).to(step.device, non_blocking=True)
         for number, chunk in enumerate(chunk_by_tokens(sequences.lengths(), step.budget)):
             step.seed(number)
             batch = step.place(slice_sequences(sequences, chunk.start, chunk.stop))
@@ -109,21 +109,21 @@ class AccuracyOn:
         self._task = task
 
     def classes(self, model: nn.Module) -> NDArray[np.int64]:
-        """The number of the class found for each text."""
+        """The predicted class of each text, by number."""
         device = str(next(model.parameters()).device)
         # fp32: an engine converts the model it is given, and this one's weights are still to be trained.
         engine = TorchEngine(model, "full", device=device, dtype=torch.float32)  # type: ignore[arg-type,unused-ignore]
-        found: NDArray[np.int64] = engine.logits(self._task.sequences).argmax(axis=1)
-        return found
+        classes: NDArray[np.int64] = engine.logits(self._task.sequences).argmax(axis=1)
+        return classes
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
-        """``accuracy``, the share of texts whose class is found."""
+        """``accuracy``, the share of texts with the right class."""
         return {"accuracy": float((self.classes(model) == self._task.classes).mean())}
 
     def confusion(self, model: nn.Module, names: tuple[str, ...]) -> Confusion:
         """Which class was taken for which."""
-        truth, found = ([names[n] for n in numbers] for numbers in (self._task.classes, self.classes(model)))
-        return Confusion.of(truth, found, names)
+        truth, predicted = ([names[n] for n in numbers] for numbers in (self._task.classes, self.classes(model)))
+        return Confusion.of(truth, predicted, names)
 
 
 def check(work: Work, stage: RecipeStage[ClassifyOptions]) -> None:

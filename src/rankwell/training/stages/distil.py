@@ -141,7 +141,7 @@ def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
     splits = [(work.data.train.name, work.data.train.queries, work.data.train.qrels)]
     dataset = work.data.collection.dataset
     splits += [(name, tuple(dataset.queries(name)), dataset.qrels(name)) for name in options.queries]
-    given = 0
+    from_train = 0
     for number, (name, queries, qrels) in enumerate(splits):
         for query in queries:
             relevant = [docid for docid, grade in qrels.get(query.qid, {}).items() if grade >= level]
@@ -150,7 +150,7 @@ def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
                 docids += relevant
                 qids.append(f"{name}:{query.qid}" if number else query.qid)
                 texts.append(query.text)
-        given = given or len(qids)
+        from_train = from_train or len(qids)
     known = [store.numbers(docids).astype(np.int64)]
     epochs = [EVERY_EPOCH] * len(qids)
     for epoch in range(math.ceil(options.epochs) if options.synthetic else 0):
@@ -161,7 +161,12 @@ def gather_queries(work: Work, options: DistilOptions) -> TeacherQueries:
         epochs += [epoch] * len(synthetic)
         known.append(owners)
     return TeacherQueries(
-        tuple(qids), tuple(texts), np.array(epochs, np.int64), np.array(rows, np.int64), np.concatenate(known), given
+        tuple(qids),
+        tuple(texts),
+        np.array(epochs, np.int64),
+        np.array(rows, np.int64),
+        np.concatenate(known),
+        from_train,
     )
 
 

@@ -30,7 +30,7 @@ from rankwell.training.stages.shared import (
 )
 
 
-class DuoTrainingOptions(ListOptions):
+class DuoOptions(ListOptions):
     """`duo`: learns which of two documents is better (duoBERT), for the top documents of the model before it."""
 
     learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 3e-6).")
@@ -47,7 +47,7 @@ class DuoTrainingOptions(ListOptions):
         return duo.PairwiseOptions(self.compare, self.aggregate)
 
 
-def check(work: Work, stage: RecipeStage[DuoTrainingOptions]) -> None:
+def check(work: Work, stage: RecipeStage[DuoOptions]) -> None:
     """Check the lists, and that there is a ranker before it that reads query and documents together."""
     options = stage.options
     if work.recipe.model.similarity or work.recipe.model.apart:
@@ -64,7 +64,7 @@ def check(work: Work, stage: RecipeStage[DuoTrainingOptions]) -> None:
     check_lists(work, stage)
 
 
-def run(work: Work, stage: RecipeStage[DuoTrainingOptions], folder: Path) -> StageResult:
+def run(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> StageResult:
     """Train on pairs of the best documents of the ranker before it."""
     options, split = stage.options, work.data.train
     model, tokenizer, config = load_checkpoint(work.model, seed=work.seed)
@@ -104,11 +104,11 @@ def _mono_run(work: Work, folder: Path) -> Run:
     return read_run(write_once(path, lambda: write_run(rerank_dev(work, _mono_model(work)), path)))
 
 
-def measure(work: Work, stage: RecipeStage[DuoTrainingOptions], folder: Path) -> Run:
+def measure(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> Run:
     """The dev candidates as the ranker before it orders them, the best then compared two by two."""
     ranker = Ranker.from_pretrained(folder / "model", engine=work.engine)
     candidates, dev = _mono_run(work, folder), work.data.dev
     return duo.rerank_duo(ranker, candidates, dev.queries, work.data.index, stage.options.comparison())
 
 
-STAGES.register("duo")(StageKind(DuoTrainingOptions, run, check, measure))
+STAGES.register("duo")(StageKind(DuoOptions, run, check, measure))

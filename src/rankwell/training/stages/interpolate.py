@@ -27,7 +27,6 @@ from rankwell.core.types import Values
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import compare_evaluations
-from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.significance import mean_intervals
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
@@ -117,7 +116,7 @@ def _tuned_record(work: Work, best: WindowSetting) -> RankerConfig | None:
 
 
 def measure(work: Work, stage: RecipeStage[InterpolateOptions], folder: Path) -> Run:
-    """The dev queries each under the setting chosen without it; other queries under the best setting of dev."""
+    """Rank each dev query with the setting chosen without it, other queries with the best setting of dev."""
     try:
         record = json.loads((folder / TUNING).read_text(encoding="utf-8"))
         best, tuned_on = record["best"], record["tuned_on"]
@@ -180,7 +179,7 @@ def _named(setting: WindowSetting) -> str:
 
 def _rows(tuning: Tuned[WindowSetting], aggregate: str) -> tuple[Values, Values]:
     """The first stage's shares tried with one aggregate, ascending, and their figures (shares, queries)."""
-    rows = sorted((shares.first, row) for row, (shares, own) in enumerate(tuning.settings) if own == aggregate)
+    rows = sorted((shares.first, row) for row, (shares, how) in enumerate(tuning.settings) if how == aggregate)
     return np.array([share for share, _ in rows]), tuning.values[[row for _, row in rows]]
 
 
@@ -191,22 +190,22 @@ def _write_table(
     dev, measures = work.data.dev, measures_of(work.recipe)
     depth = work.recipe.evaluate.depth
     # Over the candidates that have scores, for all three alike.
-    first = Run({qid: dev.run[qid].head(len(own)) for qid, own in scores.docids.items()})
+    first = Run({qid: dev.run[qid].head(len(docids)) for qid, docids in scores.docids.items()})
     runs = {TOGETHER: ranked[TOGETHER], FIRST_STAGE: first, ALONE: ranked[ALONE]}
-    found: dict[str, Evaluation] = {name: evaluate_split(dev, run, measures, depth) for name, run in runs.items()}
-    compared = compare_evaluations(found, TOGETHER)
+    evaluations = {name: evaluate_split(dev, run, measures, depth) for name, run in runs.items()}
+    compared = compare_evaluations(evaluations, TOGETHER)
     title = f"# {work.recipe.name}: {tuning.measure} tuned over {len(tuning.settings)} settings\n"
-    said = (
+    note = (
         f"Each query is ranked under the setting chosen without its fold. Best on all queries: {_named(tuning.best)}."
     )
     with atomic_text(path) as file:
         tables = (comparison_table(compared), contrast_table(compared))
-        file.write("\n\n".join([f"{title}\n{said}", *map(as_markdown, tables)]) + "\n")
+        file.write("\n\n".join([f"{title}\n{note}", *map(as_markdown, tables)]) + "\n")
     figures: dict[str, Any] = {}
-    for name, evaluation in found.items():
+    for name, evaluation in evaluations.items():
         figures |= {f"{measure}, {name}": value for measure, value in evaluation.mean.items()}
-    for one in compared.contrasts:
-        figures[f"p, {TOGETHER} against {one.run}, {one.measure}"] = one.corrected
+    for contrast in compared.contrasts:
+        figures[f"p, {TOGETHER} against {contrast.run}, {contrast.measure}"] = contrast.corrected
     return figures
 
 

@@ -284,7 +284,7 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
         }
         draw_sweep(lines, folder / "alpha.png", option="α, the first stage's share", measure=str(measure))
     alone = {
-        name: evaluate(dev.qrels, found, [measure]).values[0] for name, found in (("first stage", first), ("S", run))
+        name: evaluate(dev.qrels, ranked, [measure]).values[0] for name, ranked in (("first stage", first), ("S", run))
     }
     figures: dict[str, Any] = {f"{name} {measure}": round(float(values.mean()), 4) for name, values in alone.items()}
     figures[f"interpolated {measure}, cross-validated"] = round(tuning.cross_validated, 4)

@@ -1,4 +1,4 @@
-"""A variant of an experiment with a seed: trained, measured wherever the suite says, here or in another process."""
+"""Training one variant of an experiment with one seed, and measuring it on every split that the suite names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rankwell.training.run import Say, Trained, measured_run, run_recipe
 
 
 @dataclass(frozen=True)
-class Unit:
+class VariantRun:
     """A variant with a seed."""
 
     name: str
@@ -42,10 +42,10 @@ class Unit:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """What came of a unit: queries and values (measures, queries) by what was measured on, or why there are none.
+class VariantResult:
+    """Query ids and values (measures, queries) by what was measured on, or the reason why there are none.
 
-    ``candidates`` are the runs of the training and the dev queries, where a first stage was learned.
+    ``candidates`` are the runs of the training and dev queries, if the variant learned a first stage.
     """
 
     values: Mapping[str, tuple[tuple[str, ...], Any]]
@@ -54,30 +54,30 @@ class Result:
     seconds: float = 0.0
 
 
-def carry_out(unit: Unit, suite: Suite, out: Path, device: str | None, say: Say) -> Result:
-    """Train a unit and measure it."""
-    begin, folder = time.monotonic(), out / unit.place
+def train_variant(variant: VariantRun, suite: Suite, out: Path, device: str | None, say: Say) -> VariantResult:
+    """Train and measure a variant with a seed."""
+    begin, folder = time.monotonic(), out / variant.place
     try:
-        trained = run_recipe(unit.recipe, folder, pool=out, device=device, resume=True, say=say)
-        found = {place: (one.qids, one.values) for place, one in _evaluations(trained, suite, out)}
-        candidates = _write_candidates(trained, out) if unit.name == suite.candidates else None
+        trained = run_recipe(variant.recipe, folder, pool=out, device=device, resume=True, say=say)
+        values = {place: (result.qids, result.values) for place, result in _evaluations(trained, suite, out)}
+        candidates = _write_candidates(trained, out) if variant.name == suite.candidates else None
     except Exception as error:
-        if process_count() > 1:  # the other processes are in the midst of it: nothing can go on
+        if process_count() > 1:  # the other processes are still running it: nothing can continue
             raise
-        return Result({}, _reason(error, folder), seconds=time.monotonic() - begin)
-    return Result(found, None, candidates, time.monotonic() - begin)
+        return VariantResult({}, _reason(error, folder), seconds=time.monotonic() - begin)
+    return VariantResult(values, None, candidates, time.monotonic() - begin)
 
 
-def carry_out_apart(unit: Unit, suite: Suite, out: Path, device: str | None) -> Result:
-    """The same in a process of its own, whose words go to a file beside the unit's folder."""
-    path = (out / unit.place).with_suffix(".log")
+def train_variant_in_process(variant: VariantRun, suite: Suite, out: Path, device: str | None) -> VariantResult:
+    """Like :func:`train_variant`, in its own process; logs to a file beside the variant's folder."""
+    path = (out / variant.place).with_suffix(".log")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
-        return carry_out(unit, suite, out, device, print)
+        return train_variant(variant, suite, out, device, print)
 
 
 def _reason(error: Exception, folder: Path) -> str:
-    """One line; what is not the user's business leaves its traceback in a file."""
+    """The error in one line; an unexpected one leaves its traceback in a file."""
     if isinstance(error, RankwellError):
         return str(error)
     with atomic_text(folder / "error.txt") as file:
@@ -102,10 +102,10 @@ def _write_candidates(trained: Trained, out: Path) -> tuple[str, str] | None:
     return paths[0], paths[1]
 
 
-def with_candidates(unit: Unit, train_run: str, dev_run: str) -> Unit:
-    """The unit with candidates from these runs."""
-    given = unit.recipe.first_stage.model_copy(update={"train_run": train_run, "dev_run": dev_run})
-    return replace(unit, recipe=unit.recipe.model_copy(update={"first_stage": given}))
+def with_candidates(variant: VariantRun, train_run: str, dev_run: str) -> VariantRun:
+    """The same variant and seed with candidates from these runs."""
+    first_stage = variant.recipe.first_stage.model_copy(update={"train_run": train_run, "dev_run": dev_run})
+    return replace(variant, recipe=variant.recipe.model_copy(update={"first_stage": first_stage}))
 
 
 # Measuring
@@ -118,15 +118,17 @@ def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[s
     measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
     data = last.work.data
     yield DEV, evaluate_split(data.dev, last.run, measures, depth)
-    for name, collection, split in elsewhere(recipe, suite, pool, last.work.device):
+    for name, collection, split in further_splits(recipe, suite, pool, last.work.device):
         there = replace(last.work, prepared=Prepared(collection, data.train, split))
         run = measured_run(there, last.stage, last.folder)
         assert run is not None
         yield name, evaluate_split(split, run, measures, depth)
 
 
-def elsewhere(recipe: Recipe, suite: Suite, pool: Path, device: str | None) -> Iterator[tuple[str, Collection, Split]]:
-    """The further splits."""
+def further_splits(
+    recipe: Recipe, suite: Suite, pool: Path, device: str | None
+) -> Iterator[tuple[str, Collection, Split]]:
+    """The splits of ``evaluate_on``, each with its name and collection."""
     for name, other in suite.evaluate_on.items():
         collection = open_collection(other.folder or recipe.data.folder, pool)
         split = open_split(recipe, collection, other.split, pool, run=other.run, limit=other.queries, device=device)
