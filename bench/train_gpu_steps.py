@@ -21,8 +21,8 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import SpecialTokens, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
+from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.kernels.cuda_graphs import GraphedEncoder
 from rankwell.models.spec import AttentionRule, EncoderConfig
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.loop.list_task import RankingTask

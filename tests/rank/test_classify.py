@@ -116,5 +116,5 @@ def test_a_bare_encoder_is_no_classifier(folder: Path, tmp_path: Path) -> None:
     transformers.AutoModel.from_pretrained(folder).save_pretrained(bare)
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
         shutil.copy(folder / name, bare)
-    with pytest.raises(RankwellError, match="no classifier"):
+    with pytest.raises(RankwellError, match="not a classifier"):
         Classifier.from_pretrained(bare)

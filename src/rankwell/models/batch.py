@@ -4,7 +4,7 @@ A batch has one of two layouts. On the *grid* (on a CPU, and in fp32), attention
 *Packed*, nothing is padded, so no token is moved on the host: a batch is a slice, copied as one block on a separate
 stream while the previous batch is computed.
 
-A CUDA graph (``kernels/cuda_graphs.py``) is recorded for fixed sizes. For it a packed batch is filled up with spare
+A CUDA graph (``cuda_graphs.py``) is recorded for fixed sizes. For it a packed batch is filled up with spare
 sequences to one of a few :class:`BlockSizes` and stays one :class:`Block`.
 """
 
@@ -84,7 +84,7 @@ class BlockSizes:
 
 
 class Block(NamedTuple):
-    """A filled-up batch as one piece of memory, for ``kernels.cuda_graphs.GraphedEncoder`` only."""
+    """A filled-up batch as one piece of memory, for ``cuda_graphs.GraphedEncoder`` only."""
 
     data: Tensor
     sizes: BlockSizes
@@ -187,7 +187,7 @@ class Placer:
 
 
 class BlockPlacer(Placer):
-    """Puts sequences on a device for a ``kernels.cuda_graphs.GraphedEncoder``: packed, filled up, seeded."""
+    """Puts sequences on a device for a ``cuda_graphs.GraphedEncoder``: packed, filled up, seeded."""
 
     def __init__(self, device: torch.device, rule: AttentionRule, blocks: Blocks, *, parts: bool = False):
         super().__init__(device, rule, blocks, seeded=True, parts=parts)

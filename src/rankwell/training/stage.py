@@ -18,7 +18,6 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.registry import Registry
 from rankwell.corpus.records import Run
-from rankwell.training import stages
 from rankwell.training.data.prepare import Prepared
 from rankwell.training.options import Options
 from rankwell.training.recipe import Recipe, RecipeStage
@@ -160,6 +159,6 @@ STAGES: Registry[StageKind[Any]] = Registry("stage kind")
 @cache
 def stage_kinds() -> Mapping[str, StageKind[Any]]:
     """Every stage kind by name; imports the modules that register them."""
-    for module in pkgutil.iter_modules(stages.__path__):
-        importlib.import_module(f"{stages.__name__}.{module.name}")
+    for module in pkgutil.iter_modules([str(Path(__file__).with_name("stages"))]):
+        importlib.import_module(f"rankwell.training.stages.{module.name}")
     return STAGES

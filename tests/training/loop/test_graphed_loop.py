@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rankwell.inputs.templates import Template
 from rankwell.models.batch import BlockPlacer
-from rankwell.models.kernels.cuda_graphs import GraphedEncoder
+from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.layout import Blocks, Layout, Packed
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.loop import _Run

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
+from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.devices import chosen_device, is_fast_in_bf16
-from rankwell.models.kernels.cuda_graphs import GraphedEncoder
 from rankwell.models.spec import AttentionRule
 from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step, Task

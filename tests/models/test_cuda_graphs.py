@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
+from rankwell.models import cuda_graphs
 from rankwell.models.batch import SPARE, BlockPlacer, BlockSizes, Placer, open_block
+from rankwell.models.cuda_graphs import FlatGradients, GraphedEncoder
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.heads import TokenWeightModel
-from rankwell.models.kernels import cuda_graphs
-from rankwell.models.kernels.cuda_graphs import FlatGradients, GraphedEncoder
 from rankwell.models.layout import Blocks, Packed
 from rankwell.models.spec import AttentionRule, EncoderConfig
 
