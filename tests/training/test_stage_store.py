@@ -188,7 +188,7 @@ def test_what_would_fail_later_is_refused_before_the_first_stage(bench: Bench) -
         ({"model.markers": True}, "a ranker of markers false, but the recipe's model.markers is true"),
         ({"model.apart": 1}, "a ranker of apart 0, but the recipe's model.apart is 1"),
         ({"model.similarity": 20}, "a ranker of similarity 0.0, but the recipe's model.similarity is 20.0"),
-        ({"model.apart": 99}, "99 layers read query and document apart"),
+        ({"model.apart": 99}, "apart is 99, but at most 1 of 2 layers can read the texts apart"),
         ({"model.attention_layers": [77]}, "there is no layer 77"),
         ({"model.max_length": 513}, "model.max_length is 513, but"),
         ({"model.max_query": 78}, "needs a length of at least"),
