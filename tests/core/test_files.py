@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import gzip
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from rankwell.core.files import (
     atomic_folder,
     atomic_text,
     disk_errors,
+    link_tree,
     read_lines,
     remove_leftovers,
 )
@@ -237,3 +239,29 @@ def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path
     (tmp_path / "kept").write_text("x")
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_link_tree_links_files_and_skips(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "inner").mkdir(parents=True)
+    (source / "inner" / "text").write_text("words")
+    (source / "lock").write_text("")
+    (source / "named").symlink_to(source / "inner" / "text")
+    link_tree(source, tmp_path / "target", skip=lambda path: path.name == "lock")
+    target = tmp_path / "target"
+    assert sorted(path.name for path in target.rglob("*")) == ["inner", "named", "text"]
+    assert (target / "inner" / "text").samefile(source / "inner" / "text")
+    assert not (target / "named").is_symlink()
+    assert (target / "named").read_text() == "words"
+
+
+def test_link_tree_copies_where_links_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "text").write_text("words")
+    link_tree(tmp_path / "source", tmp_path / "target")
+    assert (tmp_path / "target" / "text").read_text() == "words"
+    assert not (tmp_path / "target" / "text").samefile(tmp_path / "source" / "text")

@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO, cast
@@ -157,6 +157,25 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             sync_folder(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def link_tree(source: Path, target: Path, *, skip: Callable[[Path], bool] = lambda path: False) -> None:
+    """Hard-link all files below ``source`` into ``target``, or copy them if the file system has no hard links.
+
+    Files and folders for which ``skip`` is true are left out.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        twin = target / path.name
+        if skip(path) or path.name.startswith(TEMPORARY_PREFIX):
+            continue
+        if path.is_dir():
+            link_tree(path, twin, skip=skip)
+            continue
+        try:
+            os.link(path.resolve(), twin)  # a link to a symbolic link would break when the folder moves
+        except OSError:  # another disk, or one without links
+            shutil.copyfile(path, twin)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -10,7 +10,6 @@ resumes its own work and never that of another.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.files import atomic_folder, remove_leftovers
+from rankwell.core.files import atomic_folder, link_tree, remove_leftovers
 from rankwell.core.jobs import do
 from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.locks import SharedFolder, lock
@@ -112,7 +111,7 @@ class IndexJob:
             for name in names:
                 # Linked, not moved: if this process is killed, the next one needs the segments where they were made.
                 with atomic_folder(self.out / name) as temporary:
-                    _link_files(shards.folder / name, temporary)
+                    link_tree(shards.folder / name, temporary)
             write_description(self.out, self.analyzer, names, manifest)
         return Index.open(self.out)
 
@@ -163,16 +162,3 @@ def _part_name(number: int) -> str:
 
 def _segment_name(number: int) -> str:
     return f"segment-{number + 1:04d}"
-
-
-def _link_files(source: Path, target: Path) -> None:
-    """Hard-link all files below a folder into another, or copy them if the file system has no hard links."""
-    for path in sorted(source.rglob("*")):
-        twin = target / path.relative_to(source)
-        if path.is_dir():
-            twin.mkdir()
-            continue
-        try:
-            os.link(path, twin)
-        except OSError:
-            shutil.copyfile(path, twin)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
-from rankwell.core.files import atomic_folder
+from rankwell.core.files import atomic_folder, link_tree
 from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
 
@@ -14,11 +12,7 @@ from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
 def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
     """Hard-link a checkpoint's files into ``target``, or copy them; ``ranker`` replaces the configuration."""
     with atomic_folder(target) as folder:
-        for file in sorted(path for path in model.iterdir() if path.is_file()):
-            try:
-                os.link(file, folder / file.name)
-            except OSError:  # another disk, or one without links
-                shutil.copy2(file, folder / file.name)
+        link_tree(model, folder, skip=Path.is_dir)
         if ranker is not None:
             _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
             _replace(folder / "README.md", model_card(ranker, read_encoder_config(model)))
