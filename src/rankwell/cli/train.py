@@ -75,7 +75,7 @@ def train(
         say(f"\nmodel: {trained.model}")
     learned = [done.result.first_stage for done in trained.work.done if done.result.first_stage]
     if learned:
-        say(f"\nindex: {learned[-1] / 'index'}, tuned: {learned[-1] / 'bm25.json'}")
+        say(f"\nfirst stage: {learned[-1]}")
     elif trained.last is not None and (found := checked.first_stage.search_options()):
         say(f"candidates as above: rankwell search INDEX QUERIES {found} --out RUN")
     if trained.work.done and (told := trained.work.done[-1].result.figures.get(RERANK)):

@@ -92,7 +92,7 @@ def open_ranker(
     return ranker
 
 
-def open_encoder(name: str, device: str | None, precision: Precision | None = None) -> BiEncoder:
+def open_encoder(name: str | Path, device: str | None, precision: Precision | None = None) -> BiEncoder:
     """Open a bi-encoder; without a precision it is exact on a CPU."""
     try:
         from rankwell.models.bi_encoder import BiEncoder

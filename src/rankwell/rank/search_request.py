@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +13,7 @@ from rankwell.corpus.formats import read_queries
 from rankwell.corpus.records import Query, Run
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.rank.engines.engine import Precision
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
@@ -76,22 +76,17 @@ class SearchRequest:
         index, queries = Index.open(self.index), read_queries(self.queries)
         config = {"k": self.k, **asdict(self.bm25), "index": index.manifest["config_hash"]}
         data = {"index": index.manifest["data_hash"], "queries": file_digest(self.queries)}
-        encoder = None
+        device, encoder = self.device if workers is None else "cpu", None
+        first = FirstStage(index, self.bm25, None if self.hybrid is None else self.encoder, self.hybrid or 0.0)
         if self.hybrid is not None:
-            encoder = self.open_encoder(self.device if workers is None else "cpu")
+            encoder = first.dense(device, self.precision).encoder
             config |= {"hybrid": self.hybrid}
             data |= encoder.identity
-        search = self._search if workers is None else partial(workers.search, self)
-        run = search(index, queries, encoder)
+        if workers is None:
+            threads = self.threads or os.cpu_count() or 1
+            run = first.search(queries, self.k, threads=threads, device=device, precision=self.precision)
+        else:
+            run = workers.search(self, index, queries, encoder)
         run = Run(run, name=name or run.name)
         report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
         return RunResult(run, Manifest("run", config, data), report)
-
-    def _search(self, index: Index, queries: Sequence[Query], encoder: BiEncoder | None) -> Run:
-        threads = self.threads or os.cpu_count() or 1
-        if encoder is None or self.hybrid is None:
-            return index.search(queries, self.bm25, k=self.k, threads=threads)
-        from rankwell.rank.dense import DenseRanker  # needs torch
-        from rankwell.rank.hybrid import search_hybrid
-
-        return search_hybrid(index, DenseRanker(encoder), queries, self.hybrid, self.bm25, k=self.k, threads=threads)

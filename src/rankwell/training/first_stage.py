@@ -1,11 +1,11 @@
-"""First stages that a stage learns (DeepCT, doc2query): held-out queries, tuning BM25, and searching the index.
+"""First stages that a stage learns: queries set aside for tuning, tuning BM25, and candidates for later stages.
 
-Such a stage leaves a folder with ``index`` and, in ``bm25.json``, the k1 and b tuned for it.
+Such a stage leaves a folder with ``first-stage.json`` (:mod:`rankwell.rank.first_stage`). DeepCT and doc2query build an
+index of their own, in ``index``, and record the tuning of BM25 in ``bm25.json``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
+from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
@@ -104,6 +105,7 @@ def tune_first_stage(
     tuning = _tune(work, index, queries, options.measure, options)
     plain = _tune(work, work.data.index, queries, options.measure, TuningOptions())
     write_json(folder / TUNING, tuning.as_dict(as_point))
+    FirstStage(index, tuning.best).save(folder)
     means, default = dict(zip(tuning.settings, tuning.means, strict=True)), BM25()
     aside = f"{tuning.measure} of {len(queries)} queries set aside"
     return {
@@ -114,23 +116,18 @@ def tune_first_stage(
     }
 
 
-def search_tuned(folder: Path, split: Split, depth: int) -> Run:
-    """Search the index that a stage left in ``folder`` with the k1 and b tuned for it."""
-    try:
-        best = json.loads((folder / TUNING).read_text(encoding="utf-8"))["best"]
-        bm25 = BM25(float(best["k1"]), float(best["b"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        raise InputError(folder / TUNING, None, "not the k1 and b of an index") from None
-    index = Index.open(folder / INDEX)
-    run = index.search(split.queries, bm25, k=depth, threads=os.cpu_count() or 1, name="first-stage")
+def search_learned(folder: Path, split: Split, depth: int, device: str | None = None) -> Run:
+    """Search with the first stage that a stage left in ``folder``."""
+    first_stage = FirstStage.open(folder)
+    run = first_stage.search(split.queries, depth, threads=os.cpu_count() or 1, device=device)
     if not run:
-        raise RankwellError(f"{index.folder} has no document for any query of the split {split.name!r}")
-    return run
+        raise RankwellError(f"{first_stage.index.folder} has no document for any query of the split {split.name!r}")
+    return Run(run, name="first-stage")
 
 
 def measure_first_stage(work: Work, stage: RecipeStage[Any], folder: Path) -> Run:
-    """The ``measure`` of such stages: the dev queries on the new index."""
-    return search_tuned(folder, work.data.dev, work.recipe.first_stage.depth)
+    """The ``measure`` of such stages: the dev queries with the new first stage."""
+    return search_learned(folder, work.data.dev, work.recipe.first_stage.depth, work.device)
 
 
 def questions_of(work: Work, queries: Sequence[Query]) -> dict[str, tuple[str, ...]]:
@@ -144,13 +141,14 @@ def questions_of(work: Work, queries: Sequence[Query]) -> dict[str, tuple[str, .
     return questions
 
 
-def with_first_stage(data: Prepared, folder: Path, depth: int) -> Prepared:
-    """The data with candidates from the index that a stage left in ``folder``, searched once and stored there."""
-    return replace(data, train=_searched(data.train, folder, depth), dev=_searched(data.dev, folder, depth))
+def with_first_stage(data: Prepared, folder: Path, depth: int, device: str | None = None) -> Prepared:
+    """The data with candidates of the first stage that a stage left in ``folder``, searched once and stored there."""
+    train, dev = (_searched(split, folder, depth, device) for split in (data.train, data.dev))
+    return replace(data, train=train, dev=dev)
 
 
-def _searched(split: Split, folder: Path, depth: int) -> Split:
+def _searched(split: Split, folder: Path, depth: int, device: str | None) -> Split:
     key = digest({"split": split.digest, "first stage": folder.name, "depth": depth})
     path = folder / f"first-stage-{key}.run.gz"
-    write_once(path, lambda: write_run(search_tuned(folder, split, depth), path))
+    write_once(path, lambda: write_run(search_learned(folder, split, depth, device), path))
     return replace(split, run=read_run(path, name="first-stage"), digest=key)

@@ -219,7 +219,7 @@ def _after(work: Work, done: FinishedStage) -> Work:
     """What the next stage is given."""
     prepared, result = work.prepared, done.result
     if prepared is not None and result.first_stage is not None:
-        prepared = with_first_stage(prepared, result.first_stage, work.recipe.first_stage.depth)
+        prepared = with_first_stage(prepared, result.first_stage, work.recipe.first_stage.depth, work.device)
     return replace(
         work,
         prepared=prepared,

@@ -37,7 +37,7 @@ class StageResult:
     ==================  ===========================================================================================
     ``model``           a checkpoint folder
     ``candidates``      a TREC run of the training candidates that later stages may use
-    ``first_stage``     a folder with ``index`` and ``bm25.json``; later stages train and measure on its candidates
+    ``first_stage``     a folder with ``first-stage.json``; later stages train and measure on its candidates
     ``figures``         numbers for the table and the stage's record
     ==================  ===========================================================================================
     """

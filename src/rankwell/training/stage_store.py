@@ -22,6 +22,7 @@ from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, digest, file_digest
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model, find_vectors
+from rankwell.rank.first_stage import VERSION as FIRST_STAGE_VERSION
 from rankwell.training.data.prepare import folder_digest
 from rankwell.training.options import START, Meaning
 from rankwell.training.processes import POLL_SECONDS, process_count, process_number
@@ -61,7 +62,10 @@ def plan_stages(recipe: Recipe, parts: Mapping[str, Any]) -> list[PlannedStage]:
     for stage in recipe.stages:
         read = {name: parts[name] for name in sorted(stage_kinds()[stage.kind].reads) if name in parts}
         options = _identity(stage, recipe)
-        before = digest({"format": FORMAT, "kind": stage.kind, "options": options, "parts": read, "before": before})
+        whole = {"format": FORMAT, "kind": stage.kind, "options": options, "parts": read, "before": before}
+        if stage_kinds()[stage.kind].finds:
+            whole["first stage"] = FIRST_STAGE_VERSION
+        before = digest(whole)
         planned.append(PlannedStage(stage, before))
     return planned
 

@@ -23,6 +23,7 @@ from rankwell.corpus.formats import read_run, read_types, write_run, write_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.checkpoints.identity import model_digest
+from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import INDEX_VERSION, Index
 from rankwell.training.recipe import DEV_NAMES, FirstStageOptions, Recipe
@@ -244,15 +245,13 @@ def _search(
 
 
 def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:
-    bm25 = BM25(options.k1, options.b, options.k2)
-    if options.hybrid is None:
-        return index.search(queries, bm25, k=options.depth)
-    from rankwell.models.bi_encoder import BiEncoder
-    from rankwell.rank.dense import DenseRanker
-    from rankwell.rank.hybrid import search_hybrid
+    return first_stage_of(options, index).search(queries, options.depth, device=device)
 
-    dense = DenseRanker(BiEncoder.from_pretrained(options.encoder, device=device))
-    return search_hybrid(index, dense, queries, options.hybrid, bm25, k=options.depth)
+
+def first_stage_of(options: FirstStageOptions, index: Index) -> FirstStage:
+    """The first stage that a recipe describes."""
+    encoder = None if options.hybrid is None else options.encoder
+    return FirstStage(index, BM25(options.k1, options.b, options.k2), encoder, options.hybrid or 0.0)
 
 
 def _mined(mined: Run, options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:

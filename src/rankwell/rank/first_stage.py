@@ -1,0 +1,131 @@
+"""First stages: how the candidates of a query are found, by BM25, a bi-encoder or both, and the folder that records it.
+
+``first-stage.json`` names the index and the bi-encoder relative to its own folder, so that all of them can be moved
+together; neither has to lie in the folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jsonfile import read_object, write_json
+from rankwell.corpus.records import Query, Run
+from rankwell.rank.engines.engine import Precision
+from rankwell.rank.fusion import Shares
+from rankwell.rank.rankers import open_encoder
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
+from rankwell.retrieve.index import Index
+
+if TYPE_CHECKING:
+    from rankwell.rank.dense import DenseRanker
+
+FIRST_STAGE = "first-stage.json"
+VERSION = 1
+Encoder = str | Path
+_Opening = tuple[str | None, Precision | None]
+
+
+@dataclass(frozen=True, eq=False)
+class FirstStage:
+    """An index to search with BM25, a bi-encoder or both.
+
+    ``share`` is the bi-encoder's: 0 searches with BM25 alone, 1 with the bi-encoder alone, anything between with both.
+    ``encoder`` is a folder or a name; it is opened when it is first needed.
+
+    >>> first = FirstStage(Index.open("index"), encoder="rankwell-mini", share=0.7)       # doctest: +SKIP
+    >>> first.search([Query("q", "how do bees keep warm")], k=10)                         # doctest: +SKIP
+    """
+
+    index: Index
+    bm25: BM25 = DEFAULT_BM25
+    encoder: Encoder | None = None
+    share: float = 0.0
+    _opened: dict[_Opening, DenseRanker] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.share:
+            Shares.hybrid(self.share)
+            if self.encoder is None:
+                raise RankwellError(f"a share of {self.share:g} for a bi-encoder, but no bi-encoder is given")
+
+    def search(
+        self,
+        queries: Sequence[Query],
+        k: int = 1000,
+        *,
+        threads: int = 1,
+        device: str | None = None,
+        precision: Precision | None = None,
+    ) -> Run:
+        """The best ``k`` documents of each query; ``device`` and ``precision`` are the bi-encoder's."""
+        if not self.share:
+            return self.index.search(queries, self.bm25, k=k, threads=threads)
+        from rankwell.rank.hybrid import search_hybrid
+
+        dense = self.dense(device, precision)
+        return search_hybrid(self.index, dense, queries, self.share, self.bm25, k=k, threads=threads)
+
+    def dense(self, device: str | None = None, precision: Precision | None = None) -> DenseRanker:
+        """The bi-encoder, opened once for each device and precision."""
+        from rankwell.rank.dense import DenseRanker
+
+        if self.encoder is None:
+            raise RankwellError("this first stage has no bi-encoder")
+        key = device, precision
+        if key not in self._opened:
+            self._opened[key] = DenseRanker(open_encoder(self.encoder, device, precision))
+        return self._opened[key]
+
+    def save(self, folder: Path) -> None:
+        """Write ``first-stage.json``. Index and bi-encoder stay where they are."""
+        record = {
+            "version": VERSION,
+            "index": _relative(self.index.folder, folder),
+            "bm25": asdict(self.bm25),
+            "encoder": None if self.encoder is None else _place(self.encoder, folder),
+            "share": self.share,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / FIRST_STAGE, record)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Self:
+        """Open what :meth:`save` wrote."""
+        folder = Path(folder)
+        path = folder / FIRST_STAGE
+        try:
+            record = read_object(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise InputError(folder, None, f"not a first stage (it has no {FIRST_STAGE})") from None
+        version = record.get("version")
+        if version != VERSION:
+            raise InputError(path, None, f"a first stage of version {version}, expected {VERSION}")
+        try:
+            index, encoder = str(record["index"]), record["encoder"]
+            share, bm25 = float(record["share"]), BM25(**record["bm25"])
+        except (KeyError, TypeError, ValueError):
+            raise InputError(path, None, "not the record of a first stage") from None
+        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share)
+
+    def describe(self) -> dict[str, Any]:
+        """BM25's parameters and, if it has a bi-encoder, its share: for tables and manifests."""
+        bm25 = {name: value for name, value in asdict(self.bm25).items() if value is not None}
+        return bm25 if self.encoder is None else {**bm25, "hybrid": self.share}
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """A path from ``folder``, starting with a dot, which tells it from the name of a model."""
+    return os.path.join(".", os.path.relpath(path, folder))
+
+
+def _place(encoder: Encoder, folder: Path) -> str:
+    return _relative(Path(encoder), folder) if isinstance(encoder, Path) or Path(encoder).is_dir() else encoder
+
+
+def _find(encoder: str | None, folder: Path) -> Encoder | None:
+    return folder / encoder if encoder is not None and encoder.startswith(".") else encoder
