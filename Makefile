@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-api test-scale format bench clean
+.PHONY: demo test test-api test-scale docs format bench clean
 
 demo: $(DEMO)  ## index the bundled sample, search it, re-rank it with the model that ships, evaluate it
 	$(BIN)/rankwell demo
@@ -24,6 +24,10 @@ format: $(STAMP)  ## rewrite the code in the project's format
 test-scale: $(STAMP)  ## the tests that need Ray: local clusters of worker processes
 	$(PIP) -e '.[scale]'
 	$(BIN)/pytest tests/scale
+
+docs: $(STAMP)  ## the pages as a web site, with a reference of the commands and the Python API: out/site/README.html
+	$(PIP) -e '.[docs]'
+	$(BIN)/python -m sphinx -q -W -b html docs out/site
 
 test-api: $(STAMP)  ## schemathesis against a service, and a service without torch, each in an environment of its own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_description.py

@@ -1,0 +1,92 @@
+"""Builds the web site (``make docs``): these pages, and references generated from the commands and the public API.
+
+The sections and pages of the site's menu are the headings and links of ``README.md``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+import rankwell
+from rankwell.cli.main import app as command_line
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+DOCS = Path(__file__).parent
+REFERENCE = DOCS / "reference"
+
+project = "rankwell"
+copyright = "the rankwell authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+root_doc = "README"
+exclude_patterns = ["results", "figures"]
+html_theme = "furo"
+html_title = "rankwell"
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+smartquotes = False  # would turn the dashes of options into one
+suppress_warnings = ["myst.xref_missing", "myst.header"]  # links to files of the repository; headings that skip a level
+
+
+def commands_page() -> str:
+    """The help of every verb as one page."""
+    root = typer.main.get_command(command_line)
+    context = root.make_context("rankwell", [], resilient_parsing=True)
+    parts = ["# Commands\n"]
+    for name in root.list_commands(context):  # type: ignore[attr-defined]
+        verb = root.get_command(context, name)  # type: ignore[attr-defined]
+        parts.append(f"## rankwell {name}\n\n{inspect.cleandoc(verb.help or '')}\n")
+        parts.append("| option | default | |\n|---|---|---|")
+        for parameter in verb.params:
+            names = ", ".join(f"`{text}`" for text in parameter.opts + parameter.secondary_opts)
+            label = f"`{parameter.name.upper()}`" if parameter.param_type_name == "argument" else names
+            default = parameter.default
+            shown = f"`{default}`" if isinstance(default, str | int | float) and default not in ("", False) else ""
+            text = str(getattr(parameter, "help", None) or "").replace("|", "\\|")
+            if label != "`--help`":
+                parts.append(f"| {label} | {shown} | {text} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def python_page() -> str:
+    """The public names of the package, documented from their docstrings."""
+    lines = ["# Python API\n", "Everything here is imported from `rankwell`.\n"]
+    for name in sorted(rankwell.__all__, key=str.lower):
+        thing = getattr(rankwell, name)
+        kind = "autoclass" if isinstance(thing, type) else "autofunction" if callable(thing) else "autodata"
+        options = "\n   :members:\n   :exclude-members: model_config" if kind == "autoclass" else ""
+        lines.append(f"## {name}\n\n```{{eval-rst}}\n.. {kind}:: rankwell.{name}{options}\n```\n")
+    return "\n".join(lines)
+
+
+def write_references(app: Sphinx) -> None:
+    """Write the generated pages before Sphinx looks for sources."""
+    REFERENCE.mkdir(exist_ok=True)
+    for name, text in {"commands": commands_page(), "python": python_page()}.items():
+        (REFERENCE / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def add_menu(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Add a hidden table of contents for each section of the front page."""
+    if docname != root_doc:
+        return
+    for section in source[0].split("\n## ")[1:]:
+        title, _, body = section.partition("\n")
+        pages = re.findall(r"\]\(([a-z0-9-]+)\.md\)", body)
+        pages += ["reference/commands", "reference/python"] if title == "Reference" else []
+        source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(pages) + "\n```\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the two steps above."""
+    app.connect("builder-inited", write_references)
+    app.connect("source-read", add_menu)
