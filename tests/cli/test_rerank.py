@@ -252,16 +252,16 @@ def test_scores_are_exact_unless_16_bits_are_asked_for(call: Call, expected: Cal
     assert "rankwell export sets that of onnx" in refused.err
 
 
-def test_a_warning_is_one_line(call: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_model_without_a_ranking_head_is_refused(call: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:
     from safetensors.numpy import load_file, save_file
 
     bare = shutil.copytree(tiny_checkpoint, tmp_path / "bare")
     weights = load_file(bare / "model.safetensors")
     save_file({name: value for name, value in weights.items() if "classifier" not in name}, bare / "model.safetensors")
     done = call(model=bare)
-    assert (done.code, done.err.count("\n")) == (0, 1)
-    assert done.err.startswith("rankwell: warning: ")
-    assert done.err.endswith("a new one is used, untrained\n")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith(f"rankwell: {bare}: has no ranking head (no classifier), so cannot rank; train a ranker")
+    assert not Path("out.run").exists()
 
 
 def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_checkpoint: Path) -> None:

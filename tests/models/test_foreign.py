@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.inputs.templates import Template  # noqa: E402
 from rankwell.models.attention import make_layout  # noqa: E402
 from rankwell.models.checkpoints.export import export_model  # noqa: E402
@@ -137,10 +137,10 @@ class TestClassifiers:
 
     def test_a_bare_encoder_gets_the_whole_head_new_and_the_same_each_time(self, make: Make, kind: str) -> None:
         folder = make(kind, None)
-        with pytest.warns(UserWarning, match="has no .* and no .*: a new one is used, untrained"):
-            one = load_checkpoint(folder)[0]
-        with pytest.warns(UserWarning, match="untrained"):
-            two, other = load_checkpoint(folder)[0], load_checkpoint(folder, seed=1)[0]
+        with pytest.raises(InputError, match=r"has no ranking head .no .* and no .*; train a ranker from it"):
+            load_checkpoint(folder)
+        one, two = (load_checkpoint(folder, new_head=True)[0] for _ in range(2))
+        other = load_checkpoint(folder, new_head=True, seed=1)[0]
         assert one.pooler is not None
         assert torch.equal(one.head.weight, two.head.weight)
         assert torch.equal(one.pooler.weight, two.pooler.weight)

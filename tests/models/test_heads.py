@@ -132,8 +132,7 @@ class TestPretraining:
     def test_the_encoder_loads_as_a_ranker(self, saved: Any, tmp_path: Path) -> None:
         model, tokenizer = load_pretraining(saved("BertForPreTraining"))
         save_pretraining(tmp_path / "again", model, tokenizer, 180)
-        with pytest.warns(UserWarning, match="has no classifier: a new one is used, untrained"):
-            ranker, _, config = load_checkpoint(tmp_path / "again")
+        ranker, _, config = load_checkpoint(tmp_path / "again", new_head=True)
         assert same(ranker.encoder, model.encoder)
         assert config.template.max_length == 180
 
@@ -170,8 +169,9 @@ class TestTokenWeights:
 
     def test_the_head_is_not_taken_for_a_rankers(self, saved: Any) -> None:
         folder = saved("BertForTokenClassification", num_labels=1)
-        with pytest.warns(UserWarning, match="has no classifier: a new one is used"):
-            model, _, config = load_checkpoint(folder)
+        with pytest.raises(RankwellError, match="has no ranking head"):
+            load_checkpoint(folder)
+        model, _, config = load_checkpoint(folder, new_head=True)
         assert (config.head, config.pooler) == ("two_logits", False)
         assert same(model.encoder, load_token_weights(folder)[0].encoder)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
@@ -87,8 +87,7 @@ def similar(folder: Path, **changes: Any) -> Any:
     """The checkpoint as a ranker that begins with its similarity alone."""
     from rankwell.models.checkpoints.folders import load_checkpoint
 
-    with pytest.warns(UserWarning, match="untrained"):
-        return load_checkpoint(folder, head="score", similarity=7.0, **changes)
+    return load_checkpoint(folder, head="score", similarity=7.0, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -149,10 +148,9 @@ def test_twins_begin_as_the_bi_encoder(bare: Path, apart: int) -> None:
 
     encoder = BiEncoder.from_pretrained(bare, device="cpu")
     queries, documents = encoder.encode_queries(QUERIES), encoder.encode_documents(DOCUMENTS)
-    with pytest.warns(UserWarning, match="untrained"):
-        ranker = Ranker.from_pretrained(
-            bare, head="score", similarity=3.0, apart=apart, template={"name": "twin"}, engine={"device": "cpu"}
-        )
+    ranker = Ranker.from_pretrained(
+        bare, head="score", similarity=3.0, apart=apart, template={"name": "twin"}, engine={"device": "cpu"}
+    )
     for number, query in enumerate(QUERIES):
         found = {row["corpus_id"]: row["score"] for row in ranker.rank(query, DOCUMENTS)}
         scores = [found[i] for i in range(len(DOCUMENTS))]
@@ -199,8 +197,9 @@ def test_a_new_pooler_leaves_a_trained_head_as_it_is(bare: Path, tmp_path: Path)
     with torch.no_grad():
         model.head.weight.fill_(0.5)
     save_checkpoint(tmp_path / "trained", model, tokenizer, config)
-    with pytest.warns(UserWarning, match="pooler"):
-        again, _, _ = load_checkpoint(tmp_path / "trained", pooler=True)
+    with pytest.raises(InputError, match=r"has no ranking head .no pooler.dense"):
+        load_checkpoint(tmp_path / "trained", pooler=True)
+    again, _, _ = load_checkpoint(tmp_path / "trained", new_head=True, pooler=True)
     assert float(again.head.weight.detach().min()) == 0.5
 
 

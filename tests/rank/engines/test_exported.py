@@ -352,8 +352,8 @@ def test_a_real_model_keeps_its_order(tmp_path: Path) -> None:
     from rankwell.models.checkpoints.export import export_model
     from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 
-    with pytest.warns(UserWarning, match="untrained"):
-        model, tokenizer, config = load_checkpoint(Path(package.__file__).parent / "model", attention="strm")
+    folder = Path(package.__file__).parent / "model"
+    model, tokenizer, config = load_checkpoint(folder, new_head=True, attention="strm")
     with torch.no_grad():
         model.head.weight.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
     save_checkpoint(tmp_path / "model", model, tokenizer, config)

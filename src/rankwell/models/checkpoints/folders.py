@@ -1,13 +1,13 @@
 """Checkpoints: a Hugging Face folder plus ``rankwell.json``.
 
 A folder without ``rankwell.json`` loads as monoBERT: a transformers classifier or sentence-transformers CrossEncoder as
-it is, a bare encoder with a new head. Saved folders load in plain transformers. Weights are safetensors, never pickle.
+it is and, for training only, a bare encoder with a new head. Saved folders load in plain transformers. Weights are
+safetensors, never pickle.
 """
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.jsonfile import read_object
+from rankwell.core.jsonfile import read_json, read_object
 from rankwell.inputs.templates import MARKER_PAIRS, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
@@ -139,14 +139,18 @@ def load_encoder(folder: Path) -> tuple[Encoder | ForeignEncoder, dict[str, Tens
 
 
 def load_checkpoint(
-    folder: str | Path, *, seed: int = 0, **changes: Any
+    folder: str | Path, *, new_head: bool = False, seed: int = 0, **changes: Any
 ) -> tuple[CrossEncoder, Tokenizer, RankerConfig]:
     """A model, its tokenizer and its configuration; ``changes`` replace parts of the configuration (attention, …).
 
-    ``folder`` may be any name that ``names.find_model`` knows. A checkpoint without a head for ranking
-    gets a new one, drawn with ``seed``, and a warning: its scores mean nothing before training.
+    ``folder`` may be any name that ``names.find_model`` knows. A checkpoint without a ranking head raises, because its
+    scores would be random; with ``new_head``, which is for training, it gets a head drawn with ``seed``. A ranker with
+    a ``similarity`` needs no head to start from.
     """
     folder = find_model(folder)
+    modules = [] if new_head or (folder / "rankwell.json").is_file() else _module_names(folder)
+    if len(modules) > 1 and not changes.get("similarity"):
+        raise _no_head(folder, modules)
     encoder, tensors, tokenizer = load_encoder(folder)
     config = encoder.config
     tensors = without_other_heads(tensors, folder, config)
@@ -158,13 +162,37 @@ def load_checkpoint(
         encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
     )
     missing = fill_head(model, tensors, folder)
-    if ranker.similarity and head_names(config).output in missing:
+    by_similarity = ranker.similarity > 0 and head_names(config).output in missing
+    if by_similarity:
         start_as_bi_encoder(model)
     if missing and stated is not None and (stated.head, stated.pooler) == (ranker.head, ranker.pooler):
         raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
-    if missing:
-        warnings.warn(f"{folder} has no {' and no '.join(missing)}: a new one is used, untrained", stacklevel=2)
+    if missing and not (new_head or by_similarity):
+        raise _no_head(folder, modules, missing)
     return model.eval(), tokenizer, ranker
+
+
+def _module_names(folder: Path) -> list[str]:
+    """The kinds of modules of a sentence-transformers folder, such as Transformer, Pooling; empty for other folders."""
+    path = folder / "modules.json"
+    try:
+        return [str(entry["type"]).rpartition(".")[2] for entry in read_json(path)]
+    except FileNotFoundError:
+        return []
+    except (TypeError, KeyError):
+        raise InputError(path, None, "not a list of modules, each with a type") from None
+
+
+def _no_head(folder: Path, modules: Sequence[str], missing: Sequence[str] = ()) -> InputError:
+    """The error for a folder that would be ranked with random weights; it says what the folder can be used for."""
+    train = f"train a ranker from it: rankwell train RECIPE --set model.start={folder}"
+    if not modules:
+        return InputError(folder, None, f"has no ranking head (no {' and no '.join(missing)}), so cannot rank; {train}")
+    kinds = f"a sentence-transformers model of the modules {', '.join(modules)}"
+    if set(modules) <= {"Transformer", "Pooling", "Normalize"}:
+        return InputError(folder, None, f"{kinds}: a bi-encoder, not a re-ranker; use it as --encoder, or {train}")
+    problem = "only rankers saved as one classifier (…ForSequenceClassification) can be read"
+    return InputError(folder, None, f"{kinds}; {problem}; use such a model, or {train}")
 
 
 def _restrict(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, folder: Path) -> None:

@@ -67,7 +67,7 @@ def check(work: Work, stage: RecipeStage[DuoOptions]) -> None:
 def run(work: Work, stage: RecipeStage[DuoOptions], folder: Path) -> StageResult:
     """Train on pairs of the best documents of the ranker before it."""
     options, split = stage.options, work.data.train
-    model, tokenizer, config = load_checkpoint(work.model, seed=work.seed)
+    model, tokenizer, config = load_checkpoint(work.model, new_head=True, seed=work.seed)
     if config.head == "score":
         raise RankwellError(f"{stage.path} starts from a ranker of two logits; put it after a pointwise stage")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -103,10 +102,7 @@ class RankerInTraining:
 
 def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
     """The checkpoint to start from as a ranker of the recipe's inputs; a head it does not have is new."""
-    with warnings.catch_warnings():
-        # That a new head is untrained is what the stage is there to change.
-        warnings.filterwarnings("ignore", message=".*a new one is used, untrained")
-        model, tokenizer, config = load_checkpoint(start or work.model, seed=work.seed, **work.changes)
+    model, tokenizer, config = load_checkpoint(start or work.model, new_head=True, seed=work.seed, **work.changes)
     if config.template.markers:
         add_markers(model, tokenizer)
     return RankerInTraining(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
