@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.rankers import open_ranker
+    from rankwell.rank.system import Answer, System
     from rankwell.rank.tuning import (
         fuse_windows,
         fusion_grid,
@@ -94,6 +95,7 @@ _MODULES = {
     "rankwell.rank.hybrid": ("Blend", "Hybrid", "search_hybrid", "tune_hybrid"),
     "rankwell.rank.pipeline": ("Cut", "Duo", "First", "Fuse", "Given", "Pipeline", "Rerank"),
     "rankwell.rank.ranker": ("Ranker",),
+    "rankwell.rank.system": ("Answer", "System"),
     "rankwell.rank.tuning": (
         "fuse_windows",
         "fusion_grid",
@@ -121,6 +123,7 @@ __all__ = [
     "STAGES",
     "TWO_LABELS",
     "Analyzer",
+    "Answer",
     "BiEncoder",
     "Blend",
     "Classifier",
@@ -151,6 +154,7 @@ __all__ = [
     "Shares",
     "StageKind",
     "StageResult",
+    "System",
     "Template",
     "WindowScores",
     "Windows",

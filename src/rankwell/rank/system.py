@@ -1,0 +1,332 @@
+"""Systems: everything a search needs in one folder that can be moved, served, checked and added to.
+
+    system.json       version, ranker, depth, shares, and the size and checksum of every part
+    first-stage.json  BM25's parameters and the bi-encoder's share
+    index/            texts, postings and the bi-encoder's vectors
+    encoder/          the bi-encoder, if it has a share
+    ranker/           the re-ranker, if there is one
+    README.md         the card: what it is and what was measured
+
+All paths are relative. The folder is filled under a temporary name and then renamed, so it exists only when complete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_folder, link_tree
+from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.manifest import Manifest, file_digest
+from rankwell.corpus.records import Document, Query, Ranking, Run
+from rankwell.models.checkpoints.names import find_model
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.fusion import Shares
+from rankwell.rank.rankers import AnyRanker, open_ranker
+from rankwell.retrieve.index import Index
+
+SYSTEM = "system.json"
+VERSION = 1
+DEPTH = 100
+INDEX, ENCODER, RANKER = "index", "encoder", "ranker"
+_FORMAT = "rankwell-system"
+_CHANGING = {"index/index.json", "index/lock"}
+"""Files that :meth:`System.add` changes in place; the index checks them itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A document that answers a question; ``text`` is empty if the index stores no texts."""
+
+    docid: str
+    score: float
+    text: str = ""
+
+
+def is_system(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a system."""
+    return (Path(folder) / SYSTEM).is_file()
+
+
+class System:
+    """A first stage and, if it has one, a re-ranker with its shares: opened, searched and added to as a whole.
+
+    >>> system = System.open("my-system")                                          # doctest: +SKIP
+    >>> system.search("how do bees keep warm", k=3)                                # doctest: +SKIP
+    >>> system.add([Document("new-1", "The cluster shivers.")])                    # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        first_stage: FirstStage,
+        *,
+        ranker: str | Path | None = None,
+        depth: int = DEPTH,
+        shares: Shares | None = None,
+        device: str | None = None,
+    ):
+        """Combine parts that lie anywhere; :meth:`save` puts them into one folder."""
+        if depth < 1:
+            raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
+        if shares is not None and ranker is None:
+            raise RankwellError(f"the shares are {shares}, but the system has no ranker")
+        if shares is not None and shares.similarity and first_stage.encoder is None:
+            raise RankwellError(f"the shares are {shares}, but the system has no bi-encoder")
+        self.first_stage, self.ranker, self.depth, self.shares = first_stage, ranker, depth, shares
+        self.device = device
+        self.folder: Path | None = None
+        self.card: Mapping[str, Any] = {}
+
+    def save(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        card: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> System:
+        """Put everything into a new folder, by hard links where the disk has them; returns the system there.
+
+        ``card`` is recorded as it is; ``files`` are further files by name, such as ``report.html``.
+        """
+        folder, first = Path(folder), self.first_stage
+        refuse_taken(folder)
+        with atomic_folder(folder) as temporary:
+            _link_index(first, temporary / INDEX, self.device)
+            encoder = None
+            if first.encoder is not None:
+                encoder = temporary / ENCODER
+                link_tree(find_model(first.encoder), encoder)
+            if self.ranker is not None:
+                link_tree(find_model(self.ranker), temporary / RANKER)
+            FirstStage(Index.open(temporary / INDEX), first.bm25, encoder, first.share).save(temporary)
+            for name, text in (files or {}).items():
+                (temporary / name).write_text(text, encoding="utf-8")
+            self._describe_in(temporary, card or self.card)
+        return System.open(folder, device=self.device)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, device: str | None = None) -> System:
+        """Open a system. Missing and truncated parts are reported now; :meth:`check` also finds changed ones."""
+        folder = Path(folder)
+        record = _read(folder)
+        for name, part in record["parts"].items():
+            _check_size(folder, name, part)
+        try:
+            shares = None if record["shares"] is None else Shares(**record["shares"])
+        except TypeError:
+            raise InputError(folder / SYSTEM, None, "not the description of a system (its shares)") from None
+        ranker = None if record["ranker"] is None else folder / RANKER
+        system = cls(FirstStage.open(folder), ranker=ranker, depth=record["depth"], shares=shares, device=device)
+        system.folder, system.card = folder, record["card"]
+        return system
+
+    @property
+    def index(self) -> Index:
+        """The index, with the documents' texts."""
+        return self.first_stage.index
+
+    @cached_property
+    def reranker(self) -> AnyRanker:
+        """The re-ranker, loaded when it is first needed."""
+        if self.ranker is None:
+            raise RankwellError("this system has no re-ranker")
+        return open_ranker(self.ranker, device=self.device)
+
+    @overload
+    def search(self, queries: str, k: int | None = None, *, threads: int = 0) -> list[Answer]: ...
+    @overload
+    def search(self, queries: Sequence[Query], k: int | None = None, *, threads: int = 0) -> Run: ...
+    def search(self, queries: str | Sequence[Query], k: int | None = None, *, threads: int = 0) -> list[Answer] | Run:
+        """The best ``k`` documents: answers to one question (by default 10), or a run of many (100 each).
+
+        The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage.
+        """
+        if isinstance(queries, str):
+            return self.answers(self._run([Query("q", queries)], k or 10, threads).get("q", Ranking.of([], [])))
+        return self._run(queries, k or 100, threads)
+
+    def answers(self, ranking: Ranking) -> list[Answer]:
+        """The documents of a ranking with their texts."""
+        docids = ranking.docids
+        texts = self.index.texts(docids) if self.index.has_texts else [""] * len(docids)
+        return [Answer(docid, score, text) for (docid, score), text in zip(ranking, texts, strict=True)]
+
+    def _run(self, queries: Sequence[Query], k: int, threads: int) -> Run:
+        if k < 1:
+            raise RankwellError(f"k must be at least 1, not {k}")
+        deep = k if self.ranker is None else max(k, self.depth)
+        first = self.first_stage.search(queries, deep, threads=threads or os.cpu_count() or 1, device=self.device)
+        if self.ranker is not None:
+            first = before_rest(self.rerank(first, queries), first)
+        return Run(first.head(k), name="system")
+
+    def rerank(self, first: Run, queries: Sequence[Query]) -> Run:
+        """The first ``depth`` candidates of a run in the order of the re-ranker and its shares."""
+        from rankwell.rank.hybrid import Blend
+        from rankwell.rank.pipeline import Fuse, Given, Rerank
+
+        pipeline = Given(first.head(self.depth)) >> Rerank(self.reranker, self.index) % self.depth
+        if self.shares is not None and self.shares.similarity:
+            pipeline = pipeline >> Blend(self.first_stage.dense(self.device), self.shares, self.index)
+        elif self.shares is not None:
+            pipeline = pipeline >> Fuse(self.shares)
+        return pipeline.run(queries)
+
+    def add(self, documents: Iterable[Document]) -> None:
+        """Add documents without refitting: they are appended to the index, and their vectors are computed."""
+        folder = self._saved()
+        index = Index.build(documents, self.index.folder, append=True)
+        old = self.first_stage
+        self.first_stage = FirstStage(index, old.bm25, old.encoder, old.share)
+        _store_vectors(self.first_stage, self.device)
+        self._describe_in(folder, self.card)
+
+    def check(self) -> Iterator[str]:
+        """Compare every part with its checksum; yields a line for each problem."""
+        folder = self._saved()
+        for name, part in _read(folder)["parts"].items():
+            try:
+                _check_size(folder, name, part)
+            except InputError as error:
+                yield str(error)
+                continue
+            if file_digest(folder / name) != part["digest"]:
+                yield str(InputError(folder / name, None, "its contents have changed"))
+
+    def _saved(self) -> Path:
+        if self.folder is None:
+            raise RankwellError("this system is not in a folder yet; save it first")
+        return self.folder
+
+    def _describe_in(self, folder: Path, card: Mapping[str, Any]) -> None:
+        """Write ``system.json``, which makes a folder a system."""
+        shares = None
+        if self.shares is not None:
+            shares = {**self.shares.as_dict(), "normalise": self.shares.normalise, "missing": self.shares.missing}
+        settings = {"ranker": None if self.ranker is None else RANKER, "depth": self.depth, "shares": shares}
+        files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        parts: dict[str, dict[str, Any]] = {
+            name: {"bytes": (folder / name).stat().st_size, "digest": file_digest(folder / name)}
+            for name in files
+            if name != SYSTEM and name not in _CHANGING and Path(name).name != "lock"
+        }
+        manifest = Manifest("system", settings, {name: part["digest"] for name, part in parts.items()})
+        made = {key: value for key, value in manifest.as_dict().items() if key not in ("config", "data")}
+        record = {"format": _FORMAT, "version": VERSION, **settings, "card": dict(card)}
+        write_json(folder / SYSTEM, {**record, "manifest": made, "parts": parts})
+
+    def describe(self) -> str:
+        """What searches and what re-ranks, in one line.
+
+        >>> System.open("my-system").describe()                                    # doctest: +SKIP
+        'BM25 (k1 0.9, b 0.4) and a bi-encoder (share 0.8), the best 50 re-ranked'
+        """
+        first = self.first_stage
+        parts = [f"BM25 (k1 {first.bm25.k1:g}, b {first.bm25.b:g})"] if first.share < 1 else []
+        parts += [f"a bi-encoder (share {first.share:g})"] if first.share else []
+        line = " and ".join(parts)
+        if self.ranker is not None:
+            line += f", the best {self.depth} re-ranked"
+            line += f" ({self.shares})" if self.shares is not None else ""
+        return line
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        place = "" if self.folder is None else f"{str(self.folder)!r}, "
+        return f"System({place}{len(self):,} documents: {self.describe()})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._saved(), self.device)
+
+
+def _reopen(folder: Path, device: str | None) -> System:
+    return System.open(folder, device=device)
+
+
+def before_rest(top: Run, first: Run) -> Run:
+    """The re-ranked documents of each query, and below them the rest of the first stage's, whose order stays."""
+    rankings = {}
+    for qid, ranking in first.items():
+        best = top.get(qid)
+        if best is None or not len(best):
+            rankings[qid] = ranking
+            continue
+        known = set(best.docids)
+        places = [place for place, docid in enumerate(ranking.docids) if docid not in known]
+        rest = ranking.scores[places]
+        # Below the last re-ranked document by more than rounding can hide.
+        below = best.scores[-1] - 1 + (rest - rest.max(initial=-np.inf)) if len(rest) else rest
+        docids = [ranking.docids[place] for place in places]
+        rankings[qid] = Ranking.of([*best.docids, *docids], np.concatenate([best.scores, below]))
+    return Run(rankings, name=top.name)
+
+
+def refuse_taken(folder: Path) -> None:
+    """Raise if there is something at the place of a new system."""
+    if is_system(folder):
+        raise RankwellError(f"{folder} holds a system already; remove it or choose another name")
+    if folder.exists():
+        raise RankwellError(f"{folder} exists and is not a system; choose another name")
+
+
+def _link_index(first_stage: FirstStage, target: Path, device: str | None) -> None:
+    """Link the index with the vectors of its bi-encoder, computing those that are missing."""
+    wanted = {folder.name for folder in _store_vectors(first_stage, device)}
+    link_tree(
+        first_stage.index.folder,
+        target,
+        skip=lambda path: path.name == "lock" or (path.name.startswith("vectors-") and path.name not in wanted),
+    )
+
+
+def _store_vectors(first_stage: FirstStage, device: str | None) -> list[Path]:
+    """Compute the vectors that are missing; returns the folders that hold them."""
+    if first_stage.encoder is None:
+        return []
+    from rankwell.rank.texts import stores_of
+
+    dense = first_stage.dense(device)
+    return [dense.vectors(store).folder for store in stores_of(first_stage.index)]
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    path = folder / SYSTEM
+    try:
+        record = read_object(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(folder, None, f"not a system (it has no {SYSTEM}); make one with `rankwell fit`") from None
+    if record.get("format") != _FORMAT:
+        raise InputError(path, None, "not the description of a system")
+    if (version := record.get("version")) != VERSION:
+        problem = f"a system of version {version}; this rankwell reads version {VERSION}: fit it again"
+        raise InputError(path, None, problem)
+    expected = {"ranker": str | None, "depth": int, "shares": dict | None, "card": dict, "parts": dict}
+    for key, kind in expected.items():
+        if key not in record or not isinstance(record[key], kind):
+            raise InputError(path, None, f"not the description of a system (its {key} is missing or wrong)")
+    return record
+
+
+def _check_size(folder: Path, name: str, part: Any) -> None:
+    """Raise unless a part is there, within the folder, and as long as it was."""
+    try:
+        wanted = int(part["bytes"])
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ValueError
+    except (TypeError, KeyError, ValueError):
+        raise InputError(folder / SYSTEM, None, f"not the description of a system (its part {name!r})") from None
+    try:
+        size = (folder / name).stat().st_size
+    except OSError:
+        raise InputError(folder, None, f"the part {name} is missing; copy the whole system again") from None
+    if size != wanted:
+        raise InputError(folder / name, None, f"has {size:,} bytes, expected {wanted:,}; copy the system again")

@@ -1,0 +1,201 @@
+"""Systems: saved, moved, searched, added to, damaged."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from rankwell.core import files
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document, Query, Run
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import System, before_rest, is_system
+from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.index import Index
+
+WORDS = "bank money interest bee honey hive winter river fish whale city country king queen year music book".split()
+QUERIES = [Query("1", "bee honey in winter"), Query("2", "the king of the river"), Query("3", "whale music")]
+TUNED = BM25(k1=1.2, b=0.7)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    random = np.random.default_rng(0)
+    documents = [Document(f"d{i}", " ".join(random.choice(WORDS, 6))) for i in range(60)]
+    return Index.build(documents, tmp_path_factory.mktemp("system") / "index")
+
+
+@pytest.fixture
+def hybrid(index: Index, tiny_bi_encoder: Path) -> FirstStage:
+    return FirstStage(index, TUNED, tiny_bi_encoder, 0.6)
+
+
+def test_bm25_alone_is_a_system(index: Index, tmp_path: Path) -> None:
+    system = System(FirstStage(index, TUNED)).save(tmp_path / "system")
+    assert system.search(QUERIES, k=5) == index.search(QUERIES, TUNED, k=5)
+    assert not (tmp_path / "system" / "encoder").exists()
+    assert not (tmp_path / "system" / "ranker").exists()
+    assert repr(system).endswith("60 documents: BM25 (k1 1.2, b 0.7))")
+    assert is_system(tmp_path / "system")
+    assert list(system.check()) == []
+
+
+def test_answers_have_ids_scores_and_texts(index: Index, tmp_path: Path) -> None:
+    answers = System(FirstStage(index)).save(tmp_path / "system").search("bee honey", k=3)
+    ranking = index.rank("bee honey", k=3)
+    assert [(answer.docid, answer.score) for answer in answers] == list(ranking)
+    assert [answer.text for answer in answers] == index.texts(ranking.docids)
+
+
+def test_a_moved_system_finds_the_same(hybrid: FirstStage, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    shares = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
+    folder = tmp_path / "made" / "system"
+    before = System(hybrid, ranker=tiny_checkpoint, depth=10, shares=shares).save(folder).search(QUERIES, k=20)
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.copytree(folder, tmp_path / "elsewhere" / "renamed")
+    shutil.rmtree(tmp_path / "made")
+    system = System.open(moved)
+    assert system.search(QUERIES, k=20) == before
+    assert str(tmp_path) not in "".join(path.read_text() for path in moved.glob("*.json"))
+    assert "the best 10 re-ranked (model 0.5, similarity 0.3, first 0.2 (z-score))" in repr(system)
+
+
+def test_the_best_are_re_ranked_and_fused_and_the_rest_follow(
+    hybrid: FirstStage, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    shares = Shares(model=0.7, first=0.3)
+    system = System(hybrid, ranker=tiny_checkpoint, depth=10, shares=shares).save(tmp_path / "system")
+    first = hybrid.search(QUERIES, 20)
+    model = Ranker(tiny_checkpoint).rerank(first, QUERIES, hybrid.index, depth=10)
+    expected = fuse({"first": first.head(10), "model": model}, shares)
+    run = system.search(QUERIES, k=20)
+    for query in QUERIES:
+        assert run[query.qid].docids[:10] == expected[query.qid].docids
+        assert run[query.qid].docids[10:] == first[query.qid].docids[10:]
+    assert system.search(QUERIES, k=4) == run.head(4)
+
+
+def test_the_rest_of_a_run_stays_in_its_order() -> None:
+    first = Run.from_scores({"q": {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0}, "other": {"a": 1.0}})
+    top = Run.from_scores({"q": {"b": -7.0, "a": -8.0}})
+    assert list(before_rest(top, first)["q"]) == [("b", -7.0), ("a", -8.0), ("c", -9.0), ("d", -10.0)]
+    assert before_rest(top, first)["other"] == first["other"]
+
+
+def test_added_documents_are_found_and_only_their_vectors_are_computed(hybrid: FirstStage, tmp_path: Path) -> None:
+    system = System(hybrid).save(tmp_path / "system")
+    old = {path: path.stat().st_ino for path in (tmp_path / "system" / "index" / "segment-0001").rglob("*.f16")}
+    assert old
+    system.add([Document("new", "bee honey hive winter winter"), Document("other", "a king and a queen")])
+    opened = System.open(tmp_path / "system")
+    assert opened.search(QUERIES[:1], k=60) == system.search(QUERIES[:1], k=60)
+    assert "new" in opened.search(QUERIES[:1], k=60)["1"].docids
+    assert len(opened) == 62
+    assert {path: path.stat().st_ino for path in old} == old
+    assert list((tmp_path / "system" / "index" / "segment-0002").rglob("*.f16"))
+    assert list(opened.check()) == []
+    assert len(hybrid.index) == len(Index.open(hybrid.index.folder)) == 60  # the index it came from is unchanged
+
+
+def test_a_repeated_document_is_refused_and_changes_nothing(index: Index, tmp_path: Path) -> None:
+    system = System(FirstStage(index)).save(tmp_path / "system")
+    with pytest.raises(RankwellError, match="'d1' is in the index already"):
+        system.add([Document("fresh", "text"), Document("d1", "text")])
+    assert len(System.open(tmp_path / "system")) == 60
+
+
+def test_vectors_of_other_encoders_are_left_behind(
+    hybrid: FirstStage, index: Index, tmp_path: Path, tiny_twin: Path
+) -> None:
+    FirstStage(index, encoder=tiny_twin, share=1.0).search(QUERIES, 5)
+    System(hybrid).save(tmp_path / "system")
+    System(FirstStage(index)).save(tmp_path / "bm25")
+    assert len(list((tmp_path / "system").rglob("vectors-*"))) == 1
+    assert not list((tmp_path / "bm25").rglob("vectors-*"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "system.json").unlink(), "not a system (it has no system.json)"),
+        (lambda folder: (folder / "system.json").write_text("[]"), "expected an object"),
+        (lambda folder: (folder / "system.json").write_text("{}"), "not the description of a system"),
+        (lambda folder: edit(folder, version=2), "a system of version 2; this rankwell reads version 1"),
+        (lambda folder: edit(folder, depth="deep"), "its depth is missing or wrong"),
+        (lambda folder: edit(folder, shares={"model": 3.0}), "expected numbers of at least 0 that sum to 1"),
+        (lambda folder: edit(folder, shares={"love": 1.0}), "not the description of a system"),
+        (lambda folder: edit(folder, parts={"../x": {"bytes": 1}}), "its part '../x'"),
+        (lambda folder: shutil.rmtree(folder / "encoder"), "the part encoder/config.json is missing"),
+        (lambda folder: (folder / "encoder" / "config.json").write_text("{"), "has 1 bytes, expected"),
+        (lambda folder: (folder / "first-stage.json").unlink(), "the part first-stage.json is missing"),
+    ],
+)
+def test_a_damaged_system_is_one_clear_line(hybrid: FirstStage, tmp_path: Path, damage: object, message: str) -> None:
+    System(hybrid).save(tmp_path / "system")
+    unlinked = shutil.copytree(tmp_path / "system", tmp_path / "copy")  # damage would reach the linked originals
+    damage(unlinked)  # type: ignore[operator]
+    with pytest.raises(RankwellError) as error:
+        System.open(unlinked)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def edit(folder: Path, **changes: object) -> None:
+    record = json.loads((folder / "system.json").read_text())
+    (folder / "system.json").write_text(json.dumps({**record, **changes}))
+
+
+def test_check_finds_a_changed_part_of_the_same_size(hybrid: FirstStage, tmp_path: Path) -> None:
+    System(hybrid).save(tmp_path / "system")
+    copy = shutil.copytree(tmp_path / "system", tmp_path / "copy")
+    weights = copy / "encoder" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert list(System.open(copy).check()) == [f"{weights}: its contents have changed"]
+
+
+def test_nothing_is_left_of_a_system_that_did_not_fit_on_the_disk(
+    hybrid: FirstStage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "link", full)
+    monkeypatch.setattr(files.shutil, "copyfile", full)
+    with pytest.raises(RankwellError, match=r"cannot write .*system: no space left on device"):
+        System(hybrid).save(tmp_path / "system")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_stands_in_its_place_is_not_touched(index: Index, tmp_path: Path) -> None:
+    System(FirstStage(index)).save(tmp_path / "system")
+    with pytest.raises(RankwellError, match="holds a system already"):
+        System(FirstStage(index)).save(tmp_path / "system")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RankwellError, match="exists and is not a system"):
+        System(FirstStage(index)).save(tmp_path / "mine")
+
+
+def test_shares_need_their_parts(index: Index, tiny_checkpoint: Path) -> None:
+    shares = Shares(model=0.5, similarity=0.5)
+    with pytest.raises(RankwellError, match="the system has no ranker"):
+        System(FirstStage(index), shares=shares)
+    with pytest.raises(RankwellError, match="the system has no bi-encoder"):
+        System(FirstStage(index), ranker=tiny_checkpoint, shares=shares)
+
+
+def test_a_system_is_pickled_by_its_path(hybrid: FirstStage, tmp_path: Path) -> None:
+    system = System(hybrid).save(tmp_path / "system")
+    copy = pickle.loads(pickle.dumps(system))  # noqa: S301
+    assert copy.search(QUERIES, k=5) == system.search(QUERIES, k=5)
