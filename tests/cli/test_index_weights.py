@@ -85,4 +85,4 @@ def test_what_cannot_be_is_said_before_anything_is_built(
     assert (done.code, done.out) == (2, "")
     assert problem in done.err
     assert done.err.count("\n") == 1
-    assert not Path("index/index.json").exists()
+    assert not Path("index").exists()

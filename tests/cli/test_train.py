@@ -99,6 +99,20 @@ def test_mistakes_are_one_line(user: User, arguments: list[str], expected: str) 
     assert user.toys.calls == []
 
 
+def test_a_plugin_adds_a_stage_kind(user: User) -> None:
+    plugin = """
+from rankwell.training.options import Options
+from rankwell.training.stage import STAGES, StageKind, StageResult
+STAGES.register("my-own")(StageKind(Options, lambda work, stage, folder: StageResult(figures={"answer": 42})))
+"""
+    (user.folder / "my_stages.py").write_text(plugin)
+    settings = ("--set", "data=data", "--set", "stages.mine={kind: my-own}", "--check")
+    assert "my-own" in str(user.train(*settings).exception)
+    done = user.train(*settings, "--plugin", "my_stages")
+    assert "03-mine-" in done.output, done.exception
+    assert str(user.train(*settings, "--plugin", "nowhere").exception) == "--plugin nowhere: no module called nowhere"
+
+
 def test_help_has_examples() -> None:
     app = typer.Typer(rich_markup_mode=None)
     app.command()(train)

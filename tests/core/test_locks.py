@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +76,57 @@ def test_the_last_of_several_removes_what_they_shared(tmp_path: Path) -> None:
         assert not folder.exists()
         assert not second.alone(wait=True)  # it may be another's by now
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_made_for_work_that_failed_is_removed(tmp_path: Path) -> None:
+    def fail(folder: Path, *leavings: str) -> None:
+        with suppress(ZeroDivisionError), lock(folder, wait=False):
+            for name in leavings:
+                (folder / name).touch()
+            1 / 0  # noqa: B018
+
+    fail(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    fail(tmp_path / "old")
+    assert (tmp_path / "old").exists()
+    fail(tmp_path / "half", "part")
+    assert (tmp_path / "half" / "part").exists()
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_again(tmp_path: Path) -> None:
+    entered = threading.Event()
+    order: list[str] = []
+
+    def second() -> None:
+        entered.set()
+        with lock(tmp_path / "new", wait=True):
+            order.append("second")
+            assert (tmp_path / "new" / "lock").exists()
+
+    thread = threading.Thread(target=second)
+    with suppress(ZeroDivisionError), lock(tmp_path / "new", wait=True):
+        thread.start()
+        entered.wait()
+        thread.join(0.2)
+        order.append("first")
+        1 / 0  # noqa: B018
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_without_fcntl_as_on_windows_folders_are_used_without_locks(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["fcntl"] = None
+from pathlib import Path
+from rankwell.core.locks import SharedFolder, lock
+from rankwell.corpus.records import Document
+from rankwell.retrieve.index import Index
+with lock(Path("a"), wait=False), SharedFolder.enter(Path("b"), {"work": "this"}) as shared:
+    assert shared.alone(wait=False)
+print(Index.build([Document("d", "bees")], "index").rank("bees").docids)
+import rankwell.core.shards, rankwell.serve.server, rankwell.cli.main
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("('d',)\n", "")

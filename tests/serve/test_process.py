@@ -175,7 +175,7 @@ def test_sigterm_does_not_wait_for_a_reload(
     process: Callable[..., Process], served_index: Path, signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELOADING", str(tmp_path / "reloading"))
-    own = process("--index", str(served_index), code=RELOAD_SLOWLY + START)
+    own = process("--index", str(served_index), "--model", "none", code=RELOAD_SLOWLY + START)
     own.ready()
     own.own.send_signal(signal.SIGHUP)
     own.wait((tmp_path / "reloading").exists)
@@ -197,7 +197,7 @@ def test_a_signal_during_the_start_leaves_nothing_behind(
 
 
 def test_it_says_its_port_when_clients_can_connect(process: Callable[..., Process], served_index: Path) -> None:
-    own = process("--index", str(served_index), port=0)
+    own = process("--index", str(served_index), "--model", "none", port=0)
     assert own.own.stderr is not None
     said = next(line for line in own.own.stderr if "serving at" in line)
     own.port = int(said.split("http://127.0.0.1:")[1])
@@ -205,8 +205,8 @@ def test_it_says_its_port_when_clients_can_connect(process: Callable[..., Proces
 
 
 def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], served_index: Path) -> None:
-    own = process("--index", str(served_index), "--allow-host", "search.example")
-    open_to_all = process("--index", str(served_index), "--host", "0.0.0.0")
+    own = process("--index", str(served_index), "--model", "none", "--allow-host", "search.example")
+    open_to_all = process("--index", str(served_index), "--model", "none", "--host", "0.0.0.0")
     for one, taken in ((own, {"search.example"}), (open_to_all, {"search.example", "evil.example"})):
         one.ready()  # as 127.0.0.1
         for host in ("search.example", "evil.example"):
@@ -215,7 +215,7 @@ def test_names_that_requests_may_be_sent_to(process: Callable[..., Process], ser
 
 
 def test_every_line_of_the_log_is_json_whoever_wrote_it(process: Callable[..., Process], served_index: Path) -> None:
-    own = process("--index", str(served_index))
+    own = process("--index", str(served_index), "--model", "none")
     own.ready()
     connection = HTTPConnection("127.0.0.1", own.port, timeout=PATIENCE)
     connection.request("GET", "/health", headers={"Connection": "Upgrade", "Upgrade": "websocket"})
@@ -269,7 +269,7 @@ def test_kill_9_under_load_and_restart(
 
 def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path: Path) -> None:
     Index.build([Document("old", "bees in a hive")], tmp_path / "index")
-    own = process("--index", str(tmp_path / "index"))
+    own = process("--index", str(tmp_path / "index"), "--model", "none")
     own.ready()
     Index.build([Document("new", "bees on a flower")], tmp_path / "index", overwrite=True)
     found = own.ask("POST", "/search", {"query": "bees"})[1]
@@ -330,3 +330,18 @@ def test_an_exported_model_is_served_without_torch(
     assert own.ask("POST", "/explain", {"query": "bees", "docid": "d1"})[0] == 409
     status, out, _ = own.end(signal.SIGTERM)
     assert (status, out.split()) == (0, ["False", "True"])
+
+
+def test_an_index_alone_is_served_with_the_default_model_if_it_has_texts(
+    tiny_twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rankwell.models.checkpoints import names
+    from rankwell.serve.state import default_models
+
+    Index.build([Document("a", "bees in a hive")], tmp_path / "index")
+    Index.build([Document("a", "bees in a hive")], tmp_path / "bare", store=False)
+    monkeypatch.setattr(names, "SHIPPED", tiny_twin)
+    assert default_models(tmp_path / "index", "torch") == default_models(None, "torch") == ("rankwell-mini",)
+    assert default_models(tmp_path / "bare", "torch") == default_models(tmp_path / "index", "onnx") == ()
+    monkeypatch.setattr(names, "SHIPPED", tmp_path / "nowhere")
+    assert default_models(tmp_path / "index", "torch") == ()

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rankwell.cli.options import Attention, Markers, Rule
 from rankwell.models.checkpoints.names import DEFAULT
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rankwell.rank.explain import Explanation, Head, Token, Word
+    from rankwell.rank.explain import Explanation, Token, View, Word
     from rankwell.rank.ranker import Ranker
 
-Rule = Literal["full", "strm", "strict", "exact_match"]
 MOST_SPLIT = 12
 
 
@@ -28,13 +28,8 @@ def explain(
         str, typer.Option("--model", help="A checkpoint folder, or a name on the Hugging Face hub.")
     ] = DEFAULT,
     type: Annotated[str | None, typer.Option("--type", help="The query's type, for a model that takes one.")] = None,
-    attention: Annotated[Rule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")] = None,
-    markers: Annotated[
-        bool | None,
-        typer.Option(
-            "--markers/--no-markers", help="Mark the words that query and document share. Default: as the model does."
-        ),
-    ] = None,
+    attention: Attention = None,
+    markers: Markers = None,
     layer: Annotated[int | None, typer.Option("--layer", help="Layer, from 1. Default: the last.")] = None,
     head: Annotated[
         str, typer.Option("--head", help="Attention head, from 1, or mean: the mean over all heads.")
@@ -53,7 +48,7 @@ def explain(
     out: Annotated[
         Path | None, typer.Option("--out", help="Output file: a picture (.png, .svg, .pdf), or everything as .json.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Explain the score of a document for a query.
 
@@ -68,61 +63,28 @@ def explain(
 
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
-    from rankwell.core.errors import RankwellError
-    from rankwell.core.files import atomic_text
-    from rankwell.plots.attention import draw_attention, draw_rule, rule_text
-    from rankwell.plots.pictures import FORMATS
-    from rankwell.rank.attention_maps import MOST_WORDS, MOST_WORDS_OF_RULE, attention_maps, rule_map
-    from rankwell.rank.explain import explain as explain_pair
+    from rankwell.plots.attention import rule_text
+    from rankwell.plots.pictures import check_picture
+    from rankwell.rank.attention_maps import MOST_WORDS_OF_RULE, rule_map, write_explanations
+    from rankwell.rank.explain import View, as_json, compare_rules
 
-    if out is not None and out.suffix.lower() not in (".json", *FORMATS):
-        raise RankwellError(f"{out}: expected a name that ends in .json, {', '.join(FORMATS)}")
-    chosen_head = _head(head)
+    if out is not None:
+        check_picture(out, ".json")
+    view = View.from_options(layer, head)
     ranker = _load(model, device, markers)
-    explanation = explain_pair(ranker, query, document, type, attention=attention, markers=markers)
-    explanation.weights(layer, chosen_head)  # raises for wrong numbers before anything is printed or written
-    others = []
-    if compare_attention is not None:
-        if compare_attention == explanation.rule:
-            raise RankwellError(f"--compare-attention {compare_attention}: the model already uses this rule")
-        others.append(explain_pair(ranker, query, document, type, attention=compare_attention, markers=markers))
-
-    layer = explanation.attention.shape[0] if layer is None else layer
-    heads = f"mean of {explanation.attention.shape[1]} heads" if chosen_head == "mean" else f"head {chosen_head}"
-    where = f"layer {layer}, {heads}"
-    if as_json or (out is not None and out.suffix.lower() == ".json"):
-        content = explanation.as_dict(layer, chosen_head)
-        if others:
-            content["compared"] = others[0].as_dict(layer, chosen_head)
-        text = json.dumps(content, ensure_ascii=False)
-    if out is not None and out.suffix.lower() == ".json":
-        with atomic_text(out) as file:
-            file.write(text + "\n")
-    elif out is not None and picture == "rule":
-        rules = [rule_map(other, most=words or MOST_WORDS_OF_RULE) for other in (*others, explanation)]
-        draw_rule(rules, out, title="Which columns are open to a row")
-    elif out is not None:
-        maps = attention_maps([*others, explanation], layer, chosen_head, most=words or MOST_WORDS)
-        draw_attention(maps, out, title=where[0].upper() + where[1:])
-    if as_json:
-        print(text)
+    rules = (attention, compare_attention)
+    explanations = compare_rules(ranker, query, document, type, *rules, markers=markers)
+    view = view.of(explanations[0])  # raises for wrong numbers before anything is printed or written
+    if out is not None:
+        write_explanations(explanations, out, view, picture=picture, words=words)
+    if json:
+        print(as_json(explanations, view))
         return
-    _print(explanation, others, layer, chosen_head, where)
+    _print(explanations, view)
     if picture == "rule":
-        print("\n" + rule_text(rule_map(explanation, most=words or MOST_WORDS_OF_RULE)))
+        print("\n" + rule_text(rule_map(explanations[0], most=words or MOST_WORDS_OF_RULE)))
     if out is not None:
         print(f"\n{out}")
-
-
-def _head(name: str) -> Head:
-    from rankwell.core.errors import RankwellError
-
-    if name == "mean":
-        return "mean"
-    try:
-        return int(name)
-    except ValueError:
-        raise RankwellError(f"--head {name}: expected a number from 1, or mean") from None
 
 
 def _load(name: str, device: str, markers: bool | None) -> Ranker:
@@ -142,11 +104,13 @@ def _load(name: str, device: str, markers: bool | None) -> Ranker:
     return ranker
 
 
-def _print(explanation: Explanation, others: list[Explanation], layer: int, head: Head, where: str) -> None:
+def _print(explanations: Sequence[Explanation], view: View) -> None:
     from rich.console import Console
 
+    explanation = explanations[0]
+
     console = Console(highlight=False, markup=False)
-    for shown in (explanation, *others):
+    for shown in explanations:
         logits = " ".join(f"{value:.4f}" for value in shown.logits)
         figures = f"score {shown.score:.4f}   p(relevant) {shown.probability:.4f}   logits {logits}"
         console.print(f"{shown.rule:<7} {figures}")
@@ -158,8 +122,8 @@ def _print(explanation: Explanation, others: list[Explanation], layer: int, head
         console.print(f"cut     {cut.pieces} pieces of the {cut.field}: {start}", style="yellow")
     _print_tokens(console, explanation)
     _print_words(console, explanation)
-    console.print(f"\nStrongest attention, query → document ({where})", style="bold")
-    links = explanation.strongest(layer, head)
+    console.print(f"\nStrongest attention, query → document ({view})", style="bold")
+    links = explanation.strongest(view.layer, view.head)
     for link in links:
         bar = "█" * max(1, round(20 * link.weight / (links[0].weight or 1)))
         console.print(f"  {link.source.text:>16} → {link.target.text:<20} {link.weight:.4f}  {bar}")

@@ -50,24 +50,16 @@ def export(
 
         rankwell export my-model --backend torch --precision int8 --out my-model-small
     """
-    from rankwell.core.errors import MissingExtraError, RankwellError
-
-    try:
-        from rankwell.models.checkpoints.export import export_model, export_weights
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "torch", "models", "exporting a model") from None
+    from rankwell.core.files import folder_size
+    from rankwell.models.checkpoints.export import export_model, export_weights
 
     begin = time.monotonic()
     if backend == "torch":
-        if precision != "int8":
-            raise RankwellError(f"--backend torch exports int8 only, not {precision}")
         excludes(context, "--backend torch", "attention", "reduced_range")
-        export_weights(model, out)
+        export_weights(model, out, precision=precision)
         kind = "torch, weights in int8"
     else:
         changes = {} if attention is None else {"attention": attention}
         record = export_model(model, out, backend, precision, reduced_range=reduced_range, **changes)
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
-    size = sum(file.stat().st_size for file in out.iterdir())
-    seconds = time.monotonic() - begin
-    print(f"{out}: {kind}, {size / 1e6:,.1f} MB, {seconds:.1f} s")
+    print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +14,7 @@ from rankwell.cli.needs import excludes, needs
 
 if TYPE_CHECKING:
     from rankwell.retrieve.index import Index
+    from rankwell.scale.workers import Cluster
 
 
 def index(
@@ -97,70 +97,64 @@ def index(
     If interrupted while a model weighs the words, rerun the same command to resume, with or without --ray. Processes
     that run the same command at once share the work.
     """
-    from rankwell.core.errors import MissingExtraError, RankwellError
+    from rankwell.core.files import folder_size
     from rankwell.corpus.analyser import analyzer_from_options
-    from rankwell.retrieve.index import Index
+    from rankwell.scale.index import IndexJob, build_index
 
     begin = time.monotonic()
     by_model = weights is not None and weights.is_dir()
-    present = {"weights MODEL": by_model, "store": store, "ray": ray}
-    needs(context, dict.fromkeys(("scaling", "weights_out", "show", "device"), "weights MODEL"), present)
-    needs(context, {"tokens": "store", "segment_documents": "ray"}, present)
-    cluster = cluster_of(context, "append", "expansions", *(() if by_model else ("overwrite", "weights")))
+    cluster = _check(context, by_model)
     tokenise = None if tokens is None else _tokeniser(tokens)
+    analyzer = analyzer_from_options(stemmer, stop_words)
+    if weights is not None and by_model:
+        from rankwell.enrich.deepct import WeightedIndexRequest, WeightOptions
+
+        scale = WeightOptions(scaling)
+        device = device if cluster is None else device or "cpu"
+        request = WeightedIndexRequest(collection, out, weights, scale, store, overwrite, weights_out, show, device)
+        made = request.run(cluster)
+    elif cluster is not None:
+        made = build_index(IndexJob(collection, out.absolute(), segment_documents, analyzer, store), cluster)
+    else:
+        how = {"analyzer": analyzer, "store": store, "append": append, "overwrite": overwrite}
+        made = _build(collection, out, weights, expansions, **how)
+    if tokenise is not None:
+        tokenise(made)
+    size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
+    print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size:,.1f} MB, {seconds:.1f} s")
+
+
+def _check(context: typer.Context, by_model: bool) -> Cluster | None:
+    """The cluster to build on, if any. Raises for options that do not go together."""
+    from rankwell.core.errors import RankwellError
+
+    options = context.params
+    present = {"weights MODEL": by_model}
+    needs(context, dict.fromkeys(("scaling", "weights_out", "show", "device"), "weights MODEL"), present)
+    needs(context, {"tokens": "store", "segment_documents": "ray"})
+    cluster = cluster_of(context, "append", "expansions", *(() if by_model else ("overwrite", "weights")))
     if by_model:
         excludes(context, "--weights MODEL; use the file that --weights-out writes", "expansions")
         excludes(context, "--weights MODEL", "append")
-        if (stemmer, stop_words) != ("porter", "lucene"):
+        if (options["stemmer"], options["stop_words"]) != ("porter", "lucene"):
             raise RankwellError("--weights MODEL needs the default --stemmer and --stop-words")
-        if find_spec("torch") is None:
-            raise MissingExtraError("torch", "models", "weighing terms with a model")
-        from rankwell.enrich.deepct import WeightedIndexRequest, WeightOptions
+    return cluster
 
-        assert weights is not None
-        made = WeightedIndexRequest(
-            collection,
-            out,
-            weights,
-            WeightOptions(scaling),
-            store,
-            overwrite,
-            weights_out,
-            show,
-            device if cluster is None else device or "cpu",
-        ).run(cluster)
-    elif cluster is not None:
-        from rankwell.scale.index import IndexJob, build_index
 
-        analyzer = analyzer_from_options(stemmer, stop_words)
-        made = build_index(IndexJob(collection, out.absolute(), segment_documents, analyzer, store), cluster)
-    else:
-        from rankwell.corpus.datasets import resolve_documents
-        from rankwell.corpus.formats import read_weights
-        from rankwell.corpus.formats.expansions import read_expansions
+def _build(collection: str, out: Path, weights: Path | None, expansions: Path | None, **how: Any) -> Index:
+    """Build an index in this process, from files."""
+    from rankwell.corpus.datasets import resolve_documents
+    from rankwell.corpus.formats import read_weights
+    from rankwell.corpus.formats.expansions import read_expansions
+    from rankwell.retrieve.index import Index
 
-        analyzer = analyzer_from_options(stemmer, stop_words)
-        queries = read_expansions(expansions) if expansions else None
-        vectors = read_weights(weights) if weights else None
-        if vectors is not None and queries is not None:
-            from rankwell.enrich.doc2query import combine_weights
+    queries = read_expansions(expansions) if expansions else None
+    vectors = read_weights(weights) if weights else None
+    if vectors is not None and queries is not None:
+        from rankwell.enrich.doc2query import combine_weights
 
-            vectors, queries = combine_weights(vectors, queries, analyzer=analyzer), None
-        made = Index.build(
-            resolve_documents(collection),
-            out,
-            analyzer=analyzer,
-            weights=vectors,
-            expansions=queries,
-            store=store,
-            append=append,
-            overwrite=overwrite,
-        )
-    if tokenise is not None:
-        tokenise(made)
-    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    seconds = time.monotonic() - begin
-    print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size / 1e6:,.1f} MB, {seconds:.1f} s")
+        vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
+    return Index.build(resolve_documents(collection), out, weights=vectors, expansions=queries, **how)
 
 
 def _tokeniser(model: str) -> Callable[[Index], None]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -28,7 +25,8 @@ def serve(
         list[str] | None,
         typer.Option(
             "--model",
-            help="A checkpoint folder, a name on the Hugging Face hub, or an exported model. May be repeated.",
+            help="A checkpoint folder, a name on the Hugging Face hub, an exported model, or none for no re-ranker. "
+            "May be repeated. Default: rankwell-mini.",
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0 takes any free one.")] = 8000,
@@ -89,6 +87,8 @@ def serve(
 
         rankwell serve
 
+        rankwell serve --index my-index
+
         rankwell serve --index my-index --model my-model --port 8080
 
         rankwell serve --index my-index --model my-model --blend 0.3 --fuse 0.1 --normalise z-score
@@ -98,53 +98,25 @@ def serve(
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
-    from rankwell.core.errors import RankwellError
-    from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_lacks
     from rankwell.rank.engines.engine import engine_options
-    from rankwell.rank.fusion import Shares
     from rankwell.serve.bodies import Limits
     from rankwell.serve.engine import Batching
     from rankwell.serve.first_stage import FusionOptions
-    from rankwell.serve.listening import bind, check_hosts
-    from rankwell.serve.server import ServerOptions, run
-    from rankwell.serve.service import Service
-    from rankwell.serve.state import Sources
+    from rankwell.serve.listening import bind
+    from rankwell.serve.server import ServerOptions, exit_on_signals
+    from rankwell.serve.server import serve as serve_sources
+    from rankwell.serve.state import Sources, default_models
 
-    _check_key(key)
-    check_hosts(allow_host or ())
     needs(context, {"encoder": ("blend", "hybrid"), "normalise": ("fuse", "blend")})
-    if blend is not None and hybrid is not None and encoder is None:
-        raise RankwellError(
-            f"--blend and --hybrid share one bi-encoder: choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
-        )
-    shares = Shares.from_options(fuse, blend, normalise)
-    needed = blend is not None or hybrid is not None
-    similar = encoder or (DEFAULT if blend is None else BACKBONE)
-    computing = engine_options("torch", device, precision) if needed else {}
-    fusion = FusionOptions(shares, similar if needed else None, computing, hybrid)
-    models = tuple(model or ())
-    if index is None and not models and backend == "torch" and default_lacks() is None:
-        models = (DEFAULT,)
-    options = engine_options(backend, device, precision) if models else {}
-    usual = Limits()
-    limits = replace(
-        usual,
-        body_bytes=max_body,
-        bodies_bytes=max(max_body, usual.bodies_bytes),
-        documents=max_documents,
-        default_timeout_ms=timeout_ms,
-        most_timeout_ms=max(timeout_ms, usual.most_timeout_ms),
-    )
+    fusion = FusionOptions.from_options(fuse, blend, hybrid, normalise, encoder, device, precision)
+    limits = Limits(body_bytes=max_body, documents=max_documents, default_timeout_ms=timeout_ms)
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
-    serving = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)
-    with _exit_on_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
-        service = Service(Sources(folder, models, backend, options, fusion=fusion), limits, batching)
-        if service.state.note:
-            typer.echo(f"rankwell: {service.state.note}", err=True)
-        used = sorted(set(service.precision().values()))
-        how = f", scores in {' and '.join(used)}" if used else ""
-        how += " (exact: --precision fp32)" if "bf16" in used else ""
-        run(service, place, serving, lambda: typer.echo(f"rankwell: serving at {place.url}{how}", err=True))
+    options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)
+    with exit_on_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
+        models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")
+        computing = engine_options(backend, device, precision) if models else {}
+        sources = Sources(folder, models, backend, computing, fusion=fusion)
+        service = serve_sources(sources, limits, batching, options, place, _say)
     if service.unfinished:
         # A normal exit would wait for threads, or abort if they are in native code.
         sys.stdout.flush()
@@ -152,33 +124,8 @@ def serve(
         os._exit(0)
 
 
-def _check_key(key: str | None) -> None:
-    from rankwell.core.errors import RankwellError
-
-    if key and not (key.isascii() and key.isprintable() and key == key.strip()):
-        raise RankwellError(
-            "--key (or RANKWELL_KEY): expected printable ASCII characters without spaces at either end, since browsers "
-            "and proxies encode others differently"
-        )
-
-
-@contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP exit cleanly, removing temporary files, until the server installs its own handlers."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)  # a second signal kills it
-        sys.exit(128 + number)
-
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}  # as set by nohup
-    for number in before:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _say(line: str) -> None:
+    typer.echo(f"rankwell: {line}", err=True)
 
 
 @contextmanager

@@ -33,6 +33,12 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue in --out even if it holds a recipe of another name.")
     ] = False,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin", metavar="MODULE", help="Import a module with stage kinds of your own. May be repeated."
+        ),
+    ] = None,
     device: Device = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the recipe, data and model, and list the stages.")
@@ -52,31 +58,17 @@ def train(
 
         torchrun --nproc-per-node 4 $(which rankwell) train recipes/monobert.yaml --set data=my-data --out my-model
     """
-    from rankwell.evaluation.tables import as_text
     from rankwell.training.processes import process_number
     from rankwell.training.recipe_reader import read_recipe
-    from rankwell.training.run import claim, plan_recipe, run_recipe
-    from rankwell.training.stage_store import StageStore
-    from rankwell.training.stages.blend import RERANK
+    from rankwell.training.run import check_recipe, run_recipe
+    from rankwell.training.stage import load_plugin
 
+    for module in plugin or ():
+        load_plugin(module)
     changes = [*(settings or ()), *([f"data.train={queries}"] if queries is not None else [])]
     checked = read_recipe(recipe, changes)
     if check:
-        claim(out, checked, resume=resume)
-        _, plan = plan_recipe(checked, out, device=device)
-        for planned in plan:
-            state = "to do" if StageStore(out).finished(planned) is None else "done"
-            print(f"{planned.folder_name}: {state}")
+        print("\n".join(check_recipe(checked, out, device=device, resume=resume)))
         return
     say = print if process_number() == 0 else lambda line: None
-    trained = run_recipe(checked, out, device=device, resume=resume, say=say)
-    say(f"\n{as_text(trained.table)}")
-    if trained.model is not None:
-        say(f"\nmodel: {trained.model}")
-    learned = [done.result.first_stage for done in trained.work.done if done.result.first_stage]
-    if learned:
-        say(f"\nfirst stage: {learned[-1]}")
-    elif trained.last is not None and (found := checked.first_stage.search_options()):
-        say(f"candidates as above: rankwell search INDEX QUERIES {found} --out RUN")
-    if trained.work.done and (told := trained.work.done[-1].result.figures.get(RERANK)):
-        say(f"re-rank with it as above: rankwell rerank RUN --queries Q --collection C --model {trained.model} {told}")
+    say(run_recipe(checked, out, device=device, resume=resume, say=say).summary())

@@ -94,7 +94,9 @@ def _cannot_be_made(error: OSError, path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames within ``folder`` durable."""
+    """Make renames within ``folder`` durable, if the system can open folders (Windows cannot)."""
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -176,6 +178,11 @@ def link_tree(source: Path, target: Path, *, skip: Callable[[Path], bool] = lamb
             os.link(path.resolve(), twin)  # a link to a symbolic link would break when the folder moves
         except OSError:  # another disk, or one without links
             shutil.copyfile(path, twin)
+
+
+def folder_size(folder: Path) -> int:
+    """The size of all files below a folder, in bytes."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def remove_leftovers(folder: Path) -> None:

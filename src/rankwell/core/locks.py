@@ -1,11 +1,11 @@
 """Locks on folders: for one process at a time, or for processes that fill a folder together.
 
-The operating system releases a lock when its process ends, however it ends, so no lock is ever left behind.
+The operating system releases a lock when its process ends, however it ends, so no lock is ever left behind. Windows has
+no such locks: there, only one process at a time may work in a folder, and nothing checks it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,21 +18,69 @@ from typing import IO
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import disk_errors, temporary_name
 
+try:
+    import fcntl
+except ModuleNotFoundError:
+
+    def _flock(file: IO[bytes], *, shared: bool = False, wait: bool = True) -> None:
+        pass
+
+    def _unlock(file: IO[bytes]) -> None:
+        pass
+
+    def lock_byte(file: IO[bytes], number: int, *, wait: bool) -> None:
+        """Do nothing: Windows has no such locks."""
+
+    def unlock_byte(file: IO[bytes], number: int) -> None:
+        """Do nothing: Windows has no such locks."""
+
+else:
+
+    def _flock(file: IO[bytes], *, shared: bool = False, wait: bool = True) -> None:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+
+    def _unlock(file: IO[bytes]) -> None:
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+    def lock_byte(file: IO[bytes], number: int, *, wait: bool) -> None:
+        """Lock one byte of a file; if another process holds it, wait, or raise ``OSError`` without ``wait``."""
+        fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, number)
+
+    def unlock_byte(file: IO[bytes], number: int) -> None:
+        """Release a byte of a file."""
+        fcntl.lockf(file, fcntl.LOCK_UN, 1, number)
+
 
 @contextmanager
 def lock(folder: Path, *, wait: bool, name: str = "lock") -> Iterator[None]:
     """Hold the lock ``name`` of ``folder``, which is created if missing.
 
-    If another process holds it, wait for that process or, without ``wait``, raise.
+    If another process holds it, wait for that process or, without ``wait``, raise. A folder that was created for work
+    which failed and left nothing is removed.
     """
     with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / name).open("ab") as file:
+        created = not folder.exists()
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise RankwellError(f"another process is working in {folder}") from None
-            yield
+                file = (folder / name).open("ab")
+            except FileNotFoundError:  # removed by a process whose work failed
+                continue
+            with file:
+                try:
+                    _flock(file, wait=wait)
+                except BlockingIOError:
+                    raise RankwellError(f"another process is working in {folder}") from None
+                if not _is_at(folder / name, file):  # removed while we waited
+                    continue
+                try:
+                    yield
+                except BaseException:
+                    if created and [path.name for path in folder.iterdir()] == [name]:
+                        (folder / name).unlink()
+                        folder.rmdir()
+                    raise
+                return
 
 
 @dataclass(frozen=True)
@@ -67,7 +115,7 @@ class SharedFolder:
                     problem = f"another process is working in {path} with another {difference}"
                     raise RankwellError(f"{problem}; wait until it is done, or choose another name to write to")
                 if difference is None:
-                    fcntl.flock(users, fcntl.LOCK_SH)
+                    _flock(users, shared=True)
                     if shared._exists():  # else it was deleted while we waited
                         yield shared
                         return
@@ -75,7 +123,7 @@ class SharedFolder:
     def alone(self, *, wait: bool) -> bool:
         """Become the folder's only user. False if others use it, or, after waiting for them, have removed it."""
         try:
-            fcntl.flock(self.users, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _flock(self.users, wait=wait)
         except BlockingIOError:
             return False
         return self._exists()
@@ -103,10 +151,10 @@ def _join(plan: IO[bytes], members: IO[bytes], work: dict[str, str]) -> str | No
     A process stays a member until it leaves. The lock ``users`` cannot tell whether members are left, because the last
     of them trades its shared lock for an exclusive one.
     """
-    fcntl.flock(plan, fcntl.LOCK_EX)
+    _flock(plan)
     try:
         try:
-            fcntl.flock(members, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(members, wait=False)
         except BlockingIOError:
             plan.seek(0)
             theirs = json.loads(plan.read())
@@ -116,7 +164,7 @@ def _join(plan: IO[bytes], members: IO[bytes], work: dict[str, str]) -> str | No
             plan.truncate(0)
             plan.write(json.dumps(work).encode())
             plan.flush()
-        fcntl.flock(members, fcntl.LOCK_SH)
+        _flock(members, shared=True)
     finally:
-        fcntl.flock(plan, fcntl.LOCK_UN)
+        _unlock(plan)
     return None

@@ -9,7 +9,6 @@ are the same in any case.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 import time
@@ -22,6 +21,7 @@ from typing import IO, Any
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, disk_errors, open_binary
 from rankwell.core.jsonfile import write_json
+from rankwell.core.locks import lock_byte, unlock_byte
 from rankwell.core.manifest import Manifest
 from rankwell.core.progress import track
 
@@ -120,7 +120,7 @@ def _claims(shards: Shards, locks: IO[bytes], wait: bool) -> Iterator[int]:
                 _remove_leftovers(shards.path(number))
                 claimed = True
                 yield number
-            fcntl.lockf(locks, fcntl.LOCK_UN, 1, number)
+            unlock_byte(locks, number)
         if not claimed:
             if not wait:
                 return
@@ -130,7 +130,7 @@ def _claims(shards: Shards, locks: IO[bytes], wait: bool) -> Iterator[int]:
 def _claim(locks: IO[bytes], number: int) -> bool:
     """Lock the shard's byte of the lock file."""
     try:
-        fcntl.lockf(locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+        lock_byte(locks, number, wait=False)
     except (BlockingIOError, PermissionError):
         return False
     return True
@@ -150,11 +150,11 @@ def _locks(shards: Shards) -> Iterator[IO[bytes]]:
         locks = (shards.folder / LOCK).open("ab")
     with locks:
         # The byte after those of the shards: one process writes the manifest, even if several start together.
-        fcntl.lockf(locks, fcntl.LOCK_EX, 1, len(shards))
+        lock_byte(locks, len(shards), wait=True)
         try:
             _check_manifest(shards)
         finally:
-            fcntl.lockf(locks, fcntl.LOCK_UN, 1, len(shards))
+            unlock_byte(locks, len(shards))
         yield locks
 
 

@@ -19,10 +19,10 @@ FORMATS = (".png", ".svg", ".pdf")
 _NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
-def check_picture(path: str | Path) -> None:
-    """Raise unless the file name ends in a supported picture format."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise RankwellError(f"{path}: unknown picture format; expected a name that ends in {', '.join(FORMATS)}")
+def check_picture(path: str | Path, *others: str) -> None:
+    """Raise unless the file name ends in a supported picture format or in one of ``others``."""
+    if Path(path).suffix.lower() not in (known := (*others, *FORMATS)):
+        raise RankwellError(f"{path}: expected a name that ends in {', '.join(known)}")
 
 
 def need_matplotlib(purpose: str) -> None:

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.plots.attention import AttentionMap, Label
-from rankwell.rank.explain import Explanation, Head, Token
+from rankwell.core.files import atomic_text
+from rankwell.plots.attention import AttentionMap, Label, draw_attention, draw_rule
+from rankwell.rank.explain import Explanation, Head, Token, View, as_json
 
 MOST_WORDS = 24
 MOST_WORDS_OF_RULE = 10
+
+
+def write_explanations(
+    explanations: Sequence[Explanation],
+    out: Path,
+    view: View,
+    *,
+    picture: Literal["attention", "rule"] = "attention",
+    words: int | None = None,
+) -> None:
+    """Write an explanation, and the one it is compared with, as JSON or as a picture of at most ``words`` words."""
+    drawn = [*explanations[1:], explanations[0]]
+    if out.suffix.lower() == ".json":
+        with atomic_text(out) as file:
+            file.write(as_json(explanations, view) + "\n")
+    elif picture == "rule":
+        rules = [rule_map(explanation, most=words or MOST_WORDS_OF_RULE) for explanation in drawn]
+        draw_rule(rules, out, title="Which columns are open to a row")
+    else:
+        maps = attention_maps(drawn, view.layer, view.head, most=words or MOST_WORDS)
+        draw_attention(maps, out, title=f"{view}".capitalize())
 
 
 def attention_maps(

@@ -6,6 +6,7 @@ at a time in float32, and gives the engine's logits as well. Layers and heads co
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -33,6 +34,35 @@ from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity
 from rankwell.rank.engines.torch_engine import TorchEngine
 
 Head = int | Literal["mean"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The layer and the attention head to show, counted from 1. Prints as ``layer 6, mean of 12 heads``."""
+
+    layer: int | None = None
+    """None: the last."""
+    head: Head = "mean"
+    heads: int = 0
+
+    @classmethod
+    def from_options(cls, layer: int | None, head: str) -> View:
+        """Read the options of ``rankwell explain``."""
+        try:
+            return cls(layer, "mean" if head == "mean" else int(head))
+        except ValueError:
+            raise RankwellError(f"--head {head}: expected a number from 1, or mean") from None
+
+    def of(self, explanation: Explanation) -> View:
+        """The view with the last layer's number if none was given. Raises for a layer or head that does not exist."""
+        explanation.weights(self.layer, self.head)
+        layers, heads = explanation.attention.shape[:2]
+        return View(layers if self.layer is None else self.layer, self.head, heads)
+
+    def __str__(self) -> str:
+        return f"layer {self.layer}, " + (f"mean of {self.heads} heads" if self.head == "mean" else f"head {self.head}")
+
+
 # Placeholders for special tokens when a pair is laid out a second time with numbered pieces (see _origins).
 _FIRST_MARKER, _CLS, _SEP = 1 << 29, 1 << 30, (1 << 30) + 1
 
@@ -182,6 +212,33 @@ class Explanation:
             "head": head,
             "attention": [[round(value, digits) for value in row] for row in weights.tolist()],
         }
+
+
+def compare_rules(
+    ranker: Ranker | LoadedModel,
+    query: str,
+    document: str,
+    type: str | None = None,
+    attention: AttentionRule | None = None,
+    other: AttentionRule | None = None,
+    *,
+    markers: bool | None = None,
+) -> list[Explanation]:
+    """A pair's explanation and, if ``other`` is given, the explanation under that attention rule."""
+    explanations = [explain(ranker, query, document, type, attention=attention, markers=markers)]
+    if other is not None:
+        if other == explanations[0].rule:
+            raise RankwellError(f"--compare-attention {other}: the model already uses this rule")
+        explanations.append(explain(ranker, query, document, type, attention=other, markers=markers))
+    return explanations
+
+
+def as_json(explanations: Sequence[Explanation], view: View) -> str:
+    """An explanation as JSON, and the one it is compared with as ``compared``."""
+    content = explanations[0].as_dict(view.layer, view.head)
+    for other in explanations[1:]:
+        content["compared"] = other.as_dict(view.layer, view.head)
+    return json.dumps(content, ensure_ascii=False)
 
 
 def explain(

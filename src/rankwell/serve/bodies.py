@@ -22,6 +22,7 @@ Milliseconds = Annotated[int, Field(ge=1, description="The deadline, capped by t
 class Limits:
     """Limits on one request; a request beyond them is refused with 413 or 422.
 
+    ``bodies_bytes`` and ``most_timeout_ms`` are raised to the limit of one body and the default timeout.
     ``bodies_bytes`` bounds the bodies held in memory at any time, ``explanations`` and ``preparing`` the requests that
     may wait to be explained and to be searched or tokenised.
     """
@@ -43,6 +44,8 @@ class Limits:
         for name in self.__slots__:
             if getattr(self, name) < 1:
                 raise RankwellError(f"limit {name}: {getattr(self, name)}; expected 1 or more")
+        object.__setattr__(self, "bodies_bytes", max(self.bodies_bytes, self.body_bytes))
+        object.__setattr__(self, "most_timeout_ms", max(self.most_timeout_ms, self.default_timeout_ms))
 
     def public(self) -> dict[str, int]:
         """The limits that clients can run into."""

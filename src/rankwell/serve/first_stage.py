@@ -17,6 +17,8 @@ import numpy as np
 from rankwell.core.errors import RankwellError
 from rankwell.core.types import Scores
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+from rankwell.rank.engines.engine import Precision, engine_options
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.retrieve.index import Index
 
@@ -43,6 +45,27 @@ class FusionOptions:
     def __post_init__(self) -> None:
         if self.hybrid is not None:
             Shares.hybrid(self.hybrid)
+
+    @classmethod
+    def from_options(
+        cls,
+        fuse: float | None,
+        blend: float | None,
+        hybrid: float | None,
+        normalise: str,
+        encoder: str | None,
+        device: str | None,
+        precision: Precision,
+    ) -> FusionOptions:
+        """Read the options of ``rankwell serve``; device and precision are the bi-encoder's."""
+        if blend is not None and hybrid is not None and encoder is None:
+            choice = f"choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
+            raise RankwellError(f"--blend and --hybrid share one bi-encoder: {choice}")
+        shares = Shares.from_options(fuse, blend, normalise)
+        if blend is None and hybrid is None:
+            return cls(shares)
+        engine = engine_options("torch", device, precision)
+        return cls(shares, encoder or (DEFAULT if blend is None else BACKBONE), engine, hybrid)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,17 +8,21 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 
+from rankwell.core.errors import RankwellError
 from rankwell.serve.api import create_app
-from rankwell.serve.listening import Hosts, Place
+from rankwell.serve.bodies import Limits
+from rankwell.serve.engine import Batching
+from rankwell.serve.listening import Hosts, Place, check_hosts
 from rankwell.serve.requests import LOG, ApiError, JsonLines
 from rankwell.serve.service import Service
+from rankwell.serve.state import Sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,14 @@ class ServerOptions:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     drain_seconds: int = 30
+
+    def __post_init__(self) -> None:
+        check_hosts(self.hosts)
+        if self.key and not (self.key.isascii() and self.key.isprintable() and self.key == self.key.strip()):
+            raise RankwellError(
+                "--key (or RANKWELL_KEY): expected printable ASCII characters without spaces at either end, since "
+                "browsers and proxies encode others differently"
+            )
 
 
 class Server(uvicorn.Server):
@@ -50,7 +62,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start listening."""
         await super().startup(sockets)
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         self._announce()
 
@@ -60,6 +72,45 @@ class Server(uvicorn.Server):
                 await self._service.reload()
 
         self._reloading = asyncio.ensure_future(reload())
+
+
+def serve(
+    sources: Sources,
+    limits: Limits,
+    batching: Batching,
+    options: ServerOptions,
+    place: Place,
+    say: Callable[[str], None],
+) -> Service:
+    """Open the sources and serve them until told to stop. ``say`` is given lines for the user."""
+    service = Service(sources, limits, batching)
+    if service.state.note:
+        say(service.state.note)
+    precisions = sorted(set(service.precision().values()))
+    how = f", scores in {' and '.join(precisions)}" if precisions else ""
+    how += " (exact: --precision fp32)" if "bf16" in precisions else ""
+    run(service, place, options, lambda: say(f"serving at {place.url}{how}"))
+    return service
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP exit cleanly, removing temporary files, until the server installs its own handlers."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)  # a second signal kills it
+        sys.exit(128 + number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in handlers.items() if handler != signal.SIG_IGN}  # as set by nohup
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run(service: Service, place: Place, options: ServerOptions, announce: Callable[[], None]) -> None:

@@ -44,6 +44,12 @@ class Sources:
     fusion: FusionOptions = field(default_factory=FusionOptions)
 
 
+def default_models(index: Path | None, backend: str) -> tuple[str, ...]:
+    """What is served if no model is named: the default model, if it can be used and the index has texts to re-rank."""
+    usable = backend == "torch" and default_lacks() is None and (index is None or Index.open(index).has_texts)
+    return (DEFAULT,) if usable else ()
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A served model."""

@@ -14,7 +14,7 @@ from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
-from rankwell.evaluation.tables import Table, as_markdown
+from rankwell.evaluation.tables import Table, as_markdown, as_text
 from rankwell.models.checkpoints.config import (
     HeadKind,
     RankerConfig,
@@ -32,6 +32,7 @@ from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
     FIRST_STAGE,
+    RERANK,
     Row,
     evaluate_split,
     measures_of,
@@ -60,6 +61,21 @@ class Trained:
     def last(self) -> FinishedStage | None:
         """The last stage that ranks documents."""
         return next((done for done in reversed(self.work.done) if done.run is not None), None)
+
+    def summary(self) -> str:
+        """The table, where the model is, and the commands that search and re-rank as the recipe did."""
+        lines = [f"\n{as_text(self.table)}"]
+        if self.model is not None:
+            lines.append(f"\nmodel: {self.model}")
+        learned = [done.result.first_stage for done in self.work.done if done.result.first_stage]
+        if learned:
+            lines.append(f"\nfirst stage: {learned[-1]}")
+        elif self.last is not None and (options := self.work.recipe.first_stage.search_options()):
+            lines.append(f"candidates as above: rankwell search INDEX QUERIES {options} --out RUN")
+        if self.work.done and (options := self.work.done[-1].result.figures.get(RERANK)):
+            command = f"rankwell rerank RUN --queries Q --collection C --model {self.model} {options}"
+            lines.append(f"re-rank with it as above: {command}")
+        return "\n".join(lines)
 
 
 def train(
@@ -173,6 +189,14 @@ def plan_recipe(
         if check is not None and store.finished(planned) is None:
             check(work, planned.stage)
     return work, plan
+
+
+def check_recipe(recipe: Recipe, out: Path, *, device: str | None = None, resume: bool = False) -> list[str]:
+    """Check recipe, data and model as :func:`run_recipe` does, and list its stages: ``FOLDER: to do`` or ``done``."""
+    claim(out, recipe, resume=resume)
+    store = StageStore(out)
+    _, plan = plan_recipe(recipe, out, device=device)
+    return [f"{stage.folder_name}: {'to do' if store.finished(stage) is None else 'done'}" for stage in plan]
 
 
 def check_start(recipe: Recipe) -> Path:

@@ -6,8 +6,10 @@ A kind is one module of ``rankwell.training.stages``: its options, its functions
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -162,3 +164,14 @@ def stage_kinds() -> Mapping[str, StageKind[Any]]:
     for module in pkgutil.iter_modules([str(Path(__file__).with_name("stages"))]):
         importlib.import_module(f"rankwell.training.stages.{module.name}")
     return STAGES
+
+
+def load_plugin(module: str) -> None:
+    """Import a module, from the current folder too, so that it registers stage kinds of its own."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise RankwellError(f"--plugin {module}: no module called {error.name}") from None
+    finally:
+        sys.path.pop(0)

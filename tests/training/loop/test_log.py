@@ -189,9 +189,7 @@ class TestDrawing:
 
     def test_mistakes_are_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / METRICS).write_text("")
-        with pytest.raises(
-            RankwellError, match=r"a\.gif: unknown picture format; expected a name that ends in \.png, \.svg, \.pdf"
-        ):
+        with pytest.raises(RankwellError, match=r"a\.gif: expected a name that ends in \.png, \.svg, \.pdf"):
             plot_training(tmp_path, tmp_path / "a.gif")
         with pytest.raises(InputError, match="nothing to draw"):
             plot_training(tmp_path, tmp_path / "a.png")

@@ -203,11 +203,15 @@ def export_model(
     return record
 
 
-def export_weights(source: str | Path, out: str | Path, group: int = GROUP) -> None:
+def export_weights(
+    source: str | Path, out: str | Path, group: int = GROUP, *, precision: ExportPrecision = "int8"
+) -> None:
     """Write the checkpoint ``source``, of any kind, with its weights in 8 bits as the folder ``out``.
 
     ``out`` must not exist yet. rankwell loads it like ``source`` (``tensors.py``).
     """
+    if precision != "int8":
+        raise RankwellError(f"--backend torch exports int8 only, not {precision}")
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")

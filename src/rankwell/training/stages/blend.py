@@ -33,12 +33,11 @@ from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.options import START, Meaning, Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.results import measure_of
+from rankwell.training.results import RERANK, measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, stage_kinds
 from rankwell.training.stages.shared import check_folds, rerank_dev
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
-RERANK = "options of rerank"
 
 
 class BlendOptions(Options):
