@@ -244,7 +244,7 @@ def projections(rates: Rates) -> str:
         "re-rank 7M pairs": rerank_cost(7_000_000, rates, GPU, 8, loss=LOSS),
         "re-rank 1B pairs": rerank_cost(10**9, rates, GPU, 32, loss=LOSS),
     }
-    lines = ["| job | machines | time | memory a machine | traffic | money |", "|---|---:|---:|---:|---:|---:|"]
+    lines = ["| job | machines | time | memory per machine | traffic | cost |", "|---|---:|---:|---:|---:|---:|"]
     for job, cost in rows.items():
         memory = f"{cost.memory / 1e9:.1f} GB" if cost.memory else "–"
         traffic = f"{cost.traffic / 1e12:.2f} TB" if cost.traffic > 1e12 else f"{cost.traffic / 1e9:.1f} GB"
