@@ -40,7 +40,7 @@ SHOWN = 20
 
 
 class TuningOptions(Options):
-    """What stages that learn a first stage have; the grid is that of an index of counted terms."""
+    """Options of stages that learn a first stage. The default grid suits an index of counted terms."""
 
     tune_queries: int = Field(
         default=500, ge=5, description="Training queries set aside to tune BM25; at most a fifth of all."

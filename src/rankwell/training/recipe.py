@@ -64,7 +64,7 @@ class FirstStageOptions(Options):
         default=None,
         gt=0,
         le=1,
-        description="The bi-encoder's share in hybrid search, BM25 has the rest; 1: bi-encoder only, none: BM25 only.",
+        description="The bi-encoder's share in hybrid search; BM25 gets the rest. 1: bi-encoder only, none: BM25 only.",
     )
     encoder: str = Field(default=DEFAULT, description="Bi-encoder for `hybrid`: a folder or name, as in `model.start`.")
     depth: int = Field(default=100, ge=1, description="Candidates per query.")
@@ -121,8 +121,8 @@ class ModelOptions(Options):
     mark_unmatched_query: bool = Field(default=False, description="Also mark query words that the document lacks.")
     long_documents: Literal["cut", "windows"] = Field(
         default="windows",
-        description="How the trained model reads documents over `max_length`: in windows, of which the best counts, or "
-        "cut to their beginning, as training reads them.",
+        description="How the trained model reads documents longer than `max_length`: in windows, using the best "
+        "window's score, or truncated (cut), as in training.",
     )
     pooler: bool = Field(default=True, description="Put BERT's pooler (dense + tanh) between [CLS] and the head.")
     adapt: bool = Field(
@@ -136,7 +136,7 @@ class ModelOptions(Options):
 
 
 class EvaluateOptions(Options):
-    """What is measured on dev after each stage. Changing it repeats only SDNets and the tuning of shares."""
+    """What is measured on dev after each stage. Changing it reruns only `sdnet` and stages that tune shares."""
 
     measures: tuple[str, ...] = Field(
         default=("RR@10", "nDCG@10", "R@100"), description="Measures in ir-measures notation."
@@ -160,7 +160,7 @@ class RecipeStage(Generic[O_co]):
 
 
 class Recipe(Options):
-    """A checked recipe."""
+    """A recipe: data, first stage, model, measures and stages."""
 
     name: str = Field(description="Name of the recipe.")
     seed: int = Field(default=1, ge=0, description="Random seed.")

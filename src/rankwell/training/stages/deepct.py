@@ -80,7 +80,7 @@ class DeepctOptions(TuningOptions, TrainingOptions):
         description="Values of k1 to try: FIRST:LAST:STEP or a comma-separated list.",
     )
     b: str = Field(default="0.1,0.3,0.5,0.7,0.8,0.9,1", description="Values of b to try.")
-    shard: int = Field(default=4096, ge=1, description="Passages weighed and written at a time.")
+    shard: int = Field(default=4096, ge=1, description="Passages weighted and written at a time.")
 
 
 @dataclass(frozen=True, eq=False)

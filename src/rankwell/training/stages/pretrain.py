@@ -56,7 +56,7 @@ _SPECIAL_NAME = re.compile(r"\[.+\]|<.+>")
 
 
 class PretrainOptions(TrainingOptions):
-    """`pretrain`: masked language modelling and next span prediction on the collection."""
+    """`pretrain`: masked language modelling and next sentence prediction on the collection."""
 
     # The paper: 5 epochs, 128 a step, 1e-6 for BERT-large.
     batch: int = Field(default=128, ge=1, description="Span pairs per optimiser step, over all devices.")
@@ -77,7 +77,7 @@ class PretrainOptions(TrainingOptions):
     )
     reference: Annotated[str | None, Meaning.DATA_FILE] = Field(
         default=None,
-        description="File of words by falling frequency, one per line, that the domain gap is measured against; "
+        description="File of words by descending frequency, one per line, to measure the domain gap against; "
         "none: the start checkpoint's vocabulary.",
     )
 
