@@ -58,7 +58,7 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
-    query: Query
+    query: Query = Field(description="The query's text.")
     model: Name | None = Field(None, description="A name from /models. Default: the first.")
     type: Label | None = Field(None, description="The query's type: a label, auto (by rules) or none.")
     timeout_ms: Milliseconds | None = None
@@ -67,8 +67,8 @@ class Body(BaseModel):
 class Rerank(Body):
     """Fields that both shapes of a re-ranking request share."""
 
-    raw_scores: bool = False
-    truncate: bool = False
+    raw_scores: bool = Field(False, description="Return the model's raw scores instead of probabilities.")
+    truncate: bool = Field(False, description="Truncate long texts instead of reading them in windows.")
 
 
 class Text(BaseModel):
@@ -82,9 +82,9 @@ class Text(BaseModel):
 class CohereRerank(Rerank):
     """A re-ranking request in Cohere's shape."""
 
-    documents: list[str | Text] = Field(min_length=1)
-    top_n: int | None = Field(None, ge=1, le=LARGEST)
-    return_documents: bool = False
+    documents: list[str | Text] = Field(min_length=1, description="The texts to rank.")
+    top_n: int | None = Field(None, ge=1, le=LARGEST, description="Number of results. Default: all.")
+    return_documents: bool = Field(False, description="Return the texts too.")
 
     def document_texts(self) -> list[str]:
         """The documents' texts."""
@@ -94,8 +94,8 @@ class CohereRerank(Rerank):
 class TeiRerank(Rerank):
     """A re-ranking request in the shape of Text Embeddings Inference."""
 
-    texts: list[str] = Field(min_length=1)
-    return_text: bool = False
+    texts: list[str] = Field(min_length=1, description="The texts to rank.")
+    return_text: bool = Field(False, description="Return the texts too.")
     truncation_direction: Literal["right", "Right"] = "right"
 
     def document_texts(self) -> list[str]:
@@ -106,20 +106,26 @@ class TeiRerank(Rerank):
 class Search(Body):
     """A search of the index."""
 
-    k: int = Field(10, ge=1, le=LARGEST)
-    offset: int = Field(0, ge=0, le=LARGEST)
-    stages: Literal["bm25", "hybrid", "rerank", "both"] | None = None
+    k: int = Field(10, ge=1, le=LARGEST, description="Results per ranking.")
+    offset: int = Field(0, ge=0, le=LARGEST, description="Results to skip.")
+    stages: Literal["bm25", "hybrid", "rerank", "both"] | None = Field(
+        None, description="Rankings to return. Default: both, or the first stage's if no model is served."
+    )
     depth: int = Field(100, ge=1, le=LARGEST, description="Number of first-stage candidates to re-rank.")
-    highlight: bool = True
+    highlight: bool = Field(True, description="Return the positions of matching words and of split words.")
 
 
 class Explain(Body):
     """A pair to explain: a document's text, or its id in the index."""
 
-    document: str | None = None
-    docid: Annotated[str, StringConstraints(max_length=4096)] | None = None
-    layer: int | None = Field(None, ge=1, le=LARGEST)
-    head: Annotated[int, Field(ge=1, le=LARGEST)] | Literal["mean"] = "mean"
-    attention: AttentionRule | None = None
-    markers: bool | None = None
-    links: int = Field(10, ge=0, le=100)
+    document: str | None = Field(None, description="The document's text.")
+    docid: Annotated[str, StringConstraints(max_length=4096)] | None = Field(
+        None, description="Instead of its text: its id in the index."
+    )
+    layer: int | None = Field(None, ge=1, le=LARGEST, description="Layer of the attention map. Default: the last.")
+    head: Annotated[int, Field(ge=1, le=LARGEST)] | Literal["mean"] = Field(
+        "mean", description="Attention head, or the mean over all."
+    )
+    attention: AttentionRule | None = Field(None, description="Attention rule. Default: the model's.")
+    markers: bool | None = Field(None, description="Whether to mark matching words. Default: as the model does.")
+    links: int = Field(10, ge=0, le=100, description="Number of strongest links to return.")

@@ -37,12 +37,20 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"description": line, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     for status, line in _ERRORS.items()
 }
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "CohereRerank": {"query": "how do bees keep warm", "documents": ["The cluster shivers.", "Tea."], "top_n": 1},
+    "TeiRerank": {"query": "how do bees keep warm", "texts": ["The cluster shivers.", "Tea."]},
+    "Search": {"query": "how do bees keep warm", "k": 3},
+    "Explain": {"query": "how do bees keep warm", "document": "The cluster shivers."},
+}
+_NOTES = {"CohereRerank": "Cohere's format.", "TeiRerank": "The format of Text Embeddings Inference."}
 _BODIES = {"/rerank": (CohereRerank, TeiRerank), "/search": (Search,), "/explain": (Explain,)}
 STYLE = (
     ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}"
     "body{max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "pre{overflow:auto;padding:.75rem;border:1px solid #8886;border-radius:.4rem;font-size:.8rem}h2{margin-top:2rem}"
-    "code{font-family:ui-monospace,monospace}"
+    "code{font-family:ui-monospace,monospace}table{border-collapse:collapse;font-size:.9rem}"
+    "td,th{padding:.25rem .75rem .25rem 0;text-align:left;vertical-align:top;border-bottom:1px solid #8883}"
 )
 
 
@@ -64,22 +72,58 @@ def describe_api(app: FastAPI) -> dict[str, Any]:
 
 
 def docs_page(described: dict[str, Any]) -> str:
-    """The description as a plain page."""
+    """The description as a plain page: each path with a command to try, and the fields of its body."""
+    schemas = described["components"]["schemas"]
     parts = []
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             about = escape(operation.get("description", ""))
             parts.append(f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{about}</p>")
-            if body := operation.get("requestBody"):
-                schema = body["content"]["application/json"]["schema"]
-                for choice in schema.get("anyOf", [schema]):
-                    name = choice["$ref"].rsplit("/", 1)[-1]
-                    shown = json.dumps(described["components"]["schemas"][name], indent=2, ensure_ascii=False)
-                    parts.append(f"<h3>{escape(name)}</h3><pre>{escape(shown)}</pre>")
-    rows = "".join(f"<li><code>{status}</code> {escape(line)}</li>" for status, line in _ERRORS.items())
+            if method == "get":
+                parts.append(_command(path))
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            for choice in body.get("anyOf", [body] if body else []):
+                name = choice["$ref"].rsplit("/", 1)[-1]
+                parts.append(_command(path, _EXAMPLES[name]) + _fields(schemas[name], _NOTES.get(name, "")))
+    errors = "".join(_row(f"<code>{status}</code>", escape(line)) for status, line in _ERRORS.items())
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>rankwell: API</title>'
     return (
         f'<!doctype html><html lang="en"><head>{head}<link rel="stylesheet" href="/docs.css"></head>'
-        f"<body><h1>rankwell</h1>{''.join(parts)}<h2>Errors</h2><ul>{rows}</ul>"
-        '<p><a href="/openapi.json">openapi.json</a></p></body></html>'
+        "<body><h1>rankwell API</h1>"
+        '<p><a href="/">Search page</a> · <a href="/openapi.json">OpenAPI description</a></p>'
+        "<p>Bodies are JSON. If the service has a key, add <code>-H 'Authorization: Bearer KEY'</code>.</p>"
+        f"{''.join(parts)}<h2>Errors</h2><table>{errors}</table></body></html>"
     )
+
+
+def _command(path: str, body: dict[str, Any] | None = None) -> str:
+    """A curl command for this path; the address is that of the default port."""
+    data = "" if body is None else f" -d '{json.dumps(body, ensure_ascii=False)}'"
+    return f"<pre>curl {escape(f'http://localhost:8000{path}{data}')}</pre>"
+
+
+def _fields(schema: dict[str, Any], note: str) -> str:
+    rows = []
+    for name, field in schema["properties"].items():
+        default = "required" if name in schema.get("required", ()) else json.dumps(field.get("default"))
+        about = field.get("description", "")
+        rows.append(_row(f"<code>{escape(name)}</code>", *map(escape, (_kind(field), default, about))))
+    head = "<tr><th>field</th><th>type</th><th>default</th><th></th></tr>"
+    return f"<p>{escape(note)}</p><table>{head}{''.join(rows)}</table>"
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _kind(field: dict[str, Any]) -> str:
+    """The type of a field in words."""
+    if choices := field.get("anyOf"):
+        return " or ".join(dict.fromkeys(_kind(choice) for choice in choices if choice.get("type") != "null"))
+    if options := field.get("enum") or ([field["const"]] if "const" in field else None):
+        return " or ".join(f"“{option}”" for option in options)
+    if "$ref" in field:
+        return '{"text": …}'
+    if field.get("type") == "array":
+        return f"list of {_kind(field['items'])}"
+    return {"integer": "whole number", "boolean": "true or false"}.get(field.get("type", ""), field.get("type", ""))

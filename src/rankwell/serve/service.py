@@ -238,6 +238,7 @@ class Service:
             "reranker": bool(state.models),
             "note": state.note,
             "index": about_index,
+            "examples": state.examples,
             "models": list(state.models),
             "hybrid": first_stage.share if first_stage else None,
             "blend": first_stage.describe_shares() if first_stage else None,

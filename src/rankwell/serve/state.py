@@ -26,6 +26,7 @@ from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
+from rankwell.serve.examples import example_queries
 from rankwell.serve.first_stage import FirstStage, FusionOptions, open_first_stage
 
 NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"
@@ -131,6 +132,11 @@ class State:
         return self.index is not None and self.index.has_texts
 
     @cached_property
+    def examples(self) -> list[str]:
+        """Queries that the page suggests."""
+        return example_queries(self.index) if self.index is not None else []
+
+    @cached_property
     def tokens(self) -> dict[str, TokenSource | None]:
         """For each model the tokens of all documents, if the index has them."""
         if self.index is None:
@@ -175,7 +181,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     state = replace(state, first_stage=first_stage)
     if first_stage is not None:
         first_stage.search([WARM_UP], 1)
-    state.tokens  # noqa: B018  (loaded now rather than at the first request)
+    state.tokens, state.examples  # noqa: B018  (loaded now rather than at the first request)
     return state
 
 

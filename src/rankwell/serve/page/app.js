@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { byId, count, plural } from "./dom.js";
 import { notice, nothing, refusal, skeleton, start, withoutModel } from "./notices.js";
 import { closePanel, showPanel } from "./panel.js";
-import { about, move, show, title } from "./results.js";
+import { about, depths, move, show, title } from "./results.js";
 import { nameFirst, search } from "./search.js";
 import { PANEL, address, read } from "./state.js";
 
@@ -82,21 +82,39 @@ async function results(state, tries = 0) {
   // What answers at once needs no skeleton; results of before stay until then.
   const slow = setTimeout(() => box.replaceChildren(skeleton()), 250);
   try {
-    const found = await search(state, page.ready, signal);
-    clearTimeout(slow);
-    shown(found, state);
+    const early = (found) => {
+      clearTimeout(slow);
+      if (!signal.aborted) shown(found, state);
+    };
+    shown(await search(state, page.ready, signal, early), state);
   } catch (error) {
-    clearTimeout(slow);
     if (error.name === "AbortError") return; // whoever aborted it says whether anything is still going on
-    byId("about").hidden = true;
-    box.classList.remove("two");
-    box.replaceChildren(refusal(error, (next) => results(state, next).then(panel), tries));
+    failed(error, state, (next) => results(state, next).then(panel), tries);
     if (!("kind" in error)) console.error(error);
+  } finally {
+    clearTimeout(slow);
   }
   busy(false);
 }
 
+// What the first stage found stays when the re-ranker fails, and less work is offered.
+function failed(error, state, retry, tries) {
+  const fewer = depths(state.depth).filter((depth) => depth < state.depth && depth <= 50).pop();
+  const partial = page.found?.lists.some((list) => list.rows.length) ? page.found : null;
+  const less = partial && fewer && error.kind !== "unauthorized" && [`Re-rank the top ${fewer}`, () => go({ ...state, ...PANEL, page: 1, depth: fewer })];
+  const told = refusal(error, retry, tries, { less, during: partial && "Re-ranking failed" });
+  if (partial) {
+    shown({ ...partial, lists: partial.lists.filter((list) => !list.pending) }, state);
+    box.prepend(told);
+  } else {
+    byId("about").hidden = true;
+    box.classList.remove("two");
+    box.replaceChildren(told);
+  }
+}
+
 function shown(found, state) {
+  const focused = box.contains(document.activeElement) ? document.activeElement.closest(".card")?.dataset : null;
   page.found = found;
   const any = found.lists.some((list) => list.rows.length);
   byId("about").hidden = !any;
@@ -104,6 +122,8 @@ function shown(found, state) {
   byId("about").replaceChildren(...about(found, state, actions).filter(Boolean));
   if (any) show(box, found, state, page.ready, actions);
   else box.replaceChildren(nothing(state, found));
+  if (focused) box.querySelector(`.card[data-side="${focused.side}"][data-docid="${CSS.escape(focused.docid)}"] .name`)?.focus({ preventScroll: true });
+  if (found.lists.some((list) => list.pending)) return;
   const names = found.lists.map((list) => title(list.name)).join(" and ");
   byId("said").textContent = any ? `${plural(found.candidates, "candidate")}, page ${count(state.page)}, ranked by ${names}.` : "Nothing found.";
 }

@@ -22,7 +22,12 @@ export function attentionMap(found, which) {
   const chosen = el("i", { class: "chosen", "aria-hidden": "true" });
   const frame = el("div", { class: "map", tabindex: -1 }, canvas, chosen);
   const drawing = { found, rows, columns, canvas, frame, at: null };
-  const paint = () => canvas.isConnected && draw(drawing);
+  const wide = el("span", { class: "small muted", hidden: true }, "Scroll the map sideways to see all of it.");
+  const paint = () => {
+    if (!canvas.isConnected) return;
+    draw(drawing);
+    wide.hidden = frame.scrollWidth <= frame.clientWidth + 1;
+  };
   const choose = (row, column) => {
     drawing.at = row === null ? null : [row, column];
     cell.replaceChildren(...(row === null ? ["Point at a cell to read it."] : reading(drawing, row, column)));
@@ -52,7 +57,7 @@ export function attentionMap(found, which) {
     reveal(drawing, chosen);
   });
   const closed = rows.some((a) => columns.some((b) => !found.open[a.position][b.position]));
-  return el("figure", { class: "attention" }, frame, el("figcaption", {}, cell, closed && el("span", { class: "swatch" }, "closed by the rule")));
+  return el("figure", { class: "attention" }, frame, el("figcaption", {}, cell, wide, closed && el("span", { class: "swatch" }, "closed by the rule")));
 }
 
 const clamp = (value, size) => Math.min(Math.max(value, 0), size - 1);

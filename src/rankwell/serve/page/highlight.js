@@ -1,4 +1,4 @@
-// A document's text with its exact matches and split words marked.
+// A document's text with its matching and split words marked.
 // Spans count code points, so texts are cut as arrays of them.
 
 import { el } from "./dom.js";

@@ -16,23 +16,26 @@ export function notice(kind, head, line, ...more) {
     el("p", {}, head && el("strong", {}, head, " "), line), more);
 }
 
+export const ghosts = () => Array.from({ length: 5 }, () => el("li", { class: "card ghost", "aria-hidden": "true" }, el("i"), el("i"), el("i")));
+
 export function skeleton() {
-  const cards = () => Array.from({ length: 5 }, () => el("li", { class: "card ghost", "aria-hidden": "true" }, el("i"), el("i"), el("i")));
-  const column = () => el("section", { class: "column" }, el("ol", {}, cards()));
+  const column = () => el("section", { class: "column" }, el("ol", {}, ghosts()));
   return el("div", { class: "columns loading" }, column(), column());
 }
 
-// `retry` is called at the end of the countdown, and by the button; `tries` says how often it has been already.
-export function refusal(error, retry, tries = 0) {
-  const head = TITLES[error.kind] ?? "Something went wrong";
+// `retry` is called at the end of the countdown, and by the button; `tries` counts the calls so far. `less` is the label
+// and the action of another button; `during` is the heading if only a part of the work failed.
+export function refusal(error, retry, tries = 0, { less = null, during = null } = {}) {
+  const head = during ?? TITLES[error.kind] ?? "Something went wrong";
   if (error.kind === "unauthorized") return keyForm(error, retry);
   const box = notice("error", `${head}.`, sentence(error.message));
   if (error.request) box.append(el("p", { class: "small" }, "Request ", el("code", {}, error.request)));
   if (!AGAIN.has(error.kind)) return box;
   const button = el("button", { type: "button", onclick: () => again() }, "Try again");
+  const smaller = less && el("button", { class: "primary", type: "button", onclick: less[1] }, less[0]);
   // The countdown is not read out second by second.
   const clock = el("span", { class: "clock", "aria-hidden": "true" });
-  box.append(el("p", { class: "actions" }, button, clock));
+  box.append(el("p", { class: "actions" }, smaller ?? [], button, clock));
   let timer = null;
   let over = false;
   const again = () => {
@@ -98,6 +101,8 @@ export function start(ready) {
     el("p", {}, ready.reranker
       ? `Type a query: ${first} and the re-ranker order ${about} side by side, with what moved, what matched, and why.`
       : ready.hybrid ? `Type a query: words and meaning find it among ${about}.` : `Type a query: BM25 searches ${about}.`),
+    ready.examples?.length > 0 && el("p", { class: "examples" }, "Try ",
+      ready.examples.map((text) => [el("a", { href: `?${new URLSearchParams({ q: text })}` }, text), " "])),
     el("ul", { class: "keys" }, [["/", "search"], ["↑ ↓", "through results"], ["← →", "across lists"], ["Enter", "open and explain"], ["Esc", "close"]]
       .map(([key, what]) => el("li", {}, el("kbd", {}, key), what))));
 }

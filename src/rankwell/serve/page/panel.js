@@ -113,23 +113,23 @@ function draw(why, found, state, explainable, actions) {
   why.replaceChildren(
     verdict(found),
     el("h3", {}, "What the model reads"), tokens(found),
-    el("h3", {}, "What attends to what"), controls, attentionMap(found, state.map), links(found));
+    el("h3", {}, "Attention"), controls, attentionMap(found, state.map), links(found));
   if (focused) why.querySelector(`[aria-label="${CSS.escape(focused)}"]`)?.focus();
 }
 
 function verdict(found) {
   const facts = [
-    ["p(relevant)", `${number(100 * found.probability, 1)} %`],
-    ["score", number(found.score, 3)],
-    found.type && ["type", found.type],
-    ["rule", RULES.find(([name]) => name === found.rule)?.[1] ?? found.rule],
-    found.windows.length > 1 && ["window", `${found.window} of ${found.windows.length}, the best`],
+    ["p(relevant)", `${number(100 * found.probability, 1)} %`, "Probability that this document is relevant, according to the model"],
+    ["score", number(found.score, 3), "The model's raw score; higher is more relevant"],
+    found.type && ["type", found.type, "Query type: the kind of answer the query asks for"],
+    ["attention", RULES.find(([name]) => name === found.rule)?.[1] ?? found.rule, "Which tokens may attend to which"],
+    found.windows.length > 1 && ["window", `${found.window} of ${found.windows.length}, the best`, "The document is long and was read in parts; the best part counts"],
   ].filter(Boolean);
-  const cut = found.cut.map(({ field, pieces }) => `${plural(pieces, "piece")} of the ${field}`);
+  const cut = found.cut.map(({ field, pieces }) => `${plural(pieces, "token")} of the ${field}`);
   return el("div", {},
-    el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
+    el("dl", { class: "facts" }, facts.map(([name, value, meaning]) => el("div", { title: meaning }, el("dt", {}, name), el("dd", {}, value)))),
     el("meter", { min: 0, max: 1, value: found.probability, "aria-label": `p(relevant) ${number(found.probability)}` }),
-    cut.length > 0 && el("p", { class: "muted" }, `Not read, because it did not fit: ${cut.join(", ")}.`));
+    cut.length > 0 && el("p", { class: "muted" }, `Truncated: ${cut.join(", ")}.`));
 }
 
 // Words as the model has them: a split word is a box of pieces, and the piece that stands for it under STRM is marked.
@@ -147,7 +147,7 @@ function tokens(found) {
     last = word ?? null;
     const split = word && word.positions.length > 1;
     const classes = ["token", token.field, split && "several", token.match > 0 && "matched", token.marker > 0 && "marker"].filter(Boolean);
-    const hint = split ? `${word.text}: others see it at “${found.tokens[word.stands].piece}” under STRM` : null;
+    const hint = split ? `${word.text}: under STRM, other words attend to it through “${found.tokens[word.stands].piece}”` : null;
     shown.push(el("span", { class: classes.join(" "), title: hint }, piece(token, word)));
   }
   const split = found.words.filter((word) => word.positions.length > 1);
@@ -156,7 +156,7 @@ function tokens(found) {
       el("span", {}, el("span", { class: "token query" }, "query")), el("span", {}, el("span", { class: "token document" }, "document")),
       el("span", {}, el("span", { class: "token document matched" }, "in both")),
       split.length > 0 && el("span", {}, el("span", { class: "token document several" }, el("i", {}, "split"), el("i", { class: "stands" }, "word")),
-        ` ${plural(split.length, "word is", "words are")} split; the underlined piece stands for the word`)));
+        ` ${plural(split.length, "word is", "words are")} split into several tokens; under STRM, the underlined one stands for the word`)));
 }
 
 function piece(token, word) {

@@ -2,35 +2,32 @@
 
 import { count, el, milliseconds, number, plural, select, svg } from "./dom.js";
 import { snippet } from "./highlight.js";
+import { ghosts } from "./notices.js";
 import { FIRST } from "./search.js";
 import { PANEL, address } from "./state.js";
 
 export const title = (name) => (name === "bm25" ? "BM25" : name === "hybrid" ? "Hybrid" : name);
 
-// What moved, and by how much. A document that the other list does not show on this page is new to this one.
-function movement(row, side, shown, otherName) {
+// What moved, and by how much.
+function movement(row, side, otherName) {
   if (row.moved === null) {
     if (side === 0 || row.other !== null) return null;
-    return el("span", { class: "moved up", "aria-label": `new: not ranked by ${otherName}` }, "new");
+    return el("span", { class: "moved up", title: `Not ranked by ${otherName}`, "aria-label": `new: not ranked by ${otherName}` }, "new");
   }
   const places = Math.abs(row.moved);
   const way = row.moved > 0 ? "up" : row.moved < 0 ? "down" : "same";
   if (side === 0) {
     const told = way === "same" ? `stays at ${row.other}` : `goes ${way} to ${row.other}`;
-    return el("span", { class: `moved to ${way}`, title: `rank ${row.other} by ${otherName}`, "aria-label": told }, `→ ${row.other}`);
+    return el("span", { class: `moved to ${way}`, title: `${otherName} ranks this document at ${row.other}`, "aria-label": told }, `→ ${row.other}`);
   }
   const mark = way === "up" ? `▲ ${places}` : way === "down" ? `▼ ${places}` : "=";
   const told = way === "same" ? "in the same place" : `${way} ${plural(places, "place")}`;
-  const hint = `rank ${row.other} by ${otherName}`;
-  return [
-    !shown && el("span", { class: "fresh", title: `not on this page of ${otherName}` }, "new"),
-    el("span", { class: `moved ${way}`, title: hint, "aria-label": told }, mark),
-  ];
+  const hint = way === "same" ? `Same rank as by ${otherName}` : `${way === "up" ? "Up" : "Down"} ${plural(places, "place")}, from rank ${row.other} by ${otherName}`;
+  return el("span", { class: `moved ${way}`, title: hint, "aria-label": told }, mark);
 }
 
 function card(row, side, list, found, state, open) {
   const other = found.lists[1 - side];
-  const shown = other?.rows.some((entry) => entry.docid === row.docid);
   const text = found.documents[row.docid];
   const to = address({ ...state, ...PANEL, doc: row.docid, by: list.name });
   const go = (event) => {
@@ -38,7 +35,7 @@ function card(row, side, list, found, state, open) {
     event.preventDefault();
     open(row.docid, list.name);
   };
-  const told = row.probability === null ? null : `probability ${number(row.probability)}`;
+  const told = row.probability === null ? null : `Probability that this document is relevant, according to the model: ${number(row.probability)}`;
   const link = el("a", { class: "name", href: to, onclick: go }, el("span", { class: "hidden" }, `Rank ${row.rank}, `), row.docid);
   return el("li", {
     class: "card",
@@ -50,7 +47,7 @@ function card(row, side, list, found, state, open) {
   },
   el("div", { class: "head" },
     el("span", { class: "rank", "aria-hidden": "true" }, count(row.rank)), link,
-    other && movement(row, side, shown, title(other.name)),
+    other && movement(row, side, title(other.name)),
     el("span", { class: "score", title: told }, number(row.score))),
   text?.text === null || text?.text === undefined
     ? el("p", { class: "text none" }, "The index keeps no text of this document.")
@@ -58,13 +55,13 @@ function card(row, side, list, found, state, open) {
   row.probability !== null && el("meter", { min: 0, max: 1, value: row.probability, "aria-label": told, title: told }));
 }
 
-// What the numbers of a ranking are: BM25's scores, a model's logits, or both joined with others in some shares.
+// What the numbers of a ranking are: the first stage's scores, a model's, or several of them in some shares.
 function unit(list, ready) {
   const blended = list.name !== FIRST && ready.blend;
   const hybrid = list.name === FIRST && ready.hybrid ? { BM25: 1 - ready.hybrid, similarity: ready.hybrid } : {};
   const shares = Object.entries(blended?.shares ?? hybrid).map(([name, share]) => `${number(100 * share, 0)} % ${title(name)}`);
-  return el("span", { class: "unit", title: shares.join(", ") || null },
-    list.name === FIRST ? "score" : blended ? "blend" : "logit");
+  const own = list.name === FIRST ? "Higher is better. Scores are comparable within one query only." : "The model's raw score (logit). Higher is more relevant.";
+  return el("span", { class: "unit", title: shares.join(", ") || own }, blended ? "blended score" : list.name === FIRST ? "score" : "model score");
 }
 
 function column(list, side, found, state, ready, actions) {
@@ -77,7 +74,9 @@ function column(list, side, found, state, ready, actions) {
       actions.go({ ...state, ...PANEL, page: 1, ...(taken ? swapped : { [key]: name }) });
     }, { class: "which" })
     : el("h2", {}, title(list.name));
-  const cards = list.rows.map((row) => card(row, side, list, found, state, actions.open));
+  const cards = list.pending
+    ? [el("li", { class: "waiting", role: "status" }, `Re-ranking the top ${count(Math.min(state.depth, found.candidates))} …`), ...ghosts()]
+    : list.rows.map((row) => card(row, side, list, found, state, actions.open));
   return el("section", { class: "column", data: { side }, "aria-label": `Ranked by ${title(list.name)}` },
     el("div", { class: "column-head" }, head, unit(list, ready)),
     el("ol", { start: list.rows[0]?.rank ?? 1 }, cards));
@@ -87,7 +86,7 @@ function column(list, side, found, state, ready, actions) {
 function switcher(found, box) {
   const buttons = found.lists.map((list, side) => el("button", {
     type: "button",
-    "aria-pressed": String(side === 1),
+    "aria-pressed": String(side === Number(box.dataset.side)),
     onclick: () => {
       box.dataset.side = side;
       buttons.forEach((button, number_) => button.setAttribute("aria-pressed", String(number_ === side)));
@@ -106,25 +105,26 @@ function pages(found, state, actions) {
 }
 
 // An address may name any depth.
-const depths = (own) => [...new Set([10, 20, 50, 100, 200, 500, 1000, own])].sort((a, b) => a - b);
+export const depths = (own) => [...new Set([10, 20, 50, 100, 200, 500, 1000, own])].sort((a, b) => a - b);
 
 export function about(found, state, actions) {
   const reranked = found.lists.some((list) => list.name !== FIRST);
-  const times = [`${title(FIRST)} ${milliseconds(found.ms.first)}`, reranked && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
+  const pending = found.lists.some((list) => list.pending);
+  const times = [`${title(FIRST)} ${milliseconds(found.ms.first)}`, reranked && !pending && `re-ranking ${milliseconds(found.ms.rerank)}`].filter(Boolean);
   return [
-    found.type && el("span", { class: "chip", title: "The kind of answer the query asks for" }, found.type),
+    found.type && el("span", { class: "chip", title: "Query type: the kind of answer the query asks for, guessed from its words" }, found.type),
     el("span", { title: times.join(", ") }, `${plural(found.candidates, "candidate")} in ${milliseconds(found.ms.total)}`),
     reranked && el("label", { class: "choice" }, el("span", {}, "re-ranked"),
       select("How many candidates are re-ranked", depths(state.depth).map((n) => [n, `top ${n}`]), state.depth,
         (depth) => actions.go({ ...state, ...PANEL, page: 1, depth: Number(depth) }))),
     el("span", { class: "legend" },
-      el("span", {}, el("mark", { class: "match" }, "exact match")),
-      reranked && el("span", {}, el("span", { class: "split", title: "The model's tokenizer splits it into pieces" }, "split word"))),
+      el("span", {}, el("mark", { class: "match", title: "Has the same stem as a query word, as BM25 counts matches" }, "matching word")),
+      reranked && el("span", {}, el("span", { class: "split", title: "The model's tokenizer splits this word into several tokens" }, "split word"))),
   ];
 }
 
 export function show(box, found, state, ready, actions) {
-  box.dataset.side = found.lists.length - 1;
+  box.dataset.side = found.lists.at(-1).pending ? 0 : found.lists.length - 1;
   box.classList.toggle("two", found.lists.length === 2);
   const columns = found.lists.map((list, side) => column(list, side, found, state, ready, actions));
   const lines = found.lists.length === 2 ? svg("svg", { class: "lines", "aria-hidden": "true" }) : null;

@@ -24,11 +24,25 @@ function row(entry, other, moved) {
   return { rank, docid, score, probability, other, moved };
 }
 
-async function withFirst(state, chosen, model, signal) {
+// With two sides, the first stage's answer is shown as soon as it is there: `early` is called with it, and the side of
+// the model is marked as pending.
+async function withFirst(state, chosen, model, signal, early) {
   const stages = chosen.length === 1 ? (model ? "rerank" : FIRST) : "both";
   const offset = (state.page - 1) * state.k;
   const body = { query: state.q, k: Math.min(state.k, MOST - offset), offset, depth: state.depth, stages, model, type: TYPE };
-  const answer = await post("search", body, signal);
+  let done = false;
+  const first = chosen.length === 1 ? null : post("search", { ...body, stages: FIRST }, signal).then((answer) => {
+    if (!done) early(summary(firstOnly(answer, chosen)));
+  }, () => {}); // what is wrong with it is wrong with the other request, too
+  let answer;
+  try {
+    answer = await post("search", body, signal);
+  } catch (error) {
+    if (error.name !== "AbortError") await first;
+    throw error;
+  } finally {
+    done = true;
+  }
   const lists = chosen.map((name, side) => {
     const from = name === FIRST ? answer[FIRST] : answer.rerank;
     const rows = from.map((entry) => {
@@ -39,6 +53,12 @@ async function withFirst(state, chosen, model, signal) {
     });
     return { name, rows };
   });
+  return { lists, documents: answer.documents, answers: [answer], candidates: answer.candidates };
+}
+
+function firstOnly(answer, chosen) {
+  const lists = chosen.map((name) => (name === FIRST
+    ? { name, rows: answer[FIRST].map((entry) => row(entry, null, null)) } : { name, rows: [], pending: true }));
   return { lists, documents: answer.documents, answers: [answer], candidates: answer.candidates };
 }
 
@@ -59,10 +79,13 @@ async function twoModels(state, chosen, signal) {
   return { lists, documents, answers, candidates: Math.min(...answers.map((answer) => answer.candidates)) };
 }
 
-export async function search(state, ready, signal) {
+export async function search(state, ready, signal, early) {
   const chosen = sides(state, ready);
   const models = chosen.filter((name) => name !== FIRST);
-  const found = models.length === 2 ? await twoModels(state, chosen, signal) : await withFirst(state, chosen, models[0] ?? null, signal);
+  return summary(models.length === 2 ? await twoModels(state, chosen, signal) : await withFirst(state, chosen, models[0] ?? null, signal, early));
+}
+
+function summary(found) {
   const first = found.answers[0];
   const sum = (name) => found.answers.reduce((all, { ms }) => all + (ms[name] ?? 0), 0);
   return {
