@@ -126,4 +126,5 @@ def _kind(field: dict[str, Any]) -> str:
         return '{"text": …}'
     if field.get("type") == "array":
         return f"list of {_kind(field['items'])}"
-    return {"integer": "whole number", "boolean": "true or false"}.get(field.get("type", ""), field.get("type", ""))
+    name = str(field.get("type", ""))
+    return {"integer": "whole number", "boolean": "true or false"}.get(name, name)

@@ -123,7 +123,7 @@ function shown(found, state) {
   if (any) show(box, found, state, page.ready, actions);
   else box.replaceChildren(nothing(state, found));
   if (focused) box.querySelector(`.card[data-side="${focused.side}"][data-docid="${CSS.escape(focused.docid)}"] .name`)?.focus({ preventScroll: true });
-  if (found.lists.some((list) => list.pending)) return;
+  if (any && found.lists.some((list) => list.pending)) return;
   const names = found.lists.map((list) => title(list.name)).join(" and ");
   byId("said").textContent = any ? `${plural(found.candidates, "candidate")}, page ${count(state.page)}, ranked by ${names}.` : "Nothing found.";
 }
