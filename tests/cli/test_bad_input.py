@@ -235,3 +235,25 @@ def test_an_output_that_cannot_be_written(rankwell: Rankwell, index: Path, queri
         assert line.startswith(f"cannot write {target}: ")
         assert any(word in line for word in reason.split("|"))
     assert leavings() == {"file"}
+
+
+@pytest.mark.parametrize("name", ["index.json", "segment-0001/segment.json", "segment-0001/documents/store.json"])
+def test_an_index_file_that_is_nested_deeply(rankwell: Rankwell, queries: Path, name: str) -> None:
+    Path("c.tsv").write_text("a\tbees\n")
+    rankwell("index", "c.tsv", "--out", "index")
+    Path("index", name).write_text('{"version": ' + "[" * 100_000)
+    assert complaint(rankwell("search", "index", queries, "--out", "bm25.run")).startswith("index")
+
+
+def test_ids_that_a_run_cannot_hold_are_refused_before_the_search(rankwell: Rankwell, index: Path) -> None:
+    Path("q.tsv").write_text("q1\tbees\n#q2\thoney\n")
+    expected = "q.tsv, line 2: the query id '#q2' starts with '#', which marks a comment in a run"
+    assert complaint(rankwell("search", index, "q.tsv", "--out", "bm25.run")) == expected
+
+
+def test_numbers_beyond_all_bounds(rankwell: Rankwell) -> None:
+    Path("qrels.txt").write_text("1 0 d1 99999999999999999999\n")
+    Path("good.txt").write_text("1 0 d1 1\n")
+    Path("x.run").write_text(f"1\td1\t{'9' * 400}\n")
+    assert "qrels.txt, line 1: the grade is '99999999999999999999'" in complaint(rankwell("evaluate", "qrels.txt", "x"))
+    assert "x.run, line 1: the rank is '999" in complaint(rankwell("evaluate", "good.txt", "x.run"))

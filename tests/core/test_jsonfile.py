@@ -24,7 +24,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize(("text", "problem"), [("{", "not JSON"), ("[1]", "holds a JSON list, expected an object")])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "holds a JSON list, expected an object"),
+        ("[" * 66 + "1" + "]" * 66, "lists and objects nested more than 64 deep"),
+        ('{"a": ' * 10**5, "lists and objects nested more than 64 deep"),
+    ],
+)
 def test_errors_name_the_file(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=problem) as error:

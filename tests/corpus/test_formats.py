@@ -89,6 +89,10 @@ def test_comments_blank_lines_and_words_after_the_run_name_are_ignored_as_in_tre
         ("q1\ta\t1\nq1\tb\n", 2, "found 2 columns, expected 3"),
         ("q1\ta\tfirst\n", 1, "rank is 'first', expected a whole number from 1"),
         ("q1\ta\t0\n", 1, "rank is '0'"),
+        (f"q1\ta\t{'9' * 400}\n", 1, "rank is '999.*…', expected a whole number from 1"),
+        (f"q1\ta\t{2**63 + 1}\n", 1, "rank is '9223372036854775809'"),
+        ("q1 Q0 a 1 1 t\n\ufeffq2 Q0 a 1 1 t\n", 2, r"query id '\\ufeffq2' holds '\\ufeff', which is not text"),
+        ("q1 Q0 \ufeffa 1 1 t\n", 1, r"document id '\\ufeffa' holds '\\ufeff', which is not text"),
         ("q1\ta\t1\n\tb\t1\n", 2, "query id is empty"),
         ("", None, "is empty, expected a run"),
         ("\n \n# nothing\n", None, "is empty, expected a run"),
@@ -203,6 +207,12 @@ def test_documents_are_recognised_by_their_first_line(file: Write, content: str,
         (read_queries, "1\ta\n2\tb\n1\tc\n", 3, "query id '1' was already on line 1"),
         (read_queries, "\ta\n", 1, "query id is empty"),
         (read_queries, "my id\ta\n", 1, "query id 'my id' holds whitespace"),
+        (read_queries, "1\ta\n#2\tb\n", 2, "query id '#2' starts with '#', which marks a comment in a run"),
+        (read_queries, '{"_id": "#2", "text": "a"}\n', 1, "query id '#2' starts with '#'"),
+        (read_queries, '{"_id": "1\\u0000", "text": "a"}\n', 1, r"query id '1\\x00' holds '\\x00', which is not text"),
+        (read_queries, "1\ta\n\ufeff2\tb\n", 2, r"query id '\\ufeff2' holds '\\ufeff'"),
+        (documents, '{"_id": "1\\u0000", "text": "a"}\n', 1, r"document id '1\\x00' holds '\\x00'"),
+        (documents, '{"_id": "\\ufeff1", "text": "a"}\n', 1, r"document id '\\ufeff1' holds '\\ufeff'"),
         (read_queries, '{"_id": "1"}\n', 1, "no key 'text' or 'query'; found '_id'"),
         (read_queries, '{"_id": "1", "text": "a"}\n["2"]\n', 2, "expected a JSON object"),
         (read_queries, "", None, "is empty, expected queries"),
@@ -284,6 +294,17 @@ def test_a_query_id_that_trec_eval_takes_for_a_comment_is_refused(tmp_path: Path
         write_run(Run.from_scores({"#1": {"a": 1}}), tmp_path / "run")
     with pytest.raises(RankwellError, match="would be read as a comment"):
         write_qrels(Qrels({"#1": {"a": 1}}), tmp_path / "qrels")
+    with pytest.raises(RankwellError, match="would be read as a comment"):
+        write_queries([Query("#1", "a")], tmp_path / "queries.jsonl")
+
+
+def test_a_grade_has_at_most_63_bits(file: Write) -> None:
+    assert read_qrels(file(f"1 0 d {2**63 - 1}\n2 0 d {1 - 2**63}\n"))["1"] == {"d": 2**63 - 1}
+    for grade in (2**63, -(2**63), 10**20):
+        with pytest.raises(InputError, match=r"line 1: the grade is .*, expected a number of at most 63 bits"):
+            read_qrels(file(f"1 0 d {grade}\n"))
+        with pytest.raises(RankwellError, match="query '1' has a grade of over 63 bits"):
+            Qrels({"1": {"d": grade}})
 
 
 @pytest.mark.parametrize("text", ["tab\t", "line\n", "return\r"])

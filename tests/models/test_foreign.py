@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -217,6 +218,14 @@ class TestWhatCannotBe:
         config.n_layers, config.hidden_dim = 3, 48
         config.save_pretrained(folder)
         with pytest.raises(RankwellError, match=r"has the shape \(64, 32\), but config.json asks for \(48, 32\)"):
+            load_checkpoint(folder)
+
+    @pytest.mark.parametrize("size", ["n_layers", "vocab_size", "hidden_dim", "max_position_embeddings"])
+    def test_sizes_that_the_weights_cannot_have(self, make: Make, size: str) -> None:
+        folder = make("distilbert")
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), size: 10**9}))
+        with pytest.raises(RankwellError, match=r"config\.json: .* is 10+, but the weights have room for"):
             load_checkpoint(folder)
 
     def test_an_export(self, make: Make, tmp_path: Path) -> None:

@@ -362,7 +362,11 @@ class IrdsDataset(Dataset):
 
     def queries(self, split: str | None = None) -> list[Query]:
         """The queries of a split."""
-        return [Query(record.query_id, _text(record)) for record in self._part(split, "queries").queries_iter()]
+        queries = []
+        for number, record in enumerate(self._part(split, "queries").queries_iter(), 1):
+            check_id(self.name, number, "query id", record.query_id)
+            queries.append(Query(record.query_id, _text(record)))
+        return queries
 
     def qrels(self, split: str | None = None) -> Qrels:
         """The judgments of a split."""

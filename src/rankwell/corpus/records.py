@@ -130,11 +130,18 @@ class Run(Mapping[str, Ranking]):
         return f"Run({self.name!r}, {len(self)} queries, {sum(map(len, self.values()))} documents)"
 
 
+GRADE_LIMIT = 2**63
+"""Grades lie below it, and above its negative."""
+
+
 class Qrels(Mapping[str, Mapping[str, int]]):
     """Judgments: ``qrels[qid][docid]`` is the grade. Documents without an entry are unjudged."""
 
     def __init__(self, grades: Mapping[str, Mapping[str, int]]):
         self._grades = {qid: dict(by_doc) for qid, by_doc in grades.items()}
+        for qid, by_doc in self._grades.items():
+            if by_doc and not -GRADE_LIMIT < min(by_doc.values()) <= max(by_doc.values()) < GRADE_LIMIT:
+                raise RankwellError(f"query {qid!r} has a grade of over 63 bits")
 
     def __getitem__(self, qid: str) -> Mapping[str, int]:
         return self._grades[qid]

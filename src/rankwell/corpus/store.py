@@ -132,7 +132,7 @@ class DocumentStore:
             version, has_texts = info["version"], info["texts"]
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(folder, None, "not a document store (it has no store.json)") from None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError(folder / "store.json", None, "not the description of a document store") from None
         if version != STORE_VERSION:
             raise InputError(folder, None, f"a store of version {version}; this rankwell reads version {STORE_VERSION}")

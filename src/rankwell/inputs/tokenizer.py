@@ -247,4 +247,4 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _token_text(value: Any) -> str:
     """A token as transformers writes it: a string, or an object with its content."""
-    return str(value["content"]) if isinstance(value, dict) else str(value)
+    return str(value.get("content", "")) if isinstance(value, dict) else str(value)

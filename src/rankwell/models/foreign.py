@@ -43,6 +43,10 @@ HEADS = {
 }
 
 
+_POSITIONS = 2**20
+"""Encoders with relative positions name more of them than any of their tensors has rows, but hardly over a million."""
+
+
 class ForeignEncoder(nn.Module):
     """A transformers model without a head, called with packed rows and a :class:`Layout`."""
 
@@ -127,6 +131,7 @@ def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> Fore
             raise InputError(
                 path, None, f"a model of the type {kind}; rankwell reads bert, and other encoders through transformers"
             )
+        _check_sizes(config, tensors, path)
         build: Callable[..., Any] = AutoModel.from_config
         backbone = build(config, trust_remote_code=False, dtype=torch.float32)
     except RankwellError:
@@ -145,6 +150,18 @@ def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> Fore
     if not encoder.reads_both_ways():
         raise InputError(path, None, f"a model of the type {kind}, whose first token sees nothing of those after it")
     return encoder
+
+
+def _check_sizes(config: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise for sizes that the weights cannot have, before a model of that size is built."""
+    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    limits = {"num_hidden_layers": len(tensors), "max_position_embeddings": max(largest, _POSITIONS)}
+    widths = ("hidden_size", "intermediate_size", "hidden_dim")
+    limits |= dict.fromkeys(("vocab_size", "type_vocab_size", *widths), largest)
+    for name, limit in limits.items():
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value > limit:
+            raise InputError(path, None, f"{name} is {value}, but the weights have room for {limit} at most")
 
 
 def foreign_state(encoder: ForeignEncoder) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import RankwellError, excerpt
 from rankwell.inputs.batching import Sequences
 
 AttentionRule = Literal["full", "strm", "strict", "exact_match"]
@@ -45,8 +45,10 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (not isinstance(value, int) or value < 1):
-                raise RankwellError(f"{field.name} is {value!r}, expected a whole number of at least 1")
+            if field.type == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise RankwellError(f"{field.name} is {excerpt(str(value))}, expected a whole number of at least 1")
+            if field.type == "float" and (not isinstance(value, int | float) or not 0 <= value <= 1):
+                raise RankwellError(f"{field.name} is {excerpt(str(value))}, expected a number from 0 to 1")
         if self.hidden_size % self.num_attention_heads:
             raise RankwellError(f"a width of {self.hidden_size} cannot be split into {self.num_attention_heads} heads")
 

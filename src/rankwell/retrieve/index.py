@@ -303,7 +303,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(folder, None, "not an index (it has no index.json); make one with `rankwell index`") from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise InputError(path, None, "not the description of an index") from None
     if not isinstance(description, dict) or description.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of an index")

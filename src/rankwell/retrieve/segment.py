@@ -32,7 +32,7 @@ class Segment:
             self.total_length = float(info["total_length"])
             self.data_hash = str(info["data_hash"])
             self.window_bits = int(info["window_bits"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise InputError(folder, None, "not a segment of an index (no readable segment.json)") from None
         self.terms = Lexicon.open(folder, "terms")
         self.lengths = self._map("lengths", np.float32)

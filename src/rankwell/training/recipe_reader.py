@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import START, Meaning
@@ -57,19 +57,6 @@ def build_recipe(tree: Mapping[str, Any], source: str | os.PathLike[str], overri
     return _validate(whole, source, overrides)
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML where a key that comes twice is an error instead of silently replacing the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                problem = f"the key {key.value!r} comes twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def read_yaml(path: str | os.PathLike[str]) -> Tree:
     """The mapping in a YAML file."""
     try:
@@ -81,12 +68,9 @@ def read_yaml(path: str | os.PathLike[str]) -> Tree:
     except OSError as error:
         raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
     try:
-        tree = yaml.load(text, _UniqueKeys)  # a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise InputError(path, line, f"not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise InputError(path, None, f"not YAML: {' '.join(str(error).split())}") from None
+        tree = parse_yaml(text)
+    except YamlError as error:
+        raise InputError(path, error.line, f"not YAML: {error}") from None
     if not isinstance(tree, dict):
         raise InputError(path, None, f"expected keys and values, found {excerpt(str(tree))}")
     return tree
@@ -95,12 +79,15 @@ def read_yaml(path: str | os.PathLike[str]) -> Tree:
 def parse_setting(text: str) -> Override:
     """``a.b=c``, the value in YAML."""
     path, equals, value = text.partition("=")
+    shown = text if text.isprintable() and len(text) <= 100 else excerpt(text, 100)
     if not equals or not path.strip():
-        raise RankwellError(f"--set {text}: expected PATH=VALUE, such as stages.listwise.negatives=15")
+        raise RankwellError(f"--set {shown}: expected PATH=VALUE, such as stages.listwise.negatives=15")
+    if not path.isprintable():
+        raise RankwellError(f"--set {shown}: expected a path of keys before the '='")
     try:
-        return Override(path.strip(), yaml.safe_load(value))
-    except yaml.YAMLError:
-        raise RankwellError(f"--set {text}: the value is not YAML") from None
+        return Override(path.strip(), parse_yaml(value))
+    except YamlError as error:
+        raise RankwellError(f"--set {shown}: the value is not YAML ({error})") from None
 
 
 # Files

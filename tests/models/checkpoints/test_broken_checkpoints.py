@@ -66,6 +66,26 @@ BROKEN: dict[str, tuple[Edit, str]] = {
     ),
     "relative positions": (configure(position_embedding_type="relative_key"), "relative_key; expected absolute"),
     "an unknown activation": (configure(hidden_act="snake"), "no activation is called 'snake'"),
+    "more layers than memory": (configure(num_hidden_layers=10**7), "the weights lack encoder.layer.2."),
+    "more tokens than memory": (configure(vocab_size=10**12), "but config.json asks for (1000000000000, 32)"),
+    "more positions than memory": (configure(max_position_embeddings=10**12), "asks for (1000000000000, 32)"),
+    "wider than memory": (configure(hidden_size=10**12), "asks for (292, 1000000000000)"),
+    "wider within than memory": (configure(intermediate_size=10**12), "asks for (1000000000000, 32)"),
+    "a yes in place of a number": (configure(num_hidden_layers=True), "num_hidden_layers is 'True', expected a whole"),
+    "a dropout above 1": (
+        configure(hidden_dropout_prob=7),
+        "hidden_dropout_prob is '7', expected a number from 0",
+    ),
+    "a dropout in words": (configure(hidden_dropout_prob="x"), "hidden_dropout_prob is 'x', expected a number"),
+    "config.json nested deeply": (write("config.json", '{"a": ' + "[" * 10**5), "nested more than 64 deep"),
+    "rankwell.json nested deeply": (
+        write("rankwell.json", '{"history": ' + "[" * 300 + "]" * 300 + "}"),
+        "rankwell.json: lists and objects nested more than 64 deep",
+    ),
+    "tokenizer_config.json nested deeply": (
+        write("tokenizer_config.json", "[" * 10**5),
+        "tokenizer_config.json: lists and objects nested more than 64 deep",
+    ),
     "config.json is not JSON": (write("config.json", "{"), "config.json: not JSON"),
     "config.json is a list": (write("config.json", "[]"), "config.json: holds a JSON list, expected an object"),
     "config.json lacks the shape": (write("config.json", "{}"), "not the configuration of a BERT encoder"),
@@ -111,8 +131,7 @@ def test_a_broken_checkpoint_is_an_error_of_one_line(copy: Any, case: str) -> No
 
 def test_our_own_checkpoint_without_its_head_is_an_error(copy: Any) -> None:
     drop_tensor("classifier.weight")(copy)
-    with pytest.warns(UserWarning, match="has no classifier"):
-        load_checkpoint(copy.folder)
+    load_checkpoint(copy.folder, new_head=True)
     write("rankwell.json", "{}")(copy)
     with pytest.raises(InputError, match=r"the weights lack classifier\.weight"):
         load_checkpoint(copy.folder)

@@ -1,7 +1,7 @@
 """What all formats share: the first line, checks of ids and columns, and refusing what would not survive a round trip.
 
-An id is one or more characters, none of them whitespace, in every format: one that TREC files cannot hold would only
-fail hours later, when the run is written.
+An id is one or more characters, none of them whitespace, in every format, and a query id does not start with ``#``: an
+id that TREC files cannot hold would only fail hours later, when the run is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ Lines = Iterator[tuple[int, str]]
 Value = TypeVar("Value")
 
 # U+FEFF opening a file is read as a byte-order mark; half a surrogate pair has no UTF-8; NUL marks a binary file.
-_UNWRITABLE_ID = re.compile(r"[\s\0\ud800-\udfff]|^\ufeff")
+BYTE_ORDER_MARK = "\ufeff"
+_UNWRITABLE_ID = re.compile(rf"[\s\0\ud800-\udfff]|^{BYTE_ORDER_MARK}")
 _UNWRITABLE_CELL = re.compile(r"[\t\n\r\0\ud800-\udfff]")
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _HALF_PAIR = re.compile(r"[\ud800-\udfff]")
@@ -65,6 +66,10 @@ def check_id(path: FilePath, number: int, name: str, value: str) -> None:
         raise InputError(path, number, f"the {name} is empty")
     if value.split() != [value]:
         raise InputError(path, number, f"the {name} {excerpt(value)} holds whitespace, expected none")
+    if bad := _UNWRITABLE_ID.search(value):
+        raise InputError(path, number, f"the {name} {excerpt(value)} holds {excerpt(bad[0])}, which is not text")
+    if value[0] == "#" and name.startswith("query"):
+        raise InputError(path, number, f"the {name} {excerpt(value)} starts with '#', which marks a comment in a run")
 
 
 def whole_number(text: str) -> int:
@@ -81,6 +86,9 @@ def by_query(path: FilePath, rows: Iterable[tuple[int, str, str, Value]]) -> dic
     for number, qid, docid, value in rows:
         if qid != current:
             current, documents = qid, table.setdefault(qid, {})
+        if BYTE_ORDER_MARK in (qid[0], docid[0]):
+            check_id(path, number, "query id", qid)
+            check_id(path, number, "document id", docid)
         if docid in documents:
             raise InputError(
                 path, number, f"document {excerpt(docid)} is listed again for query {excerpt(qid)}, expected once"
@@ -174,14 +182,14 @@ def writable_id(path: FilePath, name: str, value: str) -> str:
         raise RankwellError(
             f"cannot write {path}: the {name} is {excerpt(value)}, expected characters other than whitespace"
         )
+    if value[0] == "#" and name == "query id":
+        raise RankwellError(f"cannot write {path}: the query id {excerpt(value)} would be read as a comment")
     return value
 
 
 def writable_ids(path: FilePath, qid: str, docids: Iterable[str]) -> None:
     """Raise unless a TREC file can contain these ids."""
     writable_id(path, "query id", qid)
-    if qid.startswith("#"):
-        raise RankwellError(f"cannot write {path}: the query id {excerpt(qid)} would be read as a comment")
     for docid in docids:
         writable_id(path, "document id", docid)
 

@@ -16,7 +16,7 @@ from rankwell.corpus.formats.lines import (
     write_lines,
     wrong_columns,
 )
-from rankwell.corpus.records import Qrels
+from rankwell.corpus.records import GRADE_LIMIT, Qrels
 
 TREC = ("query id", "0", "document id", "grade")
 BEIR = ("query id", "document id", "grade")
@@ -54,6 +54,8 @@ def _rows(path: FilePath, lines: Lines, names: tuple[str, ...]) -> Iterator[tupl
             grade = whole_number(columns[-1])
         except ValueError:
             raise InputError(path, number, f"the grade is {excerpt(columns[-1])}, expected a whole number") from None
+        if not -GRADE_LIMIT < grade < GRADE_LIMIT:
+            raise InputError(path, number, f"the grade is {excerpt(columns[-1])}, expected a number of at most 63 bits")
         yield number, columns[0], columns[-2], grade
 
 

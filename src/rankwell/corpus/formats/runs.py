@@ -33,6 +33,7 @@ TREC = ("query id", "Q0", "document id", "rank", "score", "run name")
 MSMARCO = ("query id", "document id", "rank")
 # From here on a number rounds to infinity as a 32-bit float.
 SCORE_LIMIT = float(np.finfo(np.float32).max) + 2.0**103
+RANK_LIMIT = 2**63
 
 Rows = Iterator[tuple[int, str, str, float]]
 
@@ -86,7 +87,7 @@ def _msmarco_rows(path: FilePath, lines: Lines) -> Rows:
             rank = whole_number(text)
         except ValueError:
             rank = 0
-        if rank < 1:
+        if not 1 <= rank <= RANK_LIMIT:
             raise InputError(path, number, f"the rank is {excerpt(text)}, expected a whole number from 1")
         yield number, qid, docid, 1.0 / rank
 

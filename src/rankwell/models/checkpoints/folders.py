@@ -72,15 +72,19 @@ def _present_name(name: str) -> str:
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def encoder_state(tensors: Mapping[str, Tensor], layers: int, where: Path) -> dict[str, Tensor]:
-    """The encoder's parameters from transformers' tensors: renamed, with query, key and value joined."""
+def encoder_state(tensors: Mapping[str, Tensor], config: EncoderConfig, where: Path) -> dict[str, Tensor]:
+    """The encoder's parameters from transformers' tensors: renamed, with query, key and value joined.
+
+    Raises if the weights have other sizes than ``config``. Call it before building the encoder, whose size is that of
+    the configuration, however absurd.
+    """
     state: dict[str, Tensor] = {}
     try:
         for theirs, ours in _EMBEDDING_NAMES.items():
             for part in ("weight", "bias"):
                 if f"{theirs}.{part}" in tensors or (ours == "norm" or part == "weight"):
                     state[f"{ours}.{part}"] = tensors[f"{theirs}.{part}"]
-        for layer in range(layers):
+        for layer in range(config.num_hidden_layers):
             old, new = f"encoder.layer.{layer}.", f"layers.{layer}."
             for part in ("weight", "bias"):
                 joined = [tensors[f"{old}attention.self.{name}.{part}"] for name in _PROJECTIONS]
@@ -89,7 +93,20 @@ def encoder_state(tensors: Mapping[str, Tensor], layers: int, where: Path) -> di
                     state[f"{new}{ours}.{part}"] = tensors[f"{old}{theirs}.{part}"]
     except KeyError as error:
         raise InputError(where, None, f"the weights lack {error.args[0]}") from None
+    rows = {
+        "tokens": config.vocab_size,
+        "positions": config.max_position_embeddings,
+        "segments": config.type_vocab_size,
+        "layers.0.inner": config.intermediate_size,
+    }
+    _check_shapes(state, {f"{name}.weight": (count, config.hidden_size) for name, count in rows.items()}, where)
     return state
+
+
+def _check_shapes(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    for name, expected in shapes.items():
+        if (actual := tuple(state[name].shape)) != expected:
+            raise InputError(where, None, f"{name} has the shape {actual}, but config.json asks for {expected}")
 
 
 def encoder_tensors(encoder: Encoder | ForeignEncoder) -> dict[str, Tensor]:
@@ -131,8 +148,9 @@ def load_encoder(folder: Path) -> tuple[Encoder | ForeignEncoder, dict[str, Tens
     if config is None:
         encoder = load_foreign(folder, kind, tensors)
     else:
+        state = encoder_state(tensors, config, folder)
         encoder = Encoder(config)
-        fill(encoder, encoder_state(tensors, config.num_hidden_layers, folder), folder)
+        fill(encoder, state, folder)
     if len(tokenizer) > (size := encoder.config.vocab_size):
         raise InputError(folder, None, f"a tokenizer of {len(tokenizer)} tokens, but {size} embeddings")
     return encoder, tensors, tokenizer
@@ -177,7 +195,7 @@ def _module_names(folder: Path) -> list[str]:
     path = folder / "modules.json"
     try:
         return [str(entry["type"]).rpartition(".")[2] for entry in read_json(path)]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except (TypeError, KeyError):
         raise InputError(path, None, "not a list of modules, each with a type") from None
@@ -262,10 +280,7 @@ def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
 
 def fill(module: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
     """Load ``state``; raises if a shape differs."""
-    for name, parameter in module.state_dict().items():
-        if state[name].shape != parameter.shape:
-            actual, expected = tuple(state[name].shape), tuple(parameter.shape)
-            raise InputError(where, None, f"{name} has the shape {actual}, but config.json asks for {expected}")
+    _check_shapes(state, {name: tuple(parameter.shape) for name, parameter in module.state_dict().items()}, where)
     module.load_state_dict(state)
 
 

@@ -72,14 +72,15 @@ def load_writer(folder: str | Path, *, seed: int = 0) -> tuple[QueryWriter, Toke
         return _new_writer(folder, seed)
     description = read_object(folder / "config.json")
     tensors, tokenizer = read_weights(folder), Tokenizer.open(folder)
-    encoder = Encoder(_half_config(description, "encoder", folder))
-    decoder = Decoder(_half_config(description, "decoder", folder))
-    if encoder.config.hidden_size != decoder.config.hidden_size:
-        sizes = f"{encoder.config.hidden_size} and {decoder.config.hidden_size}"
+    reading, writing = (_half_config(description, half, folder) for half in ("encoder", "decoder"))
+    if reading.hidden_size != writing.hidden_size:
+        sizes = f"{reading.hidden_size} and {writing.hidden_size}"
         raise InputError(folder, None, f"encoder and decoder have different widths ({sizes})")
-    fill(encoder, encoder_state(_below(tensors, "encoder."), encoder.config.num_hidden_layers, folder), folder)
-    of_decoder = {**_below(tensors, "decoder."), **_below(tensors, "decoder.bert.")}
-    fill(decoder, _decoder_state(of_decoder, decoder, folder), folder)
+    of_encoder = encoder_state(_below(tensors, "encoder."), reading, folder)
+    of_decoder = _decoder_state({**_below(tensors, "decoder."), **_below(tensors, "decoder.bert.")}, writing, folder)
+    encoder, decoder = Encoder(reading), Decoder(writing)
+    fill(encoder, of_encoder, folder)
+    fill(decoder, of_decoder, folder)
     return QueryWriter(encoder, decoder).eval(), tokenizer, read_writer_config(folder)
 
 
@@ -131,7 +132,7 @@ def _new_writer(folder: Path, seed: int) -> tuple[QueryWriter, Tokenizer, Writer
         raise InputError(folder, None, f"a model of the type {kind}; a query writer needs a BERT")
     with seeded(seed):
         decoder = Decoder(encoder.config)
-    state = {**decoder.state_dict(), **encoder_state(tensors, encoder.config.num_hidden_layers, folder)}
+    state = {**decoder.state_dict(), **encoder_state(tensors, encoder.config, folder)}
     state |= _output_state(tensors, folder, needed=False)
     fill(decoder, state, folder)
     for layer in decoder.writing_layers:
@@ -142,10 +143,10 @@ def _new_writer(folder: Path, seed: int) -> tuple[QueryWriter, Tokenizer, Writer
     return QueryWriter(encoder, decoder).eval(), tokenizer, config
 
 
-def _decoder_state(tensors: Mapping[str, Tensor], decoder: Decoder, folder: Path) -> dict[str, Tensor]:
+def _decoder_state(tensors: Mapping[str, Tensor], config: EncoderConfig, folder: Path) -> dict[str, Tensor]:
     """The decoder's parameters from transformers' tensors, whose names have no prefix here."""
-    state = encoder_state(tensors, decoder.config.num_hidden_layers, folder)
-    for number in range(decoder.config.num_hidden_layers):
+    state = encoder_state(tensors, config, folder)
+    for number in range(config.num_hidden_layers):
         old, new = f"encoder.layer.{number}.", f"layers.{number}."
         for kind in _KINDS:
             for ours, theirs in _CROSS_PARTS.items():
