@@ -182,15 +182,14 @@ def report(corpus: Corpus, results: Results) -> str:
     ]:
         parts.append(table(["ratio", "of", "measured", "target", "met"], rows))
     for name, same in agreement(results).items():
-        line = (
-            f"{name} beside bm25s, top 10 of {same['queries']} queries: {same['same_documents']:.1%} the same documents"
-        )
+        share = f"{same['same_documents']:.1%} of the top-10 documents"
+        line = f"{name} and bm25s agree on {share} of {same['queries']} queries"
         if name == "rankwell":
-            line += f", scores to rank 1000 differ by at most {same['max_score_difference']:.2g}"
+            line += f"; scores to rank 1000 differ by at most {same['max_score_difference']:.2g}"
             if not agrees(results):
                 line = f"**The query ratios are invalid: rankwell found other results.** {line}"
         else:
-            line += " (k1, b and the precision of lengths are fixed in tantivy)"
+            line += " (tantivy fixes k1, b and the precision of lengths)"
         parts.append(line + ".\n")
     return "\n".join(parts)
 
