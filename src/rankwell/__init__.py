@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from rankwell.rank.window_scores import WindowScores, score_windows
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import Index
+    from rankwell.training.fit.fit import fit
     from rankwell.training.loop.losses import LOSSES, TWO_LABELS, loss, make_loss
     from rankwell.training.options import Options
     from rankwell.training.run import train
@@ -108,6 +109,7 @@ _MODULES = {
     "rankwell.rank.rankers": ("open_ranker",),
     "rankwell.retrieve.bm25": ("BM25",),
     "rankwell.retrieve.index": ("Index",),
+    "rankwell.training.fit.fit": ("fit",),
     "rankwell.training.loop.losses": ("LOSSES", "TWO_LABELS", "loss", "make_loss"),
     "rankwell.training.options": ("Options",),
     "rankwell.training.run": ("train",),
@@ -161,6 +163,7 @@ __all__ = [
     "compare",
     "evaluate",
     "explain",
+    "fit",
     "fuse",
     "fuse_windows",
     "fusion_grid",

@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # The order of the help; verbs that are not named here follow in alphabetical order.
-ORDER = "index expand search rerank evaluate analyse tune train experiment types explain export serve demo".split()
+ORDER = "fit index expand search rerank evaluate analyse tune train experiment types explain export serve demo".split()
 
 
 def find_verbs() -> list[Callable[..., None]]:

@@ -50,15 +50,21 @@ def save_picture(figure: Figure, path: str | Path, **options: Any) -> None:
         figure.savefig(file, format=kind[1:], dpi=200, metadata=metadata, **options)
 
 
-def write_page(path: str | Path, title: str, style: str, body: Iterable[str]) -> None:
-    """Write a self-contained HTML page under the heading ``title``; ``body`` is HTML, line by line."""
+def page(title: str, style: str, body: Iterable[str]) -> str:
+    """A self-contained HTML page under the heading ``title``; ``body`` is HTML, line by line."""
     lines = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<style>{style}</style></head><body>",
         f"<h1>{html.escape(title)}</h1>",
         *body,
         "</body></html>",
     ]
+    return "\n".join(lines).encode("utf-8", "replace").decode("utf-8") + "\n"
+
+
+def write_page(path: str | Path, title: str, style: str, body: Iterable[str]) -> None:
+    """Write a :func:`page`."""
     with atomic_text(path) as file:
-        file.write("\n".join(lines).encode("utf-8", "replace").decode("utf-8") + "\n")
+        file.write(page(title, style, body))

@@ -1,0 +1,66 @@
+"""``rankwell fit``: from documents and judged queries to a search system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankwell.cli.options import Device, EncoderOption
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+
+
+def fit(
+    data: Annotated[str, typer.Argument(help="A data set: a folder with a collection, queries and qrels, or an id.")],
+    out: Annotated[Path, typer.Option("--out", help="Output folder for the system.")],
+    minutes: Annotated[float, typer.Option("--minutes", help="How long it may take.")] = 20.0,
+    device: Device = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,
+    measure: Annotated[str, typer.Option("--measure", help="Measure to choose by, in ir-measures notation.")] = "RR@10",
+    train: Annotated[
+        str | None,
+        typer.Option("--train", metavar="SPLIT", help="The split to fit to. Default: train, or the only one."),
+    ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            "--report",
+            metavar="SPLIT",
+            help="The split to report on. Default: dev, valid or test; without one, queries are set aside.",
+        ),
+    ] = None,
+    encoder: EncoderOption = None,
+    model: Annotated[
+        str, typer.Option("--model", help="Checkpoint that bi-encoders and re-rankers are trained from.")
+    ] = BACKBONE,
+) -> None:
+    """Fit a search system to your documents: first stage, re-ranker and shares.
+
+    Climbs a ladder from BM25 to a re-ranker. Each rung is measured on queries it was not fitted to, and kept only
+    if it is significantly better than the cheaper one below it. Rungs that do not fit into the time are skipped. The
+    result is one folder with everything a search needs and a report. If interrupted, rerun the command to resume.
+
+    **Examples**
+
+        rankwell fit my-data --out my-system
+
+        rankwell fit my-data --out my-system --minutes 60 --device cuda --measure nDCG@10
+
+        rankwell search my-system "how do bees keep warm"
+    """
+    from rankwell.training.fit.fit import fit as fit_system
+
+    fit_system(
+        data,
+        out,
+        minutes=minutes,
+        device=device,
+        seed=seed,
+        measure=measure,
+        train=train,
+        report=report,
+        encoder=encoder or DEFAULT,
+        start=model,
+        say=print,
+    )

@@ -1,0 +1,132 @@
+"""Inline SVG pictures of a fitted system's page: the ladder, quality against time, and differences by query.
+
+They take their colours from the page's style sheet, so they follow its light and dark themes.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+WIDTH = 720
+LABEL, ROW, AXIS = 190, 34, 28
+STYLE = """
+svg { width: 100%; height: auto; display: block; font: 13px system-ui, sans-serif }
+svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
+svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
+svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
+"""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A mean with its interval; ``kept`` is drawn in colour. ``milliseconds`` is the time of a query."""
+
+    label: str
+    mean: float
+    low: float
+    high: float
+    kept: bool
+    milliseconds: float
+
+
+def draw_ladder(bars: Sequence[Bar], measure: str) -> str:
+    """Means with intervals, one row each, the first at the bottom."""
+    low, high = _range([bar.low for bar in bars], [bar.high for bar in bars])
+    height = ROW * len(bars) + AXIS
+
+    def x(value: float) -> float:
+        return LABEL + (WIDTH - LABEL - 60) * (value - low) / (high - low)
+
+    parts = [_grid(tick, x(tick), height - AXIS, f"{tick:.2f}") for tick in _ticks(low, high)]
+    for row, bar in enumerate(reversed(bars)):
+        y, kind = ROW * (row + 0.5), "kept" if bar.kept else "left"
+        parts += [
+            f'<text x="{LABEL - 12}" y="{y + 4:.1f}" text-anchor="end">{html.escape(bar.label)}</text>',
+            f'<line class="{kind}" x1="{x(bar.low):.1f}" x2="{x(bar.high):.1f}" y1="{y}" y2="{y}" stroke-width="2"/>',
+            f'<circle class="{kind}" cx="{x(bar.mean):.1f}" cy="{y}" r="5"/>',
+            f'<text x="{x(bar.high) + 8:.1f}" y="{y + 4:.1f}">{bar.mean:.3f}</text>',
+        ]
+    return _svg(height, f"{measure} of each rung with its 95 % interval", parts)
+
+
+def draw_costs(bars: Sequence[Bar], measure: str) -> str:
+    """The mean of each rung against the milliseconds of a query, on a logarithmic scale."""
+    height, top, left, right = 300, 16, 52, 30
+    low, high = _range([bar.mean for bar in bars], [bar.mean for bar in bars])
+    times = [max(bar.milliseconds, 0.1) for bar in bars]
+    first, last = math.floor(math.log10(min(times))), max(math.ceil(math.log10(max(times)) + 1e-9), 1)
+
+    def x(milliseconds: float) -> float:
+        share = (math.log10(max(milliseconds, 0.1)) - first) / max(1, last - first)
+        return left + (WIDTH - left - right) * share
+
+    def y(value: float) -> float:
+        return top + (height - top - AXIS - 18) * (1 - (value - low) / (high - low))
+
+    floor = height - AXIS - 18
+    parts = [_grid(power, x(10.0**power), floor, f"{10.0**power:g}") for power in range(first, last + 1)]
+    for tick in _ticks(low, high):
+        parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
+        parts.append(f'<text class="dim" x="{left - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.2f}</text>')
+    for bar in sorted(bars, key=lambda bar: bar.kept):
+        side = "end" if x(bar.milliseconds) > 0.6 * WIDTH else "start"
+        shift = -9 if side == "end" else 9
+        kind = "kept" if bar.kept else "left"
+        # Rungs of about the same time and quality: the label of one is above its point, of the other below.
+        place = f'x="{x(bar.milliseconds) + shift:.1f}" y="{y(bar.mean) + (-7 if bar.kept else 16):.1f}"'
+        parts.append(f'<circle class="{kind}" cx="{x(bar.milliseconds):.1f}" cy="{y(bar.mean):.1f}" r="5"/>')
+        parts.append(f'<text {place} text-anchor="{side}">{html.escape(bar.label)}</text>')
+    parts.append(f'<text class="dim" x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">milliseconds a query</text>')
+    return _svg(height, f"{measure} against milliseconds a query", parts)
+
+
+def draw_gaps(differences: Sequence[float], measure: str) -> str:
+    """Each query's difference from the baseline, sorted from the largest gain to the largest loss."""
+    height, half = 170, 70
+    gaps = np.sort(np.asarray(differences, np.float64))[::-1]
+    most, step = max(float(np.abs(gaps).max(initial=0.0)), 1e-9), WIDTH / max(1, len(gaps))
+
+    def area(kind: str, values: Sequence[float]) -> str:
+        corners = [f"0,{half}"]
+        for place, value in enumerate(values):
+            y = half - half * value / most
+            corners += [f"{place * step:.1f},{y:.1f}", f"{(place + 1) * step:.1f},{y:.1f}"]
+        return f'<polygon class="{kind}" points="{" ".join([*corners, f"{WIDTH},{half}"])}"/>'
+
+    better, worse = int((gaps > 0).sum()), int((gaps < 0).sum())
+    words = f"{better:,} queries better, {len(gaps) - better - worse:,} equal, {worse:,} worse"
+    parts = [
+        area("gain", np.maximum(gaps, 0).tolist()),
+        area("loss", np.minimum(gaps, 0).tolist()),
+        f'<line class="grid" x1="0" x2="{WIDTH}" y1="{half}" y2="{half}"/>',
+        f'<text x="{WIDTH / 2}" y="{height - 8}" text-anchor="middle">{words}</text>',
+    ]
+    return _svg(height, f"Difference in {measure} by query: {words}", parts)
+
+
+def _svg(height: float, title: str, parts: Sequence[str]) -> str:
+    name = html.escape(title)
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">{"".join(parts)}</svg>'
+
+
+def _grid(value: float, x: float, floor: float, label: str) -> str:
+    line = f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{floor}"/>'
+    return f'{line}<text class="dim" x="{x:.1f}" y="{floor + 18}" text-anchor="middle">{label}</text>'
+
+
+def _range(lows: Sequence[float], highs: Sequence[float]) -> tuple[float, float]:
+    """The ends of an axis, with some room."""
+    low, high = min(lows), max(highs)
+    room = max(0.01, 0.08 * (high - low))
+    return max(0.0, low - room), high + room
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the ends, about five."""
+    step = next(step for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5, 10, 100, 1e9) if (high - low) / step <= 6)
+    return [round(place * step, 6) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]

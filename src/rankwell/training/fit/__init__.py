@@ -1,0 +1,1 @@
+"""Fitting a whole search system: a ladder of rungs, climbed while the time lasts."""

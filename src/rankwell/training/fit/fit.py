@@ -1,0 +1,186 @@
+"""Fit a whole search system to a collection and its judged queries, in a given time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import remove_leftovers
+from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.locks import lock
+from rankwell.core.manifest import digest
+from rankwell.corpus.datasets import open_dataset
+from rankwell.evaluation.notation import parse_measure
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+from rankwell.rank.system import System, is_system, refuse_taken
+from rankwell.training.data.prepare import open_collection
+from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
+from rankwell.training.fit.parts import Parts, divide, write_parts
+from rankwell.training.fit.report import figures_of, write_card, write_report
+from rankwell.training.fit.rungs import Ground
+
+SAVING = 0.03
+"""The part of the time that is kept for writing the system and its report."""
+NO_QUERIES = (
+    "Without judged queries nothing can be measured or tuned. What would help most: 50 to 100 real queries with a "
+    "relevant document each. `rankwell expand --queries` writes queries for documents to train with."
+)
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What to fit, and how long it may take."""
+
+    data: str
+    out: Path
+    minutes: float = 20.0
+    device: str | None = None
+    seed: int = 1
+    measure: str = "RR@10"
+    train: str | None = None
+    report: str | None = None
+    encoder: str = DEFAULT
+    start: str = BACKBONE
+
+    @property
+    def work(self) -> Path:
+        """``OUT.work``, the folder for unfinished work."""
+        return self.out.absolute().with_name(f"{self.out.name}.work")
+
+    def check(self) -> None:
+        """Raise for options that cannot be right, before anything is read."""
+        parse_measure(self.measure)
+        if not self.minutes > 0:
+            raise RankwellError(f"--minutes {self.minutes:g}: expected more than 0")
+
+
+def fit(
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    minutes: float = 20.0,
+    device: str | None = None,
+    seed: int = 1,
+    measure: str = "RR@10",
+    train: str | None = None,
+    report: str | None = None,
+    encoder: str = DEFAULT,
+    start: str = BACKBONE,
+    say: Callable[[str], None] = lambda line: None,
+) -> System:
+    """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
+
+    ``train`` and ``report`` name splits. ``encoder`` is the bi-encoder to begin with, ``start`` the checkpoint that
+    re-rankers are trained from. If interrupted, call it again to resume.
+
+    >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
+    >>> system.search("how do bees keep warm")                                     # doctest: +SKIP
+    """
+    request = FitRequest(os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start)
+    request.check()
+    work = request.work
+    if not work.exists():
+        refuse_taken(request.out)
+    dataset = open_dataset(request.data)
+    with lock(work, wait=False):
+        remove_leftovers(work)
+        parts = divide(dataset, train=train, report=report, seed=seed)
+        _claim(request, dataset.digest(), parts)
+        if is_system(request.out):  # finished, but killed before its work folder was removed
+            shutil.rmtree(work, ignore_errors=True)
+            return System.open(request.out, device=device)
+        write_parts(dataset, parts, work / "parts")
+        collection = open_collection(str(work / "parts"), work)
+        say(f"{len(collection.index):,} documents; {parts.describe()}")
+        for line in advice(parts):
+            say(line)
+        say(f"{minutes:g} minutes, measured by {measure} on the queries to choose:")
+        ground = Ground(
+            work, work / "parts", collection.index, parts, encoder, start, str(parse_measure(measure)), seed, device
+        )
+        climbed = climb(ground, Clock(60 * minutes * (1 - SAVING)), say)
+        system = _save(request, ground, climbed)
+        shutil.rmtree(work, ignore_errors=True)
+    say("")
+    for line in summary(request, ground, climbed):
+        say(line)
+    return system
+
+
+def advice(parts: Parts) -> list[str]:
+    """What can be trusted with so few queries, and what would help."""
+    if not len(parts.choose):
+        return [NO_QUERIES]
+    if not len(parts.fit):
+        return [f"With {len(parts.choose)} queries, only large differences can be told from chance: see the intervals."]
+    return []
+
+
+def summary(request: FitRequest, ground: Ground, climbed: Climb) -> list[str]:
+    """What was made, what it measures, and what to do with it."""
+    best, base, part = climbed.best, climbed.rungs[0], ground.parts.report
+    lines = [f"{request.out}: {best.system.describe()}"]
+    if best.report is not None and base.report is not None:
+        mean, (low, high) = interval_of(part, best.report, ground.measure)
+        before, _ = interval_of(part, base.report, ground.measure)
+        where = f"{len(part):,} queries ({ground.parts.source})"
+        lines.append(f"{ground.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}; BM25: {before:.3f}")
+    return [
+        *lines,
+        f"report:  {request.out / 'report.html'}",
+        f'search:  rankwell search {request.out} "a question"',
+        f"serve:   rankwell serve {request.out}",
+    ]
+
+
+def _claim(request: FitRequest, documents: str, parts: Parts) -> None:
+    """Record what is fitted in the work folder. Raises if it holds the work of other options or data."""
+    queries = {
+        name: [(query.qid, query.text, dict(part.qrels[query.qid])) for query in part.queries]
+        for name, part in (("fit", parts.fit), ("choose", parts.choose), ("report", parts.report))
+    }
+    ours: dict[str, Any] = {
+        "data": digest([documents, queries]),
+        "seed": request.seed,
+        "measure": request.measure,
+        "encoder": request.encoder,
+        "model": request.start,
+    }
+    path = request.work / "fit.json"
+    if not path.exists():
+        write_json(path, ours)
+        return
+    theirs = read_object(path)
+    if other := next((name for name in ours if theirs.get(name) != ours[name]), None):
+        problem = f"holds an unfinished fit with another {other}"
+        raise InputError(request.work, None, f"{problem}; remove it, or repeat the command it was made with")
+
+
+def _save(request: FitRequest, ground: Ground, climbed: Climb) -> System:
+    """Write the system with its card and report."""
+    figures = figures_of(request.data, ground, climbed)
+    command = command_of(request)
+    files = {
+        "README.md": write_card(figures, command),
+        "report.html": write_report(figures, ground, climbed, command),
+    }
+    return climbed.best.system.save(request.out, card=figures, files=files)
+
+
+def command_of(request: FitRequest) -> str:
+    """The command that repeats the fit."""
+    usual = FitRequest(request.data, request.out)
+    flags = {"start": "model"}
+    chosen = {
+        flags.get(field.name, field.name): value
+        for field in fields(request)
+        if (value := getattr(request, field.name)) != getattr(usual, field.name)
+    }
+    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in chosen.items()}
+    given = "".join(f" --{name} {value}" for name, value in shown.items())
+    return f"rankwell fit {request.data} --out {request.out.name}{given}"

@@ -1,0 +1,275 @@
+"""Climbing the ladder: each rung is made, measured, and kept only if it is better than what was kept below it.
+
+A finished rung is stored in the work folder under a hash of the rungs it stands on, so an interrupted fit resumes with
+the rung it was at.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rankwell.core.deadlines import TimeIsUp, time_limit
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.manifest import digest
+from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.records import Query, Run
+from rankwell.evaluation.compare import Contrast, compare
+from rankwell.evaluation.evaluate import Evaluation, evaluate
+from rankwell.evaluation.significance import Interval, mean_interval
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.fusion import Shares
+from rankwell.rank.system import System
+from rankwell.training.fit.parts import Part
+from rankwell.training.fit.rungs import Ground, K, Made, Step, bm25, ladder
+
+LEVEL = 0.05
+RECORD = "rung.json"
+TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
+"""How many queries are timed one by one, and for how long at most."""
+BASE = Step("bm25", "BM25", lambda ground, below: below)
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """A system that was tried.
+
+    ``contrast`` compares it with the rung kept below it, on the queries to choose. ``report`` is its run of the queries
+    to report, which only kept rungs have.
+    """
+
+    step: Step
+    key: str
+    made: Made
+    milliseconds: float
+    seconds: float
+    contrast: Contrast | None = None
+    kept: bool = True
+    report: Run | None = None
+
+    @property
+    def system(self) -> System:
+        """The system itself."""
+        return self.made.system
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rung that was not tried, or not finished, and why."""
+
+    step: Step
+    reason: str
+
+
+@dataclass
+class Clock:
+    """The time that is left of the given seconds. Finished rungs of an interrupted fit count, too."""
+
+    seconds: float
+    begin: float = field(default_factory=time.monotonic)
+    before: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return self.seconds - self.before - (time.monotonic() - self.begin)
+
+
+@dataclass(frozen=True, eq=False)
+class Climb:
+    """All rungs in order, whether kept or not."""
+
+    tried: tuple[Rung | Skipped, ...]
+
+    @property
+    def rungs(self) -> list[Rung]:
+        """The rungs that were measured."""
+        return [rung for rung in self.tried if isinstance(rung, Rung)]
+
+    @property
+    def best(self) -> Rung:
+        """The last rung that was kept."""
+        return next(rung for rung in reversed(self.rungs) if rung.kept)
+
+
+def climb(ground: Ground, clock: Clock, say: Say) -> Climb:
+    """Climb as far as the time allows."""
+    best = _stand(ground, clock, BASE, None)
+    say(line_of(best, ground))
+    tried: list[Rung | Skipped] = [best]
+    for step in ladder():
+        try:
+            reason = _obstacle(ground, clock, step, best.made)
+            if reason is None:
+                say(f"  … {step.title}")
+                with time_limit(clock.left):
+                    rung = _stand(ground, clock, step, best)
+        except TimeIsUp:
+            reason = "the time was up before it was finished"
+        if reason is not None:
+            tried.append(Skipped(step, reason))
+            say(f"  – {step.title}: skipped, {reason}")
+            continue
+        tried.append(rung)
+        say(line_of(rung, ground))
+        best = rung if rung.kept else best
+    return Climb(tuple(tried))
+
+
+def _obstacle(ground: Ground, clock: Clock, step: Step, below: Made) -> str | None:
+    """Why a rung cannot be tried, in words; None if it can."""
+    parts = ground.parts
+    if step.trains and not len(parts.fit):
+        return f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}"
+    if step.name == "bm25-tuned" and len(parts.tune) < 2:
+        return "there are no judged queries to tune with"
+    if _folder(ground, _key(step, below)).exists():
+        return None
+    try:
+        seconds = step.seconds(ground, below)
+    except RankwellError as error:
+        return str(error)
+    if seconds > clock.left:
+        return f"it needs about {_minutes(seconds)}, and {_minutes(max(0.0, clock.left))} are left"
+    return None
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 600 else f"{seconds / 60:.1f} minutes"
+
+
+# Making and measuring
+
+
+def _stand(ground: Ground, clock: Clock, step: Step, below: Rung | None) -> Rung:
+    """Make a rung and measure it, or read what was measured before."""
+    key = _key(step, None if below is None else below.made)
+    folder = _folder(ground, key)
+    if folder.exists():
+        rung = _read(ground, step, key, folder)
+        clock.before += rung.seconds
+        return _judged(ground, rung, below)
+    begin = time.monotonic()
+    made = bm25(ground) if below is None else step.make(ground, below.made)
+    made = replace(made, key=key)
+    queries = [query for part in (ground.parts.choose, ground.parts.report) for query in part.queries]
+    rung = Rung(step, key, made, _milliseconds(made.system, queries[:TIMED_QUERIES]), 0.0)
+    rung = _judged(ground, rung, below)
+    if rung.kept and len(ground.parts.report):
+        report = made.choose
+        if ground.parts.report is not ground.parts.choose:
+            report = made.system.search(ground.parts.report.queries, K, threads=ground.threads)
+        rung = replace(rung, report=report)
+    rung = replace(rung, seconds=time.monotonic() - begin)
+    _write(rung, folder)
+    return rung
+
+
+def _judged(ground: Ground, rung: Rung, below: Rung | None) -> Rung:
+    """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is."""
+    part = ground.parts.choose
+    if below is None or not len(part):
+        return rung
+    names = below.step.title, rung.step.title
+    runs = dict(zip(names, (below.made.choose, rung.made.choose), strict=True))
+    [contrast] = compare(part.qrels, runs, ground.measure, baseline=names[0]).contrasts
+    return replace(rung, contrast=contrast, kept=contrast.difference > 0 and contrast.p < LEVEL)
+
+
+def _milliseconds(system: System, queries: Sequence[Query]) -> float:
+    """The median time of a search with one query, after a warm-up."""
+    times: list[float] = []
+    for query in [*queries[:1], *queries]:
+        begin = time.perf_counter()
+        system.search(query.text, 10)
+        times.append(1000 * (time.perf_counter() - begin))
+        if sum(times) > 1000 * TIMED_SECONDS:
+            break
+    return statistics.median(times[1:] or times or [0.0])
+
+
+def figures(part: Part, run: Run, measures: Sequence[str]) -> Evaluation:
+    """A run's figures on a part; queries without results count 0."""
+    return evaluate(part.qrels, run, list(measures))
+
+
+def interval_of(part: Part, run: Run, measure: str) -> tuple[float, Interval]:
+    """The mean of a measure and its 95 % interval."""
+    values = figures(part, run, [measure]).per_query[measure]
+    return float(values.mean()), mean_interval(values)
+
+
+def line_of(rung: Rung, ground: Ground) -> str:
+    """One line for whoever watches."""
+    mark = "✓" if rung.kept else "·"
+    line = f"  {mark} {rung.step.title:<28}"
+    if len(ground.parts.choose):
+        mean, (low, high) = interval_of(ground.parts.choose, rung.made.choose, ground.measure)
+        line += f" {ground.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
+    if rung.contrast is not None:
+        line += f"  {rung.contrast.difference:+.3f}, p {_p(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
+    return f"{line}  {rung.milliseconds:.0f} ms a query, {_minutes(rung.seconds)}"
+
+
+def _p(value: float) -> str:
+    return "< .001" if value < 0.001 else f"= {value:.3f}".replace("0.", ".")
+
+
+# Finished rungs
+
+
+def _key(step: Step, below: Made | None) -> str:
+    """Names a rung by itself and all rungs it stands on."""
+    return f"{step.name}-{digest([step.name, None if below is None else below.key])[:12]}"
+
+
+def _folder(ground: Ground, key: str) -> Path:
+    return ground.work / "rungs" / key
+
+
+def _write(rung: Rung, folder: Path) -> None:
+    system = rung.system
+    with atomic_folder(folder) as temporary:
+        system.first_stage.save(temporary)
+        for name, run in (("choose", rung.made.choose), ("report", rung.report)):
+            if run:
+                write_run(Run(run, name=name), temporary / f"{name}.run.gz")
+        shares = None
+        if system.shares is not None:
+            shares = {**system.shares.as_dict(), "normalise": system.shares.normalise}
+        record = {
+            "ranker": None if system.ranker is None else os.path.relpath(system.ranker, temporary),
+            "depth": system.depth,
+            "shares": shares,
+            "stages": dict(rung.made.stages),
+            "milliseconds": rung.milliseconds,
+            "seconds": rung.seconds,
+        }
+        write_json(temporary / RECORD, record)
+
+
+def _read(ground: Ground, step: Step, key: str, folder: Path) -> Rung:
+    try:
+        record: dict[str, Any] = read_object(folder / RECORD)
+        ranker = None if record["ranker"] is None else Path(os.path.normpath(folder / record["ranker"]))
+        shares = None if record["shares"] is None else Shares(**record["shares"])
+        system = System(
+            FirstStage.open(folder), ranker=ranker, depth=record["depth"], shares=shares, device=ground.device
+        )
+        runs = {
+            name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
+            for name in ("choose", "report")
+        }
+        made = Made(system, runs["choose"] or Run(), record["stages"], key)
+        return Rung(step, key, made, record["milliseconds"], record["seconds"], report=runs["report"])
+    except (FileNotFoundError, KeyError, TypeError):
+        raise InputError(folder, None, "not a finished rung; remove it to make it again") from None

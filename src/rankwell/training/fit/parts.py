@@ -1,0 +1,164 @@
+"""The judged queries in three parts: to fit, to choose and to report.
+
+What is learned sees the first part, decisions see the second, and the figures of the report come from the third: a dev
+split, if the data has one, or training queries set aside. Queries of the same text are in the same part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rankwell.core.errors import RankwellError
+from rankwell.core.files import atomic_folder
+from rankwell.corpus.datasets import Dataset
+from rankwell.corpus.formats import write_documents, write_qrels, write_queries
+from rankwell.corpus.records import Qrels, Query
+from rankwell.training.recipe import DEV_NAMES
+
+LEAST_TO_FIT = 50
+"""With fewer queries to fit, nothing is trained; k1, b and shares are tuned by cross-validation."""
+LEAST_ASIDE, MOST_ASIDE = 50, 1000
+"""Bounds of the parts that are set aside, which otherwise have a fifth of the queries each."""
+SET_ASIDE = "queries set aside"
+FIT, CHOOSE = "fit", "choose"
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Judged queries."""
+
+    queries: tuple[Query, ...]
+    qrels: Qrels
+
+    @classmethod
+    def of(cls, queries: Sequence[Query], qrels: Mapping[str, Mapping[str, int]]) -> Part:
+        """The queries with their own judgments."""
+        return cls(tuple(queries), Qrels({query.qid: qrels[query.qid] for query in queries}))
+
+    def head(self, count: int) -> Part:
+        """The first ``count`` queries, which are in random order."""
+        return Part.of(self.queries[:count], self.qrels)
+
+    @property
+    def pairs(self) -> int:
+        """The number of relevant documents."""
+        return sum(grade > 0 for grades in self.qrels.values() for grade in grades.values())
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The three parts. If ``fit`` is empty, ``choose`` has all queries; ``source`` names where ``report`` is from."""
+
+    fit: Part
+    choose: Part
+    report: Part
+    source: str
+    split: str | None
+    """The split that ``fit`` and ``choose`` are from."""
+
+    @property
+    def needed(self) -> int:
+        """The number of judged queries from which on models are trained."""
+        return LEAST_TO_FIT + LEAST_ASIDE * (2 if self.source == SET_ASIDE else 1)
+
+    @property
+    def tune(self) -> Part:
+        """The queries to tune k1, b and unfitted shares with."""
+        return self.fit.head(500) if self.fit.queries else self.choose
+
+    def describe(self) -> str:
+        """The sizes in one line."""
+        if not len(self.choose):
+            return "no judged queries"
+        if not len(self.fit):
+            used = f"{len(self.choose):,} judged queries, too few to train with (from {self.needed} on)"
+            return f"{used}; settings are chosen by cross-validation"
+        count = len(self.fit) + len(self.choose) + (len(self.report) if self.source == SET_ASIDE else 0)
+        sizes = f"{len(self.fit):,} to fit, {len(self.choose):,} to choose"
+        report = "" if self.source == SET_ASIDE else f" of {self.source}"
+        return f"{count:,} judged queries of {self.split}: {sizes}; {len(self.report):,}{report} to report"
+
+
+def divide(dataset: Dataset, *, train: str | None, report: str | None, seed: int) -> Parts:
+    """Divide the judged queries of a data set; ``train`` and ``report`` are splits, by default the usual ones."""
+    splits = dataset.splits
+    train = dataset.split(train) if train is not None else _usual(dataset, ("train",))
+    if report is not None:
+        dataset.split(report)
+    else:
+        report = next((name for name in (*DEV_NAMES, "test") if name in splits and name != train), None)
+    if train is None:
+        train, report = report, None
+    judged = Part((), Qrels({})) if train is None else _judged(dataset, train)
+    groups = _shuffled(judged, seed)
+    reported = _judged(dataset, report) if report is not None else None
+    none = Part((), Qrels({}))
+    aside = min(MOST_ASIDE, max(LEAST_ASIDE, len(judged) // 5))
+    if len(judged) < aside * (2 if reported is None else 1) + LEAST_TO_FIT:
+        whole = Part.of(_take(groups, len(judged)), judged.qrels)
+        return Parts(none, whole, reported or whole, report or SET_ASIDE, train)
+    choose = Part.of(_take(groups, aside), judged.qrels)
+    if reported is None:
+        reported = Part.of(_take(groups, aside), judged.qrels)
+    fit = Part.of(_take(groups, len(judged)), judged.qrels)
+    return Parts(fit, choose, reported, report or SET_ASIDE, train)
+
+
+def _usual(dataset: Dataset, names: Sequence[str]) -> str | None:
+    """The split of a usual name, or the only one; None if there is none."""
+    splits = dataset.splits
+    if name := next((name for name in names if name in splits), None):
+        return name
+    others = [name for name in splits if name not in (*DEV_NAMES, "test")]
+    if len(others) > 1:
+        problem = f"{dataset.name} has no split {names[0]!r}"
+        raise RankwellError(f"{problem}; choose one with --train ({', '.join(splits)}) and one with --report")
+    return others[0] if others else None
+
+
+def _judged(dataset: Dataset, split: str) -> Part:
+    """The queries that have a relevant document."""
+    try:
+        qrels, queries = dataset.qrels(split), dataset.queries(split)
+    except RankwellError:
+        if split == "all":  # queries without judgments, or judgments without queries
+            return Part((), Qrels({}))
+        raise
+    relevant = {qid for qid, grades in qrels.items() if any(grade > 0 for grade in grades.values())}
+    return Part.of([query for query in queries if query.qid in relevant], qrels)
+
+
+def _shuffled(part: Part, seed: int) -> list[list[Query]]:
+    """The queries in random order, those of the same text in one group."""
+    alike: dict[str, list[Query]] = {}
+    for query in part.queries:
+        alike.setdefault(" ".join(query.text.lower().split()), []).append(query)
+    groups = list(alike.values())
+    return [groups[place] for place in np.random.default_rng([seed, len(groups)]).permutation(len(groups)).tolist()]
+
+
+def _take(groups: list[list[Query]], count: int) -> list[Query]:
+    """Remove groups from the end of the list until they have ``count`` queries."""
+    taken: list[Query] = []
+    while groups and len(taken) < count:
+        taken += groups.pop()
+    return taken
+
+
+def write_parts(dataset: Dataset, parts: Parts, folder: Path) -> None:
+    """Write documents and parts as a data set that recipes read: the splits ``fit`` and ``choose``."""
+    if folder.exists():
+        return
+    with atomic_folder(folder) as temporary:
+        write_documents(dataset.documents(), temporary / "corpus.jsonl")
+        for name, part in ((FIT, parts.fit), (CHOOSE, parts.choose)):
+            if len(part):
+                write_queries(part.queries, temporary / f"queries.{name}.jsonl")
+                write_qrels(part.qrels, temporary / f"qrels.{name}.tsv", format="beir")

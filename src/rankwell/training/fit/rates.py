@@ -1,0 +1,50 @@
+"""How fast this machine encodes texts, measured on a few, to tell what fits into the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankwell.rank.rankers import open_encoder
+from rankwell.retrieve.index import Index
+from rankwell.training.fit.parts import Parts
+
+SECONDS = 2.0
+"""How long each rate is measured."""
+AT_A_TIME = {"cuda": 512, "cpu": 8}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Texts a second: vectors of documents and queries, and pairs of both as a re-ranker reads them."""
+
+    documents: float
+    queries: float
+    pairs: float
+
+    @classmethod
+    def measure(cls, index: Index, parts: Parts, encoder: str, device: str | None) -> Rates:
+        """Encode some of the documents and queries."""
+        opened = open_encoder(encoder, device)
+        docids = index.docids(np.linspace(0, len(index) - 1, min(len(index), 1024)).astype(np.int64))
+        texts = index.texts(docids)
+        queries = [query.text for part in (parts.choose, parts.report) for query in part.queries[:512]] or texts[:1]
+        step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
+        documents = _rate(opened.encode_documents, texts, step)
+        of_queries = _rate(opened.encode_queries, queries, step)
+        # A pair is truncated to 180 tokens, a query and a document joined; both models have six layers of MiniLM's.
+        pairs = [f"{queries[place % len(queries)]} {text}" for place, text in enumerate(texts)]
+        return cls(documents, of_queries, _rate(opened.encode_documents, pairs, step))
+
+
+def _rate(encode: Callable[[Sequence[str]], object], texts: Sequence[str], step: int) -> float:
+    """Texts a second, after a warm-up."""
+    encode(texts[:step])
+    done, begin = 0, time.perf_counter()
+    while done < len(texts) and time.perf_counter() - begin < SECONDS:
+        done += len(texts[done : done + step])
+        encode(texts[max(0, done - step) : done])
+    return done / max(1e-9, time.perf_counter() - begin)

@@ -1,0 +1,318 @@
+"""The report of a fit: a page that can be opened anywhere, the card, and the same figures as JSON."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankwell.core.manifest import machine
+from rankwell.corpus.records import Query, Run
+from rankwell.evaluation.significance import mean_interval
+from rankwell.plots.ladder import STYLE as PICTURES
+from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
+from rankwell.plots.pictures import page
+from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, figures, interval_of
+from rankwell.training.fit.parts import Part
+from rankwell.training.fit.rungs import Ground
+
+SHOWN = 10
+EXCERPT = 280
+STYLE = (
+    """
+:root { color-scheme: light dark; --ink: #1d2330; --dim: #68707f; --line: #dfe3ea; --paper: #fff; --good: #1c7c54;
+        --bad: #b3443a; --soft: #f4f6f9 }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e8ef; --dim: #98a1b1; --line: #333b49; --paper: #14181f; --good: #53c08f; --bad: #e5806f;
+          --soft: #1c222c } }
+body { font: 16px/1.6 system-ui, sans-serif; max-width: 52em; margin: 2em auto; padding: 0 1em; color: var(--ink);
+       background: var(--paper) }
+h1 { font-size: 1.6em; margin-bottom: .2em; overflow-wrap: anywhere } h2 { font-size: 1.2em; margin: 2em 0 .4em }
+.lead { font-size: 1.1em } .dim { color: var(--dim) } .good { color: var(--good) } .bad { color: var(--bad) }
+.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .9em; width: 100% }
+th, td { text-align: right; padding: .3em .7em .3em 0; border-bottom: 1px solid var(--line); white-space: nowrap }
+th:first-child, td:first-child { text-align: left } td.words { white-space: normal; text-align: left; min-width: 14em }
+details { border: 1px solid var(--line); border-radius: .4em; padding: .4em .8em; margin: .4em 0 }
+summary { cursor: pointer; overflow-wrap: anywhere } details p { margin: .5em 0; overflow-wrap: anywhere }
+pre { background: var(--soft); padding: .8em; border-radius: .4em; overflow-x: auto; font-size: .85em }
+"""
+    + PICTURES
+)
+
+
+def measures_of(measure: str) -> list[str]:
+    """The measures that a report shows: the one to choose by, and two of the usual ones."""
+    return list(dict.fromkeys([measure, "nDCG@10", "R@100"]))
+
+
+def figures_of(data: str, ground: Ground, climbed: Climb) -> dict[str, Any]:
+    """Everything that was measured, for ``system.json``."""
+    parts = ground.parts
+    return {
+        "data": data,
+        "documents": len(ground.index),
+        "queries": {"fit": len(parts.fit), "choose": len(parts.choose), "report": len(parts.report)},
+        "reported on": parts.source,
+        "measure": ground.measure,
+        "seed": ground.seed,
+        "machine": machine(),
+        "system": climbed.best.system.describe(),
+        "rungs": [_figures(tried, ground) for tried in climbed.tried],
+    }
+
+
+def _figures(tried: Rung | Skipped, ground: Ground) -> dict[str, Any]:
+    name = {"rung": tried.step.name, "title": tried.step.title}
+    if isinstance(tried, Skipped):
+        return {**name, "skipped": tried.reason}
+    record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.system.describe()}
+    record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1)}
+    for part_name, part, run in (
+        ("choose", ground.parts.choose, tried.made.choose),
+        ("report", ground.parts.report, tried.report),
+    ):
+        if run is not None and len(part):
+            values = figures(part, run, measures_of(ground.measure)).per_query
+            record[part_name] = {
+                measure: {"mean": float(row.mean()), "interval": list(mean_interval(row))}
+                for measure, row in values.items()
+            }
+    if tried.contrast is not None:
+        contrast = tried.contrast
+        record["against the rung below"] = {
+            "difference": contrast.difference,
+            "interval": list(contrast.interval),
+            "p": contrast.p,
+            "wins": contrast.wins,
+            "losses": contrast.losses,
+        }
+    return record
+
+
+def write_card(figures: Mapping[str, Any], command: str) -> str:
+    """The text of ``README.md``."""
+    kept = [rung for rung in figures["rungs"] if rung.get("kept")]
+    lines = [
+        "# A fitted search system",
+        "",
+        f"{figures['system']}, over {figures['documents']:,} documents. Made with rankwell:",
+        "",
+        f"    {command}",
+        "",
+    ]
+    reported = [rung for rung in kept if "report" in rung]
+    if reported:
+        names = list(reported[0]["report"])
+        lines += [
+            f"Measured on {figures['queries']['report']:,} queries ({figures['reported on']}):",
+            "",
+            f"| rung | {' | '.join(names)} | ms a query |",
+            f"|---|{'--:|' * (len(names) + 1)}",
+        ]
+        for rung in reported:
+            means = " | ".join(f"{rung['report'][name]['mean']:.3f}" for name in names)
+            lines.append(f"| {rung['title']} | {means} | {rung['milliseconds']:.0f} |")
+    else:
+        lines.append("Nothing was measured: there were no judged queries.")
+    lines += ["", 'Search it with `rankwell search FOLDER "a question"` or `System.open(FOLDER).search("a question")`.']
+    return "\n".join(lines) + "\n"
+
+
+def write_report(figures: Mapping[str, Any], ground: Ground, climbed: Climb, command: str) -> str:
+    """The text of ``report.html``."""
+    body = [*_lead(ground, climbed), *_ladder(ground, climbed)]
+    if climbed.best.report is not None and climbed.rungs[0].report is not None:
+        body += _queries(ground, climbed)
+    body += _settings(figures, ground, climbed, command)
+    return page("A fitted search system", STYLE, body)
+
+
+def _lead(ground: Ground, climbed: Climb) -> Iterator[str]:
+    best, base = climbed.best, climbed.rungs[0]
+    yield f'<p class="lead">{_text(best.system.describe())}.</p>'
+    if best.report is not None and base.report is not None:
+        part = ground.parts.report
+        mean, (low, high) = interval_of(part, best.report, ground.measure)
+        before, _ = interval_of(part, base.report, ground.measure)
+        yield (
+            f'<p class="lead">{ground.measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}] on '
+            f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(ground.parts.source)}). BM25 has "
+            f"{before:.3f}. A query takes {best.milliseconds:.0f} ms, with BM25 {base.milliseconds:.0f} ms.</p>"
+        )
+    else:
+        yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
+    yield f'<p class="dim">{len(ground.index):,} documents; {_text(ground.parts.describe())}.</p>'
+
+
+def _ladder(ground: Ground, climbed: Climb) -> Iterator[str]:
+    yield "<h2>The ladder</h2>"
+    part, measure = ground.parts.choose, ground.measure
+    if len(part):
+        yield (
+            f"<p>Each rung is compared with the one kept below it, on the {len(part):,} queries to choose, and kept if "
+            f"it is better at p &lt; {LEVEL:g} (paired t-test, two-sided). Bars are 95 % intervals.</p>"
+        )
+        bars = []
+        for rung in climbed.rungs:
+            mean, (low, high) = interval_of(part, rung.made.choose, measure)
+            bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
+        yield draw_ladder(bars, measure)
+    heads = ["rung", measure, "gain", "p", "ms a query", "minutes"]
+    yield from _table(heads, [_tried_cells(tried, ground) for tried in climbed.tried])
+    if not len(part):
+        return
+    yield "<h2>Quality against time</h2>"
+    yield draw_costs(bars, measure)
+    yield f"<h2>On the {len(ground.parts.report):,} queries to report</h2>"
+    names = measures_of(measure)
+    yield from _table(
+        ["rung kept", *names], [_report_cells(rung, ground, names) for rung in climbed.rungs if rung.kept]
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
+    yield f'<div class="wide"><table><tr>{"".join(f"<th>{_text(head)}</th>" for head in heads)}</tr>'
+    yield from rows
+    yield "</table></div>"
+
+
+def _tried_cells(tried: Rung | Skipped, ground: Ground) -> str:
+    name = _text(tried.step.title)
+    if isinstance(tried, Skipped):
+        return (
+            f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">skipped: {_text(tried.reason)}</td></tr>'
+        )
+    cells = ["", "", ""]
+    if len(ground.parts.choose):
+        cells[0] = _mean(ground.parts.choose, tried.made.choose, ground.measure)
+    if tried.contrast is not None:
+        cells[1:] = [f"{tried.contrast.difference:+.3f}", f"{tried.contrast.p:.3f}"]
+    cells += [f"{tried.milliseconds:.0f}", f"{tried.seconds / 60:.1f}"]
+    mark = '<span class="good">✓</span>' if tried.kept else "·"
+    return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def _report_cells(rung: Rung, ground: Ground, names: Sequence[str]) -> str:
+    run = rung.report or Run()
+    cells = "".join(f"<td>{_mean(ground.parts.report, run, name)}</td>" for name in names)
+    return f"<tr><td>{_text(rung.step.title)}</td>{cells}</tr>"
+
+
+def _mean(part: Part, run: Run, measure: str) -> str:
+    mean, (low, high) = interval_of(part, run, measure)
+    return f'{mean:.3f} <span class="dim">[{low:.3f}, {high:.3f}]</span>'
+
+
+# Queries
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What a query gained, and the rank of its best relevant document before and after (None: not found)."""
+
+    query: Query
+    gap: float
+    before: int | None
+    after: int | None
+
+
+def _queries(ground: Ground, climbed: Climb) -> Iterator[str]:
+    best, base, part, measure = climbed.best, climbed.rungs[0], ground.parts.report, ground.measure
+    assert best.report is not None
+    assert base.report is not None
+    if best is not base:
+        ours, theirs = (figures(part, run, [measure]).per_query[measure] for run in (best.report, base.report))
+        qids = figures(part, best.report, [measure]).qids
+        gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
+        changes = [
+            _Change(query, gap_of[query.qid], _rank(ground, base.report, query), _rank(ground, best.report, query))
+            for query in part.queries
+        ]
+        yield f"<h2>Query by query: {_text(best.step.title)} against BM25</h2>"
+        yield draw_gaps([change.gap for change in changes], measure)
+        ordered = sorted(changes, key=lambda change: -change.gap)
+        for title, some in (
+            ("Largest gains", [change for change in ordered if change.gap > 0][:SHOWN]),
+            ("Largest losses", [change for change in reversed(ordered) if change.gap < 0][:SHOWN]),
+        ):
+            if some:
+                yield f"<h3>{title}</h3>"
+                for change in some:
+                    yield _change(ground, best.report, change)
+    lost = [query for query in part.queries if _rank(ground, best.report, query) is None]
+    if lost:
+        yield "<h2>Failures to look at</h2>"
+        yield (
+            f"<p>{len(lost):,} of {len(part):,} queries have no relevant document among the first 100. Is the judged "
+            "document really the answer? Does it use other words, or is it too long? The first of them:</p>"
+        )
+        for query in lost[:SHOWN]:
+            yield _change(ground, best.report, _Change(query, 0.0, None, None))
+
+
+def _rank(ground: Ground, run: Run, query: Query) -> int | None:
+    """The rank of the best relevant document, from 1."""
+    grades, ranking = ground.parts.report.qrels[query.qid], run.get(query.qid)
+    docids = () if ranking is None else ranking.docids
+    return next((rank for rank, docid in enumerate(docids, 1) if grades.get(docid, 0) > 0), None)
+
+
+def _change(ground: Ground, run: Run, change: _Change) -> str:
+    query, grades = change.query, ground.parts.report.qrels[change.query.qid]
+    relevant = next((docid for docid, grade in grades.items() if grade > 0), None)
+    ranks = "" if change.before == change.after else f"rank {_place(change.before)} → {_place(change.after)}"
+    kind = "good" if change.gap > 0 else "bad"
+    lines = [f'<summary>{_text(query.text)} <span class="{kind}">{ranks}</span></summary>']
+    if relevant is not None:
+        lines.append(f"<p><b>relevant:</b> {_document(ground, relevant)}</p>")
+    ranking = run.get(query.qid)
+    if ranking is not None and len(ranking) and ranking.docids[0] != relevant:
+        lines.append(f"<p><b>found first:</b> {_document(ground, ranking.docids[0])}</p>")
+    return f"<details>{''.join(lines)}</details>"
+
+
+def _place(rank: int | None) -> str:
+    return "none" if rank is None else str(rank)
+
+
+def _document(ground: Ground, docid: str) -> str:
+    if docid not in ground.index:
+        return f'<span class="dim">{_text(docid)}: not in the collection</span>'
+    text = ground.index.text(docid)
+    shown = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
+    return f'{_text(shown)} <span class="dim">({_text(docid)})</span>'
+
+
+# Settings
+
+
+def _settings(figures: Mapping[str, Any], ground: Ground, climbed: Climb, command: str) -> Iterator[str]:
+    system = climbed.best.system
+    rows = {
+        "documents": f"{len(ground.index):,}",
+        "first stage": system.first_stage.describe(),
+        "re-ranker": f"the best {system.depth} documents, {system.shares or 'alone'}" if system.ranker else "none",
+        "trained stages": ", ".join(climbed.best.made.stages) or "none",
+        "seed": ground.seed,
+        "machine": ", ".join(f"{name} {value}" for name, value in figures["machine"].items()),
+    }
+    yield "<h2>Settings</h2><table>"
+    for name, value in rows.items():
+        shown = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
+        yield f'<tr><td>{name}</td><td class="words">{_text(shown)}</td></tr>'
+    yield "</table><h2>Repeat it, use it</h2>"
+    lines = [
+        command,
+        'rankwell search SYSTEM "a question"',
+        "rankwell search SYSTEM queries.tsv --k 100 --out system.run",
+        f'rankwell evaluate qrels.txt system.run --measures "{" ".join(measures_of(ground.measure))}"',
+        "rankwell serve SYSTEM",
+    ]
+    yield f"<pre>{_text(chr(10).join(lines))}</pre>"
+    yield "<h2>Card</h2>"
+    yield f"<pre>{_text(write_card(figures, command))}</pre>"
+
+
+def _text(value: str) -> str:
+    return html.escape(value)

@@ -1,0 +1,268 @@
+"""The rungs of the ladder: systems of growing cost, each made by a tuner or by a recipe.
+
+A rung is tuned on queries to fit and measured on queries to choose. Where there are too few queries to fit, it is tuned
+on the queries to choose by cross-validation: each is ranked under the settings chosen without its fold.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rankwell.corpus.records import Query, Run
+from rankwell.evaluation.depths import compare_depths, cut_candidates
+from rankwell.evaluation.tuning import Tuned
+from rankwell.models.checkpoints.names import find_model
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.hybrid import search_both
+from rankwell.rank.system import System, before_rest
+from rankwell.rank.texts import stores_of
+from rankwell.rank.tuning import share_grid, tune_fusion
+from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.index import Index
+from rankwell.retrieve.tune import parse_values, tune_bm25
+from rankwell.training.first_stage import TuningOptions
+from rankwell.training.fit.parts import CHOOSE, FIT, Parts
+from rankwell.training.fit.rates import Rates
+from rankwell.training.recipe_reader import build_recipe
+from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stage import stage_kinds
+
+K = 100
+"""Documents per query in the runs that are measured."""
+DEFAULT_SHARE = 0.7
+"""The bi-encoder's share where there are no judgments to tune it with."""
+DEPTHS = (10, 20, 50, 100)
+"""Depths of re-ranking to choose from."""
+BACKWARD = 3.5
+"""Training on a text costs this many times as much as encoding it."""
+ADAPTER_SECONDS = 5e-4
+"""Training an adapter, for each pair and epoch: measured with vectors of width 384 on two ARM cores."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What the rungs stand on: documents, queries, options and the folder for unfinished work."""
+
+    work: Path
+    data: Path
+    index: Index
+    parts: Parts
+    encoder: str
+    start: str
+    measure: str
+    seed: int
+    device: str | None
+
+    @cached_property
+    def rates(self) -> Rates:
+        """How fast texts become vectors here."""
+        return Rates.measure(self.index, self.parts, self.encoder, self.device)
+
+    @property
+    def threads(self) -> int:
+        """All cores."""
+        return os.cpu_count() or 1
+
+    @property
+    def measured(self) -> int:
+        """The number of queries that every rung ranks to be measured."""
+        return len(self.parts.choose) + len(self.parts.report)
+
+    def train(self, name: str, first: FirstStage, stages: Mapping[str, Any]) -> Trained:
+        """Run a recipe on the queries to fit; what it finished before is not run again."""
+        searched: dict[str, Any] = {"k1": first.bm25.k1, "b": first.bm25.b, "depth": K}
+        if first.share:
+            searched |= {"hybrid": first.share, "encoder": str(first.encoder)}
+        tree = {
+            "name": name,
+            "seed": self.seed,
+            "data": {"folder": str(self.data), "train": FIT, "dev": CHOOSE},
+            "first_stage": searched,
+            "model": {"start": self.start},
+            "evaluate": {"measures": [self.measure], "depth": K},
+            "stages": dict(stages),
+        }
+        recipe = build_recipe(tree, self.work / f"{name}.yaml")
+        return run_recipe(recipe, self.work / "recipes" / name, pool=self.work, device=self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A rung's system, its run of the queries to choose, and the stages that made it."""
+
+    system: System
+    choose: Run
+    stages: Mapping[str, Any]
+    key: str = ""
+    """Names the rung in the work folder."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a rung is made from the best system below it, and the seconds it may take."""
+
+    name: str
+    title: str
+    make: Callable[[Ground, Made], Made]
+    seconds: Callable[[Ground, Made], float] = lambda ground, below: 0.0
+    trains: bool = False
+    """Whether it needs queries to fit."""
+
+
+def searched(ground: Ground, system: System, stages: Mapping[str, Any] | None = None) -> Made:
+    """A system with its run of the queries to choose."""
+    return Made(system, system.search(ground.parts.choose.queries, K, threads=ground.threads), stages or {})
+
+
+def bm25(ground: Ground) -> Made:
+    """The lowest rung."""
+    return searched(ground, System(FirstStage(ground.index), device=ground.device))
+
+
+def _tune_bm25(ground: Ground, below: Made) -> Made:
+    part, grid = ground.parts.tune, TuningOptions()
+    tuned = tune_bm25(
+        ground.index,
+        part.queries,
+        part.qrels,
+        measure=ground.measure,
+        k1=parse_values(grid.k1),
+        b=parse_values(grid.b),
+        folds=min(5, len(part)),
+        seed=ground.seed,
+        threads=ground.threads,
+    )
+
+    def search(setting: BM25, queries: Sequence[Query]) -> Run:
+        return ground.index.search(queries, setting, k=K, threads=ground.threads)
+
+    system = System(FirstStage(ground.index, tuned.best), device=ground.device)
+    return Made(system, _held_out(tuned, search, ground.parts.choose.queries), {})
+
+
+def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run], queries: Sequence[Query]) -> Run:
+    """Each query searched under the setting chosen without it."""
+    by_setting: dict[BM25, list[Query]] = {}
+    for query in queries:
+        by_setting.setdefault(tuned.setting_for(query.qid), []).append(query)
+    runs = [search(setting, some) for setting, some in by_setting.items()]
+    return Run({qid: ranking for run in runs for qid, ranking in run.items()})
+
+
+def _hybrid(ground: Ground, below: Made) -> Made:
+    lower = below.system.first_stage
+    dense = FirstStage(ground.index, lower.bm25, ground.encoder, 1.0).dense(ground.device)
+    for store in stores_of(ground.index):
+        dense.vectors(store)
+    part = ground.parts.tune
+    if not len(part):
+        system = System(FirstStage(ground.index, lower.bm25, ground.encoder, DEFAULT_SHARE), device=ground.device)
+        return searched(ground, system)
+    runs = search_both(ground.index, dense, part.queries, lower.bm25, threads=ground.threads)
+    # A share of 0 is the rung below.
+    grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
+    tuned = tune_fusion(runs, part.qrels, grid, measure=ground.measure, folds=min(5, len(part)), seed=ground.seed)
+    first = FirstStage(ground.index, lower.bm25, ground.encoder, tuned.best.similarity)
+    system = System(first, device=ground.device)
+    if ground.parts.fit.queries:
+        return searched(ground, system)
+    return Made(system, fuse(runs, tuned.setting_for, depth=K), {})
+
+
+def _hybrid_seconds(ground: Ground, below: Made) -> float:
+    queries = ground.measured + len(ground.parts.tune)
+    return len(ground.index) / ground.rates.documents + queries / ground.rates.queries
+
+
+def _learned(kind: str) -> Callable[[Ground, Made], Made]:
+    """A first stage that a recipe's stage learns. Its share is tuned on training queries that it set aside."""
+
+    def make(ground: Ground, below: Made) -> Made:
+        lower = below.system.first_stage
+        stages = {kind: {"encoder": str(find_model(ground.encoder))} if kind == "adapter" else {}}
+        trained = ground.train(kind, FirstStage(ground.index, lower.bm25), stages)
+        place = trained.work.done[-1].result.first_stage
+        assert place is not None  # such stages leave one
+        return searched(ground, System(FirstStage.open(place), device=ground.device), stages)
+
+    return make
+
+
+def _adapter_seconds(ground: Ground, below: Made) -> float:
+    parts, rates = ground.parts, ground.rates
+    vectors = 0.0 if below.system.first_stage.share else len(ground.index) / rates.documents
+    return vectors + (len(parts.fit) + ground.measured) / rates.queries + 5 * parts.fit.pairs * ADAPTER_SECONDS
+
+
+def _encoder_seconds(ground: Ground, below: Made) -> float:
+    parts, rates = ground.parts, ground.rates
+    epoch = BACKWARD * (parts.fit.pairs / rates.documents + parts.fit.pairs / rates.queries)
+    return 5 * epoch + len(ground.index) / rates.documents + ground.measured / rates.queries
+
+
+def _rerank(ground: Ground, below: Made) -> Made:
+    """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
+    first_stage, part = below.system.first_stage, ground.parts.choose
+    # Stages that learned the first stage are part of the recipe, which finds them finished.
+    plain = FirstStage(ground.index, first_stage.bm25) if below.stages else first_stage
+    stages = {**below.stages, "listwise": {"best": "last"}}
+    trained = ground.train("rerank", plain, stages)
+    model = trained.work.done[-1]
+    assert model.run is not None  # a listwise stage is measured
+    runs = {"model": model.run, "first": below.choose.head(K)}
+    tuned = tune_fusion(
+        runs,
+        part.qrels,
+        share_grid(list(runs), normalise="z-score"),
+        measure=ground.measure,
+        folds=min(5, len(part)),
+        seed=ground.seed,
+    )
+    fused = fuse(runs, tuned.setting_for)
+    depth = _depth_that_pays(ground, runs, fused)
+    head = {name: cut_candidates(run, runs["first"], depth) for name, run in runs.items()}
+    system = System(
+        first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best), device=ground.device
+    )
+    return Made(system, before_rest(fuse(head, tuned.setting_for), below.choose), stages)
+
+
+def _needed(shares: Shares) -> Shares | None:
+    """None if the model has all of it."""
+    return shares if shares.model < 1 else None
+
+
+def _depth_that_pays(ground: Ground, runs: Mapping[str, Run], fused: Run) -> int:
+    """The smallest depth that is not significantly worse than the largest."""
+    longest = max(map(len, fused.values()), default=1)
+    depths = sorted({min(depth, longest) for depth in DEPTHS})
+    compared = compare_depths(ground.parts.choose.qrels, runs["first"], fused, ground.measure, depths)
+    return next(
+        depth for depth in depths if depth == depths[-1] or not compared.significant(f"{depth:,}", ground.measure)
+    )
+
+
+def _rerank_seconds(ground: Ground, below: Made) -> float:
+    parts, rates = ground.parts, ground.rates
+    lists = 5 * parts.fit.pairs * 6  # epochs, pairs of a list
+    searching = len(parts.fit) / rates.queries if below.system.first_stage.share else 0.0
+    return searching + (BACKWARD * lists + ground.measured * K) / rates.pairs
+
+
+def ladder() -> list[Step]:
+    """The rungs above BM25, the cheapest first."""
+    steps = [
+        Step("bm25-tuned", "BM25, tuned", _tune_bm25),
+        Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds),
+        Step("adapter", "an adapter on its vectors", _learned("adapter"), _adapter_seconds, trains=True),
+        Step("encoder", "a fitted bi-encoder", _learned("encoder"), _encoder_seconds, trains=True),
+        Step("rerank", "a re-ranker on top", _rerank, _rerank_seconds, trains=True),
+    ]
+    kinds = stage_kinds()
+    return [step for step in steps if step.name not in ("adapter", "encoder") or step.name in kinds]

@@ -1,0 +1,38 @@
+"""The pictures of a fitted system's page."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
+
+BARS = [Bar("BM25", 0.31, 0.29, 0.33, True, 1.2), Bar("<b>&", 0.49, 0.47, 0.51, False, 45.0)]
+
+
+@pytest.mark.parametrize("draw", [draw_ladder, draw_costs])
+def test_pictures_are_well_formed_and_escaped(draw: object) -> None:
+    picture = draw(BARS, "RR@10")  # type: ignore[operator]
+    texts = [element.text for element in ElementTree.fromstring(picture).iter("text")]
+    assert {"BM25", "<b>&"} <= set(texts)
+
+
+def test_a_ladder_has_its_means_in_order_from_below() -> None:
+    root = ElementTree.fromstring(draw_ladder(BARS, "RR@10"))
+    circles = [(float(circle.get("cx", 0)), float(circle.get("cy", 0))) for circle in root.iter("circle")]
+    (upper_x, upper_y), (lower_x, lower_y) = circles
+    assert upper_x > lower_x
+    assert upper_y < lower_y
+    assert [circle.get("class") for circle in root.iter("circle")] == ["left", "kept"]
+
+
+@pytest.mark.parametrize("bars", [BARS[:1], [Bar("all equal", 0.0, 0.0, 0.0, True, 0.0)] * 2])
+def test_one_rung_or_equal_rungs_can_be_drawn(bars: list[Bar]) -> None:
+    for draw in (draw_ladder, draw_costs):
+        assert "nan" not in draw(bars, "RR@10")
+
+
+def test_gaps_count_the_queries() -> None:
+    assert "2 queries better, 1 equal, 1 worse" in draw_gaps([0.5, -1.0, 0.0, 0.25], "RR@10")
+    assert "0 queries better, 0 equal, 0 worse" in draw_gaps([], "RR@10")
