@@ -114,7 +114,7 @@ def test_what_is_wrong_is_one_line(
     out = tmp_path / "e.jsonl"
     with pytest.raises(InputError, match="not a query writer"):
         run(collection, "--model", tiny_checkpoint, "--out", out)
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(RankwellError, match="is a directory"):
         run(collection, "--model", writer, "--out", tmp_path)
     with pytest.raises(RankwellError, match="--method guess: expected sample or beam"):
         run(collection, "--model", writer, "--method", "guess", "--out", out)

@@ -120,7 +120,7 @@ def test_bad_label_files(
 
 
 def test_other_bad_input(run: Callable[..., list[str]], queries: Path, tmp_path: Path, tiny_tokenizer: Path) -> None:
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(RankwellError, match="is a directory"):
         run(queries, "--out", tmp_path)
     with pytest.raises(RankwellError, match=r"config\.json"):
         run(queries, "--model", tiny_tokenizer, "--out", tmp_path / "types.tsv")

@@ -7,12 +7,16 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.outputs import output_folder
+
 
 def analyse(
     qrels: Annotated[Path, typer.Argument(help="Relevance judgments.", metavar="QRELS")],
     baseline: Annotated[Path, typer.Argument(help="The baseline run.", metavar="RUN")],
     run: Annotated[Path, typer.Argument(help="The run to compare with it.", metavar="RUN2")],
-    out: Annotated[Path, typer.Option("--out", help="Output folder for tables, differences and pictures.")],
+    out: Annotated[
+        Path, typer.Option("--out", callback=output_folder, help="Output folder for tables, differences and pictures.")
+    ],
     queries: Annotated[Path | None, typer.Option(help="The queries; adds tables by query length and type.")] = None,
     types: Annotated[
         Path | None, typer.Option(help="Query types (qid, tab, type). Default: assigned by rules.")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwell.cli.outputs import output_folder
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,10 +23,11 @@ DEPTH = 10
 FIRST_STAGE_SHARE = 0.5
 NORMALISE = "z-score"
 SHOWN = 3
+OUT = Path("out/demo")
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", help="Output folder for the index and runs.")] = Path("out/demo"),
+    out: Annotated[Path, typer.Option("--out", help="Output folder for the index and runs.")] = OUT,
 ) -> None:
     """Index, search, re-rank and evaluate the bundled sample, and show the results.
 
@@ -44,6 +47,8 @@ def demo(
     from rankwell.rank.search_request import SearchRequest
     from rankwell.retrieve.index import Index
 
+    if out != OUT:
+        output_folder(out)
     console = Console(highlight=False)
     dataset, query_file = open_dataset(sample.FOLDER), sample.FOLDER / "queries.dev.tsv"
     queries = dataset.queries("dev")

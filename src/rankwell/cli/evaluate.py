@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.outputs import output_file
+
 
 class Format(StrEnum):
     """How the figures are written."""
@@ -53,7 +55,7 @@ def evaluate(
     per_query: Annotated[bool, typer.Option("--per-query", help="Print the values of each query.")] = False,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Output file. Default: the terminal.")] = None,
+    out: Annotated[Path | None, typer.Option(callback=output_file, help="Output file. Default: the terminal.")] = None,
 ) -> None:
     """Evaluate runs against relevance judgments.
 

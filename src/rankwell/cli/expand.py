@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
+from rankwell.cli.outputs import need_file, output_file, output_folder
 
 
 def expand(
@@ -19,7 +20,9 @@ def expand(
         typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
     ],
     model: Annotated[str, typer.Option("--model", help="Folder of a query writer (recipes/doc2query.yaml).")],
-    out: Annotated[Path, typer.Option("--out", help='Output file: jsonl of {"docid", "queries"}; .gz too.')],
+    out: Annotated[
+        Path, typer.Option("--out", callback=output_file, help='Output file: jsonl of {"docid", "queries"}; .gz too.')
+    ],
     n: Annotated[int, typer.Option("--n", help="Queries per passage.")] = 5,
     method: Annotated[str, typer.Option("--method", help="Decoding method: sample or beam.")] = "sample",
     top_k: Annotated[int, typer.Option("--top-k", help="Sample from this many of the likeliest tokens.")] = 10,
@@ -37,7 +40,12 @@ def expand(
     ] = False,
     queries: Annotated[
         Path | None,
-        typer.Option("--queries", metavar="FOLDER", help="Also write the queries as training data: split `generated`."),
+        typer.Option(
+            "--queries",
+            metavar="FOLDER",
+            callback=output_folder,
+            help="Also write the queries as training data: split `generated`.",
+        ),
     ] = None,
     show: Annotated[int, typer.Option("--show", help="Print this many passages with their queries.")] = 0,
     device: Annotated[
@@ -64,7 +72,7 @@ def expand(
 
         rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local --workers 4
     """
-    from rankwell.core.errors import InputError, RankwellError
+    from rankwell.core.errors import RankwellError
     from rankwell.corpus.datasets import resolve_documents
     from rankwell.corpus.formats.expansions import read_expansions
     from rankwell.enrich.doc2query import ExpandRequest, Filtering, find_writer, write_generated
@@ -72,8 +80,7 @@ def expand(
     from rankwell.models.doc2query.decoding import WritingOptions
     from rankwell.rank.judge import RankerJudge
 
-    if out.is_dir():
-        raise InputError(out, None, "is a folder, expected the file to write")
+    need_file(out, "expand")
     if method not in ("sample", "beam"):
         raise RankwellError(f"--method {method}: expected sample or beam")
     cluster = cluster_of(context)

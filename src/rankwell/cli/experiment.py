@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.options import Device
+from rankwell.cli.outputs import output_folder
 
 
 def experiment(
     suite: Annotated[Path, typer.Argument(help="A suite: a YAML file such as recipes/suites/losses.yaml.")],
-    out: Annotated[Path, typer.Option("--out", help="Output folder for all runs and tables.")],
+    out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder for all runs and tables.")],
     settings: Annotated[
         list[str] | None,
         typer.Option(

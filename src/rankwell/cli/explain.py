@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from rankwell.cli.options import Attention, Markers, Rule
+from rankwell.cli.outputs import output_file
 from rankwell.models.checkpoints.names import DEFAULT
 
 if TYPE_CHECKING:
@@ -46,7 +47,12 @@ def explain(
     ] = None,
     device: Annotated[str, typer.Option("--device", help="Torch device: cpu, cuda or cuda:1.")] = "cpu",
     out: Annotated[
-        Path | None, typer.Option("--out", help="Output file: a picture (.png, .svg, .pdf), or everything as .json.")
+        Path | None,
+        typer.Option(
+            "--out",
+            callback=output_file,
+            help="Output file: a picture (.png, .svg, .pdf), or everything as .json.",
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -9,13 +9,14 @@ from typing import Annotated, Literal
 import typer
 
 from rankwell.cli.needs import excludes
+from rankwell.cli.outputs import output_folder
 
 
 def export(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="A checkpoint folder, or a name on the Hugging Face hub.")],
     backend: Annotated[Literal["onnx", "openvino", "torch"], typer.Option("--backend", help="Backend to export for.")],
-    out: Annotated[Path, typer.Option("--out", help="Output folder.")],
+    out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder.")],
     precision: Annotated[
         Literal["fp32", "int8", "f16"],
         typer.Option(

@@ -11,6 +11,7 @@ import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 from rankwell.cli.needs import excludes, needs
+from rankwell.cli.outputs import output_file, output_folder
 
 if TYPE_CHECKING:
     from rankwell.retrieve.index import Index
@@ -23,7 +24,7 @@ def index(
         str,
         typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
     ],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the index.")],
+    out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Folder of the index.")],
     append: Annotated[bool, typer.Option("--append", help="Add to the index in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index in --out.")] = False,
     store: Annotated[
@@ -42,11 +43,19 @@ def index(
         str, typer.Option("--scaling", help="Scale of a model's weights: linear, or root, which raises small ones.")
     ] = "linear",
     weights_out: Annotated[
-        Path | None, typer.Option("--weights-out", metavar="FILE", help="Also write the model's weights as jsonl.")
+        Path | None,
+        typer.Option(
+            "--weights-out", metavar="FILE", callback=output_file, help="Also write the model's weights as jsonl."
+        ),
     ] = None,
     show: Annotated[
         Path | None,
-        typer.Option("--show", metavar="PAGE.html", help="Write a page of the first passages, words shaded by weight."),
+        typer.Option(
+            "--show",
+            metavar="PAGE.html",
+            callback=output_file,
+            help="Write a page of the first passages, words shaded by weight.",
+        ),
     ] = None,
     expansions: Annotated[
         Path | None,

@@ -16,6 +16,7 @@ import typer
 
 from rankwell import cli
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.streams import reading_pipes_once
 
 PACKAGE = Path(__file__).parents[1]
 EXTRAS = {
@@ -87,7 +88,7 @@ def _show_warning(
 def main() -> None:
     """Run the command line. A user's error prints one line on standard error and exits with code 2."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), reading_pipes_once():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
             app()
     except RankwellError as error:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from rankwell.cli.outputs import output_file
+
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["auto", "fp32", "bf16"]
 Rule = Literal["full", "strm", "strict", "exact_match"]
@@ -15,7 +17,12 @@ Queries = Annotated[
     Path, typer.Argument(help="Queries: tsv (id, text) or jsonl, optionally gzipped.", metavar="QUERIES")
 ]
 IndexArgument = Annotated[Path, typer.Argument(help="An index folder made by `rankwell index`.")]
-RunOut = Annotated[Path, typer.Option("--out", help="Output run; a name ending in .gz is compressed.")]
+RunOut = Annotated[
+    Path,
+    typer.Option(
+        "--out", callback=output_file, help="Output run; - is standard output, a name ending in .gz is compressed."
+    ),
+]
 Format = Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Output format.")]
 Threads = Annotated[int, typer.Option("--threads", help="Number of threads; 0 uses all cores.")]
 

@@ -1,30 +1,50 @@
-"""Output files: checked before the work begins, written at its end."""
+"""Outputs: checked when the command line is read, written at the end.
+
+An option that names an output has the callback :func:`output_file` or :func:`output_folder`.
+"""
 
 from __future__ import annotations
 
-import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.streams import check_output, check_parent, is_stream
 
 if TYPE_CHECKING:
     from rankwell.rank.search_request import RunResult
+    from rankwell.scale.workers import Cluster
 
 
-def check_output(path: Path, tag: str | None = None) -> None:
-    """Raise unless a file can be written there and can hold the run name ``tag``."""
-    if path.is_dir():
-        raise RankwellError(f"cannot write {path}: is a directory")
-    nearest = next(folder for folder in path.absolute().parents if folder.exists())
-    if not nearest.is_dir():
-        raise RankwellError(f"cannot write {path}: {nearest.name} is not a directory")
-    if not os.access(nearest, os.W_OK):
-        raise RankwellError(f"cannot write {path}: permission denied in {nearest}")
+def output_file(path: Path | None) -> Path | None:
+    """Check an option that names a file to write; ``-`` is standard output. Its folder must exist."""
+    if path is not None:
+        check_output(path)
+    return path
+
+
+def output_folder(path: Path | None) -> Path | None:
+    """Check an option that names a folder to make or to fill; the folder around it must exist."""
+    if path is not None:
+        check_parent(path)
+    return path
+
+
+def check_run(path: Path, tag: str | None, cluster: Cluster | None) -> None:
+    """Raise unless a run called ``tag`` can be written to ``path``. Work on a cluster needs a file to resume for."""
     if tag is not None:
         from rankwell.corpus.formats.lines import writable_id
 
         writable_id(path, "run name", tag)
+    if cluster is not None:
+        need_file(path, "--ray")
+
+
+def need_file(path: Path, reason: str) -> None:
+    """Raise if ``path`` is a pipe or a device, because work for it could not be resumed."""
+    if is_stream(path):
+        raise RankwellError(f"{reason} needs a file to write to, not {path}: interrupted work is resumed by its name")
 
 
 def write_result(result: RunResult, out: Path, format: Literal["trec", "msmarco"]) -> None:
@@ -33,4 +53,9 @@ def write_result(result: RunResult, out: Path, format: Literal["trec", "msmarco"
 
     write_run(result.run, out, format=format)
     result.manifest.write_beside(out)
-    print(f"{out}: {result.report}")
+    say(out, result.report)
+
+
+def say(out: Path, report: str) -> None:
+    """Print a line about an output file: on standard error if the output itself goes to standard output."""
+    print(f"{out}: {report}", file=sys.stderr if is_stream(out) else sys.stdout)

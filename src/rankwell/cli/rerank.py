@@ -20,7 +20,7 @@ from rankwell.cli.options import (
     Normalise,
     RunOut,
 )
-from rankwell.cli.outputs import check_output, write_result
+from rankwell.cli.outputs import check_run, output_file, write_result
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -105,7 +105,9 @@ def rerank(
         Literal["sum", "binary", "min", "max", "sample"],
         typer.Option("--duo-aggregate", help="How a document's comparisons become its score."),
     ] = "sum",
-    cache: Annotated[Path | None, typer.Option("--cache", help="Cache scores in this file.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option("--cache", callback=output_file, help="Cache scores in this file.")
+    ] = None,
     keep_tokens: Annotated[
         bool | None,
         typer.Option(
@@ -150,9 +152,9 @@ def rerank(
     from rankwell.rank.rerank_request import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
-    check_output(out, tag)
     needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
     cluster = cluster_of(context, "cache")
+    check_run(out, tag, cluster)
     template_changes = _without_none(name=template, max_length=max_length, markers=markers)
     request = RerankRequest(
         run=run,

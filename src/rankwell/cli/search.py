@@ -19,7 +19,7 @@ from rankwell.cli.options import (
     RunOut,
     Threads,
 )
-from rankwell.cli.outputs import check_output, write_result
+from rankwell.cli.outputs import check_run, write_result
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -66,6 +66,7 @@ def search(
     from rankwell.scale.search import ClusterSearch
 
     cluster = cluster_of(context)
+    check_run(out, tag, cluster)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     request = SearchRequest(
         index=index,
@@ -79,7 +80,6 @@ def search(
         precision=precision,
     )
     request.check()
-    check_output(out, tag)
     searchers: SearchWorkers | None = None
     if cluster is not None and hybrid is None:
         searchers = ClusterSearch(cluster, shards_folder(out))

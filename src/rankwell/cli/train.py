@@ -8,11 +8,15 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.options import Device
+from rankwell.cli.outputs import output_folder
 
 
 def train(
     recipe: Annotated[Path, typer.Argument(help="A recipe: a YAML file such as recipes/drbert.yaml.")],
-    out: Annotated[Path, typer.Option("--out", help="Output folder for the model, its figures and all stages.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", callback=output_folder, help="Output folder for the model, its figures and all stages."),
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -10,7 +10,7 @@ import typer
 
 from rankwell.cli.needs import needs
 from rankwell.cli.options import Device, EncoderOption, IndexArgument, PrecisionOption, Threads
-from rankwell.cli.outputs import check_output
+from rankwell.cli.outputs import output_file
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -33,7 +33,9 @@ def tune(
     encoder: EncoderOption = None,
     device: Device = None,
     precision: PrecisionOption = "auto",
-    out: Annotated[Path | None, typer.Option("--out", help="Write all figures to this file as JSON.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", callback=output_file, help="Write all figures to this file as JSON.")
+    ] = None,
 ) -> None:
     """Tune k1 and b, and with --hybrid a bi-encoder's share, on development queries.
 
@@ -52,8 +54,6 @@ def tune(
     from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
 
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
-    if out is not None:
-        check_output(out)
     bi_encoder = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
     opened, records, judgments = Index.open(index), read_queries(queries), read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}

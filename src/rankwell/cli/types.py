@@ -9,6 +9,7 @@ import typer
 
 from rankwell.cli.needs import needs
 from rankwell.cli.options import Device
+from rankwell.cli.outputs import output_file
 
 
 def types(
@@ -17,7 +18,10 @@ def types(
         Path, typer.Argument(help="Queries: tsv (id, text) or jsonl, optionally gzipped.", metavar="QUERIES")
     ],
     out: Annotated[
-        Path | None, typer.Option("--out", help="Output file (qid, tab, label). Default: only print the counts.")
+        Path | None,
+        typer.Option(
+            "--out", callback=output_file, help="Output file (qid, tab, label). Default: only print the counts."
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option("--model", help="A classifier's checkpoint folder. Default: rules on the words.")
@@ -52,8 +56,6 @@ def types(
     from rankwell.evaluation.confusion import NO_LABEL, Confusion
 
     needs(context, {"device": "model"})
-    if out is not None and out.is_dir():
-        raise InputError(out, None, "is a folder, expected the file to write")
     records = read_queries(queries)
     qids = {query.qid for query in records}
 

@@ -28,7 +28,7 @@ class InputError(RankwellError):
     """A file has the wrong contents. The message names the file and, if known, the line."""
 
     def __init__(self, path: str | PathLike[str], line: int | None, problem: str):
-        self.path = str(path)
+        self.path = "standard input" if str(path) == "-" else str(path)
         self.line = line
         self.problem = problem
         place = self.path if line is None else f"{self.path}, line {line}"

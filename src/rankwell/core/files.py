@@ -2,7 +2,9 @@
 
 Reading: gzip is recognised by its first bytes, not its name; broken gzip, bytes that are not UTF-8 and binary data
 raise :class:`InputError` with a line number. Writing: a file is written under a temporary name in the same folder,
-flushed to disk and then renamed, so readers see the old file or the complete new one, never half of it.
+flushed to disk and then renamed, so readers see the old file or the complete new one, never half of it. Pipes, devices
+and ``-`` (:mod:`rankwell.core.streams`) are written through instead; symbolic links stay, and the file they name is
+replaced.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, TextIO, cast
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.streams import is_stream, link_target, open_input, open_output
 
 GZIP_MAGIC = b"\x1f\x8b"
 MAX_LINE_BYTES = 256 * 2**20
@@ -31,10 +34,10 @@ DISK_ERRORS = {
 }
 
 
-def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open ``path`` for reading and decompress it if it is gzip."""
+def open_raw(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file, a pipe or, for ``-``, standard input. A file that cannot be read is an :class:`InputError`."""
     try:
-        raw = Path(path).open("rb")  # noqa: SIM115  (handed to the caller)
+        return open_input(path)
     except FileNotFoundError:
         raise InputError(path, None, "no such file") from None
     except IsADirectoryError:
@@ -43,11 +46,16 @@ def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
         raise InputError(path, None, "cannot be read (permission denied)") from None
     except OSError as error:
         raise InputError(path, None, f"cannot be read ({os.strerror(error.errno or 0).lower()})") from None
+
+
+def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
+    """:func:`open_raw`, decompressed if it is gzip."""
+    raw = cast("io.BufferedReader", open_raw(path))
     if raw.peek(2)[:2] == GZIP_MAGIC:
         unzipped = gzip.GzipFile(fileobj=raw, mode="rb")
         unzipped.myfileobj = cast("io.FileIO", raw)  # so that closing one closes both
         return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", unzipped), 2**20))
-    return raw
+    return cast("BinaryIO", raw)
 
 
 def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
@@ -112,23 +120,34 @@ def temporary_name(path: Path) -> Path:
 @contextmanager
 def atomic_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Write ``path`` whole or not at all. A name that ends in ``.gz`` means gzip, without a time stamp."""
-    path = Path(path)
-    temporary = temporary_name(path)
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if is_stream(path):
+        with disk_errors(path), open_output(path) as stream, _compressed(stream, path) as file:
+            yield file
+        return
+    target = link_target(path)
+    temporary = temporary_name(target)
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with temporary.open("wb") as file:
-                if path.suffix == ".gz":
-                    with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as zipped:
-                        yield cast("IO[bytes]", zipped)
-                else:
+            with temporary.open("wb") as written:
+                with _compressed(written, path) as file:
                     yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_folder(path.parent)
+                written.flush()
+                os.fsync(written.fileno())
+            os.replace(temporary, target)
+            sync_folder(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _compressed(file: BinaryIO, path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """``file`` itself or, if the name ends in ``.gz``, what compresses into it."""
+    if not os.fspath(path).endswith(".gz"):
+        yield file
+        return
+    with gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as zipped:
+        yield cast("IO[bytes]", zipped)
 
 
 @contextmanager

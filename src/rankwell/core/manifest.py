@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import platform
@@ -11,10 +12,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rankwell.core.errors import InputError
+from rankwell.core.files import open_raw
 from rankwell.core.jsonfile import write_json
+from rankwell.core.streams import is_stream
 
 
 def machine() -> dict[str, Any]:
@@ -33,11 +36,15 @@ def digest(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
+def _hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=12)
+
+
 def file_digest(path: str | os.PathLike[str]) -> str:
     """A short hash of a file's bytes."""
     try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
+        with open_raw(path) as file:
+            return hashlib.file_digest(cast("io.BufferedReader", file), _hash).hexdigest()
     except OSError as error:
         raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
 
@@ -58,8 +65,7 @@ class Manifest:
         """The record as JSON, with the hashes of configuration and data."""
         return {**asdict(self), "config_hash": digest(self.config), "data_hash": digest(self.data)}
 
-    def write_beside(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``PATH.manifest.json`` for the file ``path``."""
-        target = Path(f"{os.fspath(path)}.manifest.json")
-        write_json(target, self.as_dict())
-        return target
+    def write_beside(self, path: str | os.PathLike[str]) -> None:
+        """Write ``PATH.manifest.json`` for the file ``path``; a pipe or a device gets none."""
+        if not is_stream(path):
+            write_json(Path(f"{os.fspath(path)}.manifest.json"), self.as_dict())

@@ -1,0 +1,91 @@
+"""Outputs never harm: every verb refuses what it cannot write, and writes through what it must not replace."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rankwell = Callable[..., Any]
+BINARY = Path(sys.executable).with_name("rankwell")
+
+WRITERS = [
+    ("index", "c.tsv", "--out"),
+    ("index", "c.tsv", "--out", "index", "--weights-out"),
+    ("index", "c.tsv", "--out", "index", "--show"),
+    ("search", "index", "q.tsv", "--out"),
+    ("rerank", "a.run", "--queries", "q.tsv", "--collection", "c.tsv", "--out"),
+    ("rerank", "a.run", "--queries", "q.tsv", "--collection", "c.tsv", "--out", "b.run", "--cache"),
+    ("evaluate", "qrels", "a.run", "--out"),
+    ("analyse", "qrels", "a.run", "b.run", "--out"),
+    ("tune", "index", "q.tsv", "qrels", "--out"),
+    ("types", "q.tsv", "--out"),
+    ("explain", "--query", "a", "--document", "b", "--out"),
+    ("expand", "c.tsv", "--model", "m", "--out"),
+    ("expand", "c.tsv", "--model", "m", "--out", "e.jsonl", "--queries"),
+    ("export", "m", "--backend", "onnx", "--out"),
+    ("train", "recipe.yaml", "--out"),
+    ("experiment", "suite.yaml", "--out"),
+    ("demo", "--out"),
+]
+
+
+@pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
+def test_a_missing_folder_is_an_error_in_every_verb(rankwell: Rankwell, arguments: tuple[str, ...]) -> None:
+    done = rankwell(*arguments, "missing/out.png")
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "rankwell: cannot write missing/out.png: there is no folder missing\n"
+    assert list(Path().iterdir()) == []
+
+
+def test_a_run_goes_through_a_pipe_or_a_link(rankwell: Rankwell, index: Path) -> None:
+    Path("q.tsv").write_text("q1\twhat kind of fish is bogue\n")
+    os.mkfifo("pipe")
+    Path("elsewhere").mkdir()
+    Path("link.run").symlink_to("elsewhere/a.run")
+    read: list[str] = []
+    thread = threading.Thread(target=lambda: read.append(Path("pipe").read_text()))
+    thread.start()
+    through_pipe = rankwell("search", index, "q.tsv", "--k", "3", "--out", "pipe")
+    thread.join()
+    assert (through_pipe.code, through_pipe.out) == (0, "")
+    assert through_pipe.err == "pipe: 1 of 1 queries, 3 documents\n"
+    assert rankwell("search", index, "q.tsv", "--k", "3", "--out", "link.run").code == 0
+    assert read == [Path("elsewhere/a.run").read_text()]
+    assert stat.S_ISFIFO(Path("pipe").stat().st_mode)
+    assert Path("link.run").is_symlink()
+    assert not Path("pipe.manifest.json").exists()
+
+
+def test_dashes_are_standard_input_and_output(index: Path, tmp_path: Path) -> None:
+    command = f"""
+        printf 'q1\\twhat kind of fish is bogue\\n' > q.tsv
+        {BINARY} search {index} q.tsv --k 3 --out a.run
+        cat q.tsv | {BINARY} search {index} - --k 3 --out - > b.run
+        {BINARY} search {index} <(cat q.tsv) --k 3 --out /dev/stdout > c.run
+        cmp a.run b.run && cmp b.run c.run && ls
+    """
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["a.run", "a.run.manifest.json", "b.run", "c.run", "q.tsv"], done.stderr
+    assert "-: 1 of 1 queries, 3 documents\n" in done.stderr
+
+
+def test_a_run_that_is_cut_by_head_is_silent(index: Path, queries: Path, tmp_path: Path) -> None:
+    command = f"{BINARY} search {index} {queries} --out - | head -n 2"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert len(done.stdout.splitlines()) == 2
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
+
+
+def test_work_that_is_resumed_by_its_name_needs_a_file(rankwell: Rankwell) -> None:
+    done = rankwell("expand", "c.tsv", "--model", "m", "--out", "-")
+    assert done.code == 2
+    assert "expand needs a file to write to, not -" in done.err
