@@ -11,12 +11,16 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.needs import needs
+from rankwell.cli.needs import excludes, needs
 from rankwell.cli.options import BackendOption, Device, EncoderOption, Hybrid, Normalise, PrecisionOption
 
 
 def serve(
     context: typer.Context,
+    system: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SYSTEM]", help="A system folder made by `rankwell fit`, served as it was fitted."),
+    ] = None,
     index: Annotated[
         Path | None,
         typer.Option("--index", help="Index to search. Default, unless --model is given: the bundled sample."),
@@ -87,6 +91,8 @@ def serve(
 
         rankwell serve
 
+        rankwell serve my-system
+
         rankwell serve --index my-index
 
         rankwell serve --index my-index --model my-model --port 8080
@@ -107,15 +113,20 @@ def serve(
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models
 
+    if system is not None:
+        excludes(context, "a system", "index", "model", "backend", "fuse", "blend", "hybrid", "encoder", "normalise")
     needs(context, {"encoder": ("blend", "hybrid"), "normalise": ("fuse", "blend")})
     fusion = FusionOptions.from_options(fuse, blend, hybrid, normalise, encoder, device, precision)
     limits = Limits(body_bytes=max_body, documents=max_documents, default_timeout_ms=timeout_ms)
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
     options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)
-    with exit_on_signals(), closing(bind(host, port)) as place, _index(index, bool(model)) as folder:
+    given = system is not None or bool(model)
+    with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")
         computing = engine_options(backend, device, precision) if models else {}
         sources = Sources(folder, models, backend, computing, fusion=fusion)
+        if system is not None:
+            sources = Sources.of_system(system, device, precision)
         service = serve_sources(sources, limits, batching, options, place, _say)
     if service.unfinished:
         # A normal exit would wait for threads, or abort if they are in native code.

@@ -111,7 +111,12 @@ class Search(Body):
     stages: Literal["bm25", "hybrid", "rerank", "both"] | None = Field(
         None, description="Rankings to return. Default: both, or the first stage's if no model is served."
     )
-    depth: int = Field(100, ge=1, le=LARGEST, description="Number of first-stage candidates to re-rank.")
+    depth: int | None = Field(
+        None,
+        ge=1,
+        le=LARGEST,
+        description="Number of first-stage candidates to re-rank. Default: 100, or the depth of the system.",
+    )
     highlight: bool = Field(True, description="Return the positions of matching words and of split words.")
 
 

@@ -20,6 +20,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.rank.engines.engine import Precision, engine_options
 from rankwell.rank.fusion import Shares, fuse
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class FusionOptions:
     encoder: str | None = None
     engine: Mapping[str, Any] = field(default_factory=dict)
     hybrid: float | None = None
+    bm25: BM25 = DEFAULT_BM25
 
     def __post_init__(self) -> None:
         if self.hybrid is not None:
@@ -79,6 +81,7 @@ class FirstStage:
     dense: DenseRanker | None = None
     share: float | None = None
     shares: Shares | None = None
+    parameters: BM25 = DEFAULT_BM25
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Of the index's analyser, whose stemmer two threads must not use at once."""
     dense_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -98,12 +101,12 @@ class FirstStage:
         """The best ``k`` documents for each query; vectors are read once for all of them."""
         with self.lock:
             if self.dense is None or self.share is None:
-                return [self.index.rank(query, k=k) for query in queries]
+                return [self.index.rank(query, self.parameters, k=k) for query in queries]
             from rankwell.rank.hybrid import search_hybrid
 
             named = [Query(str(number), query) for number, query in enumerate(queries)]
             with self.dense_lock:
-                run = search_hybrid(self.index, self.dense, named, self.share, k=k)
+                run = search_hybrid(self.index, self.dense, named, self.share, self.parameters, k=k)
             return [run.get(query.qid, NOTHING) for query in named]
 
     def fuse(self, query: str, candidates: Ranking, scores: Scores) -> Scores:
@@ -175,4 +178,4 @@ def open_first_stage(options: FusionOptions, index: Index | None, has_model: boo
             dense.vectors(store)
     elif options.hybrid is not None or (options.shares is not None and options.shares.similarity):
         raise RankwellError("a bi-encoder has a share, but none is given")
-    return FirstStage(index, dense, options.hybrid, options.shares)
+    return FirstStage(index, dense, options.hybrid, options.shares, options.bm25)

@@ -126,9 +126,10 @@ class Service:
         if first_stage is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
         self._check_query(body)
+        depth = body.depth or min(state.depth, self.limits.depth)
         for name, value, most in (
             ("k", body.k + body.offset, self.limits.k),
-            ("depth", body.depth, self.limits.depth),
+            ("depth", depth, self.limits.depth),
         ):
             if value > most:
                 raise _invalid(f"{name}{' + offset' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
@@ -143,13 +144,13 @@ class Service:
 
         first = first_stage.names[0] if reranks else stages
         searched = first_stage if first == first_stage.names[0] else first_stage.bm25
-        job = SearchJob(searched, body.query, max(body.depth, body.offset + body.k))
+        job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
         found, found_ms = await self._admitted(self._searches.submit(job))
         nothing = dict.fromkeys(first_stage.names)
         ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
         reranked = None
         if reranks and model is not None:
-            candidates = found.head(body.depth)
+            candidates = found.head(depth)
             reranked = await self._rerank_candidates(state, model, body.query, candidates, label, deadline, about, ms)
         answer = {**nothing, **search_answer(body, found, reranked, first=None if stages == "rerank" else first)}
         shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
@@ -157,7 +158,7 @@ class Service:
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
         about |= {"candidates": len(found), "generation": state.generation}
         echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "offset": body.offset}
-        echo |= {"depth": body.depth, "model": model.name if reranked and model else None}
+        echo |= {"depth": depth, "model": model.name if reranked and model else None}
         return {**echo, "generation": state.generation, "ms": ms, **answer, **more}
 
     async def explain(self, body: Explain, about: Answer) -> Answer:
@@ -242,6 +243,7 @@ class Service:
             "models": list(state.models),
             "hybrid": first_stage.share if first_stage else None,
             "blend": first_stage.describe_shares() if first_stage else None,
+            "depth": state.depth,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
             "limits": self.limits.public(),

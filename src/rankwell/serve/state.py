@@ -22,8 +22,9 @@ from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
-from rankwell.rank.engines.engine import load
+from rankwell.rank.engines.engine import Precision, engine_options, load
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import DEPTH, System
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.examples import example_queries
@@ -43,6 +44,20 @@ class Sources:
     options: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
     fusion: FusionOptions = field(default_factory=FusionOptions)
+    depth: int = DEPTH
+    """The number of candidates to re-rank, unless a request says otherwise."""
+    is_system: bool = False
+
+    @classmethod
+    def of_system(cls, folder: Path, device: str | None, precision: Precision) -> Sources:
+        """The index, models, shares and depth of a system folder."""
+        system = System.open(folder)
+        first, engine = system.first_stage, engine_options("torch", device, precision)
+        encoder = None if first.encoder is None else str(first.encoder)
+        fusion = FusionOptions(system.shares, encoder, engine if encoder else {}, first.share or None, first.bm25)
+        models = () if system.ranker is None else (str(system.ranker),)
+        options = engine if models else {}
+        return cls(first.index.folder, models, options=options, fusion=fusion, depth=system.depth, is_system=True)
 
 
 def default_models(index: Path | None, backend: str) -> tuple[str, ...]:
@@ -108,6 +123,8 @@ class State:
     models: Mapping[str, Model]
     generation: int = 1
     first_stage: FirstStage | None = None
+    depth: int = DEPTH
+    is_system: bool = False
 
     @property
     def default(self) -> Model | None:
@@ -116,8 +133,8 @@ class State:
 
     @property
     def note(self) -> str | None:
-        """A hint for the user if no model is served."""
-        if self.models:
+        """A hint for the user if no model is served, unless a system was fitted without one."""
+        if self.models or self.is_system:
             return None
         share = self.first_stage.share if self.first_stage is not None else None
         searchers = "BM25 only"
@@ -170,7 +187,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         if model.name in models:  # folders with the same name are distinguished by their paths
             model = replace(model, name=source)
         models[model.name] = model
-    state = State(index, models, generation)
+    state = State(index, models, generation, depth=sources.depth, is_system=sources.is_system)
     if index is not None and models and not state.has_texts:
         raise RankwellError(
             f"{index.folder} was built without texts, which a re-ranker needs; rebuild it without --no-store"

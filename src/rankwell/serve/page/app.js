@@ -6,7 +6,7 @@ import { notice, nothing, refusal, skeleton, start, withoutModel } from "./notic
 import { closePanel, showPanel } from "./panel.js";
 import { about, depths, move, show, title } from "./results.js";
 import { nameFirst, search } from "./search.js";
-import { PANEL, address, read } from "./state.js";
+import { PANEL, address, read, setDepth } from "./state.js";
 
 const page = { ready: null, models: [], found: null, searched: null, abort: null };
 const box = byId("results");
@@ -25,10 +25,11 @@ const actions = { go, open };
 const searchOf = ({ q, left, right, page: number, k, depth }) => JSON.stringify([q, left, right, number, k, depth]);
 
 async function render() {
-  const state = read();
+  let state = read();
   document.title = state.q ? `${state.q} · rankwell` : "rankwell";
   if (document.activeElement !== query || state.q !== query.value.trim()) query.value = state.q;
   if (page.ready === null && !(await connect())) return;
+  state = read(); // the service names the default depth
   if (searchOf(state) !== page.searched) await results(state);
   panel();
 }
@@ -43,6 +44,7 @@ async function connect(tries = 0) {
   try {
     page.ready = await get("ready");
     nameFirst(page.ready);
+    setDepth(page.ready.depth);
     if (page.ready.reranker) page.models = (await get("models")).models;
   } catch (error) {
     page.ready = null;

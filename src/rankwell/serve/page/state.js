@@ -4,6 +4,8 @@ const DEFAULTS = {
   q: "", left: "", right: "", page: 1, k: 10, depth: 100,
   doc: "", by: "", layer: "", head: "mean", rule: "", map: "cross",
 };
+// The depth of an address that names none.
+export const setDepth = (depth) => { DEFAULTS.depth = depth ?? DEFAULTS.depth; };
 const NUMBERS = ["page", "k", "depth"];
 export const MOST = 1000; // as many results as the service counts through
 
