@@ -4,15 +4,18 @@
     python bench/papers.py rank --data DATA/medquad --rule strm --start general-strm/model
         --rate 1e-4 --seed 1 --out arm
     python bench/papers.py table1 --data DATA/insuranceqa --dev valid --b 0.9 --row drbert --start general-full/model
-        --rate 6e-5 --seed 1 --out row
+        --seed 1 --out row
+    python bench/papers.py noise --data DATA/insuranceqa --dev valid --b 0.9 --hide-among 100 --threshold 0.9
+        --start general-full/model --seed 1 --out cleaned
     python bench/papers.py traps --data DATA/medquad --out traps.json
     python bench/papers.py margins --arm arm --cases traps.json --out margins.csv
     python bench/papers.py candidates --data DATA/medquad --arm arm --out candidates.csv
     python bench/papers.py tables docs/results/attention-rules
 
-``rank`` and ``table1`` set 600 training queries aside. Give ``--search`` for each rate, take the rate that is best on
-them (``result.json``), and train all seeds at it: without ``--search`` the dev queries are measured, too. Wikipedia
-questions: ``--data DATA/wiki --train questions.train --dev questions.dev --k1 0.6 --b 0.5``.
+``rank``, ``table1`` and ``noise`` set 600 training queries aside. For ``rank``, give ``--search`` for each rate, take
+the rate that is best on them (``result.json``), and train all seeds at it: without ``--search`` the dev queries are
+measured, too. The other two have rates that were chosen in this way. Wikipedia questions: ``--data DATA/wiki --train
+questions.train --dev questions.dev --k1 0.6 --b 0.5``.
 """
 
 from __future__ import annotations
@@ -33,20 +36,23 @@ def main() -> None:
         from paper_tables import print_tables
 
         print_tables(options.folder)
-    elif options.command in ("pretrain", "rank", "table1"):
+    elif options.command in ("pretrain", "rank", "table1", "noise"):
         train(options)
     else:
         measure(options)
 
 
 def train(options: argparse.Namespace) -> None:
-    """``pretrain``, ``rank`` and ``table1``."""
+    """``pretrain``, ``rank``, ``table1`` and ``noise``."""
     from paper_runs import (
+        OFF,
         ROWS,
         Row,
         Source,
+        hide_positives,
         join_collections,
         listwise_stage,
+        noise_stages,
         pretraining_recipe,
         ranking_recipe,
         set_aside,
@@ -63,16 +69,22 @@ def train(options: argparse.Namespace) -> None:
         return
     source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
     data = set_aside(source, pool / f"{options.data.name}-{options.train}-{options.dev}-{options.aside}")
+    train_run = None
     if options.command == "rank":
-        name, row = f"rank-{options.rule}", Row(options.rule, template="mono")
+        name, row = f"rank-{options.rule}", Row(options.rule, template="mono", pointwise=False)
         stages = {"listwise": listwise_stage(options.rate, options.steps)}
+    elif options.command == "noise":
+        name, row, stages = "noise", OFF, noise_stages(options.threshold, options.scale)
+        if count := options.hide_among:
+            data = hide_positives(data, source, pool, count, pool / f"{data.name}-hidden-{count}")
+            train_run = str(data / ("clean.run.gz" if options.clean else "noisy.run.gz"))
     elif options.row not in ROWS:
         raise SystemExit(f"no row is called {options.row} (known: {', '.join(ROWS)})")
     else:
         name, row = f"table1-{options.row}", ROWS[options.row]
-        stages = table1_stages(row, options.rate, options.scale)
-    recipe = ranking_recipe(name, data, source, start, row, stages, options.seed)
-    train_arm(recipe, options.out, pool, options.device, report=not options.search)
+        stages = table1_stages(row, options.scale)
+    recipe = ranking_recipe(name, data, source, start, row, stages, options.seed, train_run)
+    train_arm(recipe, options.out, pool, options.device, report=not getattr(options, "search", False))
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -98,32 +110,37 @@ def read_options() -> argparse.Namespace:
     rank = commands.add_parser("rank", help="one listwise training under an attention rule")
     rank.add_argument("--rule", choices=RULES, required=True, help="attention rule, in every layer")
     rank.add_argument("--steps", type=int, default=1500, help="steps of 96 pairs")
-    table1 = commands.add_parser("table1", help="one row of DR-BERT's Table 1 at 204,160 pairs")
+    rank.add_argument("--rate", type=float, required=True, help="peak learning rate")
+    rank.add_argument("--search", action="store_true", help="measure the queries set aside only")
+    table1 = commands.add_parser("table1", help="one row of DR-BERT's Table 1 at 144,000 pairs")
     table1.add_argument("--row", required=True, help="drbert, no-types, pointwise-only, ...; see ROWS in paper_runs.py")
-    table1.add_argument("--scale", type=float, default=1.0, help="share of the steps, to try it out")
-    for command in (rank, table1):
+    noise = commands.add_parser("noise", help="a judge, noise reduction, listwise training")
+    noise.add_argument("--threshold", type=float, help="of noise reduction (default: none)")
+    noise.add_argument("--hide-among", type=int, help="hide a relevant passage of each query among so many candidates")
+    noise.add_argument("--clean", action="store_true", help="leave the hidden passages out, for comparison")
+    for command in (table1, noise):
+        command.add_argument("--scale", type=float, default=1.0, help="share of the steps, to try it out")
+    for command in (rank, table1, noise):
         command.add_argument("--train", default="train", help="split to train on")
-        command.add_argument("--rate", type=float, required=True, help="peak learning rate")
         command.add_argument("--k1", type=float, default=0.9, help="BM25's k1")
         command.add_argument("--b", type=float, default=0.4, help="BM25's b")
         command.add_argument("--aside", type=int, default=600, help="training queries that choose the rate")
-        command.add_argument("--search", action="store_true", help="measure the queries set aside only")
     traps = commands.add_parser("traps", help="make trap pairs from relevant passages")
     margins = commands.add_parser("margins", help="score trap pairs by a trained arm")
     margins.add_argument("--cases", required=True, help="file of trap pairs, or rare-words for the bundled ones")
     candidates = commands.add_parser("candidates", help="compare candidates that contain look-alikes")
     for command in (margins, candidates):
         command.add_argument("--arm", type=Path, required=True, help="folder that rank or table1 wrote")
-    for command in (rank, table1, traps, candidates):
+    for command in (rank, table1, noise, traps, candidates):
         command.add_argument("--data", type=Path, required=True, help="folder of the data set")
         command.add_argument("--dev", default="dev", help="split to report")
-    for command in (pretrain, rank, table1):
+    for command in (pretrain, rank, table1, noise):
         command.add_argument("--start", help="checkpoint to start from (default: MiniLM)")
         command.add_argument("--seed", type=int, default=1)
         command.add_argument("--pool", type=Path, default=Path("papers-pool"), help="data that several calls share")
-    for command in (pretrain, rank, table1, margins):
+    for command in (pretrain, rank, table1, noise, margins):
         command.add_argument("--device", help="such as cuda or cpu")
-    for command in (pretrain, rank, table1, traps, margins, candidates):
+    for command in (pretrain, rank, table1, noise, traps, margins, candidates):
         command.add_argument("--out", type=Path, required=True)
     tables = commands.add_parser("tables", help="print the page's tables from the stored results")
     tables.add_argument("folder", type=Path, help="such as docs/results/attention-rules")

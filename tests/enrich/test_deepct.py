@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +174,14 @@ def test_batches_do_not_change_the_weights(checkpoint: Path) -> None:
 
 
 @pytest.mark.skipif(not KERNELS_RUN, reason="no GPU, no interpreter of its kernels")
-def test_packed_batches_give_the_weights_of_padded_ones(checkpoint: Path) -> None:
-    device = "cpu" if INTERPRETED else "cuda"
+def test_packed_batches_give_the_weights_of_padded_ones(checkpoint: Path, tmp_path: Path) -> None:
+    device, folder = "cpu" if INTERPRETED else "cuda", tmp_path / "one-head"
+    shutil.copytree(checkpoint, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    # One head of 32: the kernels have no heads of 8.
+    (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": 1}), encoding="utf-8")
     grid, packed = (
-        TermWeigher.from_pretrained(checkpoint, device=device, dtype=torch.float32, packed=packed)
+        TermWeigher.from_pretrained(folder, device=device, dtype=torch.float32, packed=packed)
         for packed in (False, True)
     )
     passages = grid.lay_out(grid.tokenizer.encode(TEXTS, stems=True))

@@ -51,6 +51,13 @@ def test_stop_words_and_punctuation_are_never_marked(lay_marked: Any) -> None:
     )
 
 
+def test_function_words_can_be_left_unmarked_on_both_sides(lay_marked: Any) -> None:
+    template = Template(markers=True, unmarked="function words")
+    assert one(lay_marked, "what tea can do", "can do tea: what?", template) == (
+        "[CLS] what [e1] tea [/e1] can do [SEP] can do [e1] tea [/e1] : what ? [SEP]"
+    )
+
+
 def test_a_split_word_has_its_markers_around_all_its_pieces(lay_marked: Any) -> None:
     assert one(lay_marked, "insouciantly", "ins insouciantly") == (
         "[CLS] [e1] ins ##ou ##cian ##tly [/e1] [SEP] ins [e1] ins ##ou ##cian ##tly [/e1] [SEP]"

@@ -31,7 +31,22 @@ LUCENE_STOP_WORDS = frozenset(
         "that the their then there these they this to was will with"
     ).split()
 )
-
+FUNCTION_WORDS = LUCENE_STOP_WORDS | frozenset(
+    (
+        "i me my mine myself we us our ours ourselves you your yours yourself he him his himself she her hers herself "
+        "its itself them theirs themselves who whom whose which what when where why how whether "
+        "am been being were do does did doing done have has had having can could may might must shall should would "
+        "cannot isn aren wasn weren don doesn didn won wouldn couldn shouldn hasn haven hadn "
+        "about above across after against along among around before behind below beneath beside besides between beyond "
+        "despite down during except from inside like near off onto out outside over past per since than through "
+        "throughout till toward towards under until up upon via within without "
+        "all also another any anybody anyone anything because both each either else enough even ever every everybody "
+        "everyone everything few here however just less many more most much neither never nobody none nor nothing now "
+        "often once one only other others ought own please quite rather same several so some somebody someone "
+        "something sometimes still those though thus too very well while whatever whichever whoever yet"
+    ).split()
+)
+"""Lucene's stop words and the other words of English that carry grammar rather than content, question words too."""
 
 # What step 1 turns into -logi or -bli.
 _LOGI_OR_BLI = re.compile(r"(log|bl)(?:ies|[iy](?:ed|ing)?s?)$")

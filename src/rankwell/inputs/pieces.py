@@ -6,6 +6,7 @@ after ``bog``), which STRM needs, and for markers the stem of its word.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,3 +121,8 @@ def _flagged(numbers: Array, flags: NDArray[np.bool_], dtype: np.dtype[Any]) -> 
 def _unflagged(values: Array) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     flag = values.dtype.type(1 << (8 * values.dtype.itemsize - 1))
     return (values & ~flag).astype(np.int32), (values & flag) != 0
+
+
+def stem_number(stem: str) -> int:
+    """A hash rather than a count of stems, because stored numbers must mean the same in every process."""
+    return int.from_bytes(hashlib.blake2b(stem.encode("utf-8"), digest_size=8).digest()) % STEMS

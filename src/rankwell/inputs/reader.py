@@ -149,7 +149,9 @@ class Reader:
         if template.markers:
             query, document = fields["query"], fields["document"]
             if len(query.stems) == len(query.ids) and len(document.stems) == len(document.ids):
-                marks = match_words(query, document, mark_unmatched=template.mark_unmatched_query)
+                marks = match_words(
+                    query, document, mark_unmatched=template.mark_unmatched_query, unmarked=template.unmarked
+                )
                 openings = {field: (marks[field] > 0) & fields[field].opens for field in marks}
         # [CLS], and the separators: one at the end, and ``between`` before each field but the first.
         room = np.full(len(text), template.max_length - 2 + between)

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from threading import Lock
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +26,16 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
 from rankwell.core.types import Rows
+from rankwell.corpus.analyser import FUNCTION_WORDS, Analyzer
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.kernels import lay_out, match_stems
-from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.pieces import Pieces, stem_number
 
 MARKER_PAIRS = 20
 NO_LIMIT = 0
+
+UnmarkedWords = Literal["stop words", "function words"]
+"""Query words without markers: Lucene's 33 stop words, or also *how*, *what*, *can*, *you* and their like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ class Template:
     max_query: int = 64
     markers: bool = False
     mark_unmatched_query: bool = False
+    unmarked: UnmarkedWords = "stop words"
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
@@ -268,12 +274,24 @@ def _marks(template: Template, special: SpecialTokens, fields: Mapping[str, Piec
         raise RankwellError("markers are not defined for the template duo")
     if len(query.stems) != len(query.ids) or len(document.stems) != len(document.ids):
         raise RankwellError("markers need the stems of the query's and the document's words")
-    return match_words(query, document, mark_unmatched=template.mark_unmatched_query)
+    return match_words(query, document, mark_unmatched=template.mark_unmatched_query, unmarked=template.unmarked)
 
 
-def match_words(query: Pieces, document: Pieces, *, mark_unmatched: bool = False) -> dict[str, NDArray[np.int32]]:
+def match_words(
+    query: Pieces, document: Pieces, *, mark_unmatched: bool = False, unmarked: UnmarkedWords = "stop words"
+) -> dict[str, NDArray[np.int32]]:
     """The number of the query term that each piece matches, 0 for none (see :func:`match_stems`)."""
+    query_stems = query.stems
+    if unmarked == "function words":  # what the query leaves unmarked is unmarked in the document, too
+        query_stems = np.where(np.isin(query_stems, _function_stems()), np.int32(-1), query_stems)
     marks = {"query": np.empty(len(query.ids), np.int32), "document": np.empty(len(document.ids), np.int32)}
-    stems = query.stems, query.ends, document.stems, document.ends
+    stems = query_stems, query.ends, document.stems, document.ends
     match_stems(*stems, MARKER_PAIRS, mark_unmatched, marks["query"], marks["document"])
     return marks
+
+
+@cache
+def _function_stems() -> NDArray[np.int32]:
+    """The stems of function words, as numbers."""
+    terms = Analyzer.english().stems(sorted(FUNCTION_WORDS))
+    return np.array([stem_number(term) for term in terms if term is not None], np.int32)

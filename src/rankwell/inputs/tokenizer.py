@@ -19,7 +19,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.jsonfile import read_json
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
-from rankwell.inputs.pieces import STEMS, Pieces
+from rankwell.inputs.pieces import Pieces, stem_number
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
 
 _ENCODE_BATCH = 1024
@@ -206,7 +206,7 @@ class Tokenizer:
         form_of = forms.intern(packed, spans)
         with self._lock:  # an analyser's stemmer, too, must not be used by two threads at once
             terms = self._analyzer.stems(forms.strings(range(len(forms))))
-        number_of = np.fromiter((-1 if term is None else _stem_number(term) for term in terms), np.int32, len(terms))
+        number_of = np.fromiter((-1 if term is None else stem_number(term) for term in terms), np.int32, len(terms))
         numbers = number_of[form_of]
         spans, numbers = spans[numbers >= 0], numbers[numbers >= 0]
         stems, opens = np.full(len(begins), -1, np.int32), np.zeros(len(begins), np.bool_)
@@ -221,11 +221,6 @@ class Tokenizer:
         stems[inside] = numbers[owner[inside]]
         opens[inside] = np.diff(owner[inside], prepend=-1) != 0
         return stems, opens
-
-
-def _stem_number(stem: str) -> int:
-    """A hash rather than a count of stems, because stored numbers must mean the same in every process."""
-    return int.from_bytes(hashlib.blake2b(stem.encode("utf-8"), digest_size=8).digest()) % STEMS
 
 
 def _encodable(text: str) -> str:

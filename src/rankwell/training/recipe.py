@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, TypeVar
 import yaml
 from pydantic import Field
 
-from rankwell.inputs.templates import Template
+from rankwell.inputs.templates import Template, UnmarkedWords
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.models.spec import AttentionRule
 from rankwell.training.options import Options
@@ -119,6 +119,10 @@ class ModelOptions(Options):
         default=False, description="Mark the words that query and document share, as MarkedBERT does."
     )
     mark_unmatched_query: bool = Field(default=False, description="Also mark query words that the document lacks.")
+    unmarked: UnmarkedWords = Field(
+        default="stop words",
+        description="Words that are never marked: Lucene's 33 stop words, or all function words, such as how and can.",
+    )
     long_documents: Literal["cut", "windows"] = Field(
         default="windows",
         description="How the trained model reads documents longer than `max_length`: in windows, using the best "
@@ -132,7 +136,8 @@ class ModelOptions(Options):
 
     def input_template(self) -> Template:
         """How the model's input is laid out."""
-        return Template(self.template, self.max_length, self.max_query, self.markers, self.mark_unmatched_query)
+        marks = self.markers, self.mark_unmatched_query, self.unmarked
+        return Template(self.template, self.max_length, self.max_query, *marks)
 
 
 class EvaluateOptions(Options):

@@ -93,6 +93,8 @@ def test_the_level_says_what_is_relevant() -> None:
         (Selection(depth=3), "abcexy"),
         (Selection(skip=2), "bcdefxy"),
         (Selection(skip=2, depth=4), "bcdexy"),
+        (Selection(found_only=True), "abcdef"),
+        (Selection(depth=3, found_only=True), "abce"),
     ],
 )
 def test_the_ranks_of_negatives_can_be_chosen(selection: Selection, expected: str) -> None:

@@ -42,12 +42,13 @@ class Selection:
     """Which documents become candidates.
 
     ``level`` is the lowest grade that counts as relevant. Negatives are the run's documents from rank ``skip + 1`` to
-    rank ``depth`` (None: all of them).
+    rank ``depth`` (None: all of them). Relevant documents that the run missed are added unless ``found_only``.
     """
 
     level: int = 1
     skip: int = 0
     depth: int | None = 100
+    found_only: bool = False
 
     def __post_init__(self) -> None:
         if self.skip < 0:
@@ -282,11 +283,11 @@ def _assemble(
 
 
 def _selected(candidates: TrainingCandidates, selection: Selection) -> Mask:
-    """Which candidates a selection takes; relevant ones always."""
-    ranks = positions(candidates.lengths)
+    """Which candidates a selection takes; relevant ones at any rank."""
+    ranks, found = positions(candidates.lengths), ~np.isnan(candidates.scores)
     depth = len(candidates) if selection.depth is None else selection.depth
-    taken = ~np.isnan(candidates.scores) & (ranks >= selection.skip) & (ranks < depth)
-    return taken | candidates.relevant
+    taken = found & (ranks >= selection.skip) & (ranks < depth)
+    return taken | (candidates.relevant & (found | (not selection.found_only)))
 
 
 def _batches(docids: list[str]) -> Iterator[list[str]]:

@@ -145,6 +145,13 @@ def start_processes(device: str | None) -> Any:
     return state
 
 
+def wait_for_all(processes: Any) -> None:
+    """Wait until every process is here. accelerate's own barrier names a GPU, which processes on a CPU may not have."""
+    if processes.num_processes > 1:
+        on_gpu = processes.device.type == "cuda"
+        torch.distributed.barrier(device_ids=[processes.local_process_index] if on_gpu else None)
+
+
 def gpu_budget(encoder: nn.Module, device: torch.device) -> int:
     """Tokens whose activations fill half of the GPU's free memory: some 40 numbers of 16 bits per feature and layer."""
     config: Any = getattr(encoder, "config", None)

@@ -25,7 +25,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.progress import track
 from rankwell.models.spec import AttentionRule
-from rankwell.training.loop.gradients import Gradients
+from rankwell.training.loop.gradients import Gradients, wait_for_all
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.log import TrainingLog
 from rankwell.training.loop.optimiser import learning_rate_at, make_optimiser
@@ -129,7 +129,7 @@ class _Run:
         if self.is_main:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.folder)
-        self.processes.wait_for_everyone()
+        wait_for_all(self.processes)
         self.progress = load_state(self.folder, self.model, self.optimiser, self.mean)
         self.gradients.scale = self.progress.scale
         self.log = TrainingLog(self.folder) if self.is_main else None
@@ -261,7 +261,7 @@ class _Run:
                         self.save(self.folder / "model")
             if self.log is not None:
                 self.log.close()
-        self.processes.wait_for_everyone()
+        wait_for_all(self.processes)
         return TrainingOutcome(progress.step, progress.best, progress.best_step, progress.seconds)
 
 

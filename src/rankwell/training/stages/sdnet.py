@@ -187,7 +187,7 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
     table = WordTable(encoder.vocabulary, vectors or encoder.encoder, encoder.device)
     store = work.data.collection.store
     # The document store numbers the candidates, as it does the features.
-    candidates = training_candidates(work, store, skip=options.skip, depth=options.depth)
+    candidates = training_candidates(work, store, options)
     begin, rows = time.monotonic(), np.concatenate([candidates.documents, _dev_numbers(work)])
     passages = open_features(store, encoder, rows, max_words=options.max_words, shard_size=options.shard)
     feature_seconds = time.monotonic() - begin

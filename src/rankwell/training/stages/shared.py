@@ -69,6 +69,10 @@ class ListOptions(DevOptions):
         ge=1,
         description="Number of candidates that negatives are drawn from; none: all of the first stage's.",
     )
+    found_only: bool = Field(
+        default=False,
+        description="Train only on relevant documents that the first stage found; false: on all judged relevant.",
+    )
     loss: str = Field(default="pointwise", description="Loss function; see docs/losses.md.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
     max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
@@ -122,15 +126,15 @@ def ranker_tokens(work: Work, ranker: RankerInTraining) -> TokenSource:
     return work.data.tokens(ranker.tokenizer, stems=ranker.config.template.markers)
 
 
-def training_candidates(
-    work: Work, documents: DocidLookup, *, skip: int = 0, depth: int | None = None
-) -> TrainingCandidates:
-    """The candidates that an earlier stage selected, or else the first stage's."""
+def training_candidates(work: Work, documents: DocidLookup, options: ListOptions | None = None) -> TrainingCandidates:
+    """The candidates that an earlier stage selected, or else the first stage's; those that ``options`` take."""
     split, level = work.data.train, work.recipe.data.relevance
+    options = options or ListOptions()
+    skip, depth, found_only = options.skip, options.depth, options.found_only
     if work.candidates is not None:
-        selection = Selection(level=level, skip=skip, depth=depth)
+        selection = Selection(level, skip, depth, found_only)
         return TrainingCandidates.of(split.queries, split.qrels, read_run(work.candidates), documents, selection)
-    selection = Selection(level=level, skip=skip, depth=depth or work.recipe.first_stage.depth)
+    selection = Selection(level, skip, depth or work.recipe.first_stage.depth, found_only)
     judgments = f"the judgments of the split {split.name!r}"
     return TrainingCandidates.of(split.queries, split.qrels, split.run, documents, selection, judgments=judgments)
 
@@ -202,7 +206,7 @@ def check_lists(work: Work, stage: RecipeStage[ListOptions]) -> None:
     if options.best != "last":
         parse_measures([options.best])
     if work.candidates is None:
-        training_candidates(work, work.data.collection.store, skip=options.skip, depth=options.depth)
+        training_candidates(work, work.data.collection.store, options)
 
 
 def check_ranker(work: Work, stage: RecipeStage[Any], *trained: str) -> None:
@@ -223,7 +227,7 @@ def fit(
 ) -> StageResult:
     """Train a ranker on lists of the training candidates."""
     options, documents = stage.options, ranker_tokens(work, ranker)
-    candidates = training_candidates(work, documents, skip=options.skip, depth=options.depth)
+    candidates = training_candidates(work, documents, options)
     lists = partial(draw, candidates, options.plan(), work.seed)
     validation = ranking_validation(work, options, ranker)
     outcome = train_ranker(work, options, folder, ranker, candidates, documents, lists, validation, description)
