@@ -130,7 +130,10 @@ def hide_positives(data: Path, source: Source, pool: Path, count: int, out: Path
     recipe = ranking_recipe("hide", data, source, BACKBONE, OFF, table1_stages(OFF), 1)
     split, base = prepare(recipe, pool).train, FolderDataset(data)
     random = np.random.default_rng(CHOICE_SEED)
-    judged, hidden, noisy, clean = {}, {}, {}, {}
+    judged: dict[str, dict[str, int]] = {}
+    hidden: dict[str, dict[str, int]] = {}
+    noisy: dict[str, Ranking] = {}
+    clean: dict[str, Ranking] = {}
     for query in split.queries:
         relevant = sorted(docid for docid, grade in split.qrels[query.qid].items() if grade >= 1)
         if len(relevant) < 2 or query.qid not in split.run:
@@ -282,7 +285,7 @@ def noise_stages(threshold: float | None, scale: float = 1.0) -> dict[str, Any]:
 def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None, report: bool) -> None:
     """Train, then write ``result.json`` and, if ``report``, the runs and per-query values of dev."""
     trained = run_recipe(recipe, out, pool=pool, device=device, say=print)
-    result = {"recipe": recipe.as_dict(), "stages": _stage_figures(trained)}
+    result: dict[str, Any] = {"recipe": recipe.as_dict(), "stages": _stage_figures(trained)}
     hidden = Path(recipe.data.folder) / "hidden.txt"
     if hidden.is_file() and (audit := next((done for done in trained.work.done if done.stage.kind == "denoise"), None)):
         result["drops"] = count_drops(audit.folder / "audit.tsv.gz", read_qrels(hidden))
