@@ -7,8 +7,9 @@ index of their own, in ``index``, and record the tuning of BM25 in ``bm25.json``
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
-from rankwell.corpus.records import Qrels, Query, Run
+from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
 from rankwell.rank.first_stage import FirstStage
@@ -150,5 +151,20 @@ def with_first_stage(data: Prepared, folder: Path, depth: int, device: str | Non
 def _searched(split: Split, folder: Path, depth: int, device: str | None) -> Split:
     key = digest({"split": split.digest, "first stage": folder.name, "depth": depth})
     path = folder / f"first-stage-{key}.run.gz"
-    write_once(path, lambda: write_run(search_learned(folder, split, depth, device), path))
-    return replace(split, run=read_run(path, name="first-stage"), digest=key)
+
+    def search() -> Run:
+        write_once(path, lambda: write_run(search_learned(folder, split, depth, device), path))
+        return read_run(path, name="first-stage")
+
+    return replace(split, run=_SearchedLater(search), digest=key)
+
+
+class _SearchedLater(Run):
+    """Candidates that are searched when they are first needed: after the last stage, nobody needs them."""
+
+    def __init__(self, search: Callable[[], Run]):
+        self.name, self._search = "first-stage", search
+
+    @cached_property
+    def _rankings(self) -> dict[str, Ranking]:  # type: ignore[override]
+        return dict(self._search())

@@ -72,6 +72,7 @@ def test_later_stages_can_take_their_candidates_from_it(trained: tuple[Trained, 
     done, folder = trained
     data = done.work.data
     changed = with_first_stage(data, folder, 3)
+    assert not list(folder.glob(f"first-stage-{changed.train.digest}*"))  # searched when they are needed
     assert changed.train.run["train0"].docids == data.train.run.head(3)["train0"].docids
     assert changed.dev.queries == data.dev.queries
     assert changed.dev.digest != data.dev.digest

@@ -185,11 +185,13 @@ def _learned(kind: str) -> Callable[[Ground, Made], Made]:
 
     def make(ground: Ground, below: Made) -> Made:
         lower = below.system.first_stage
-        stages = {kind: {"encoder": str(find_model(ground.encoder))} if kind == "adapter" else {}}
-        trained = ground.train(kind, FirstStage(ground.index, lower.bm25), stages)
-        place = trained.work.done[-1].result.first_stage
-        assert place is not None  # such stages leave one
-        return searched(ground, System(FirstStage.open(place), device=ground.device), stages)
+        encoder = ground.encoder if kind == "adapter" else ground.start
+        options = {"encoder": str(find_model(encoder)), "measure": ground.measure, "best": ground.measure}
+        trained = ground.train(kind, FirstStage(ground.index, lower.bm25), {kind: options})
+        done = trained.work.done[-1]
+        assert done.result.first_stage is not None  # such stages leave one
+        assert done.run is not None  # and are measured
+        return Made(System(FirstStage.open(done.result.first_stage), device=ground.device), done.run, {kind: options})
 
     return make
 
@@ -197,7 +199,7 @@ def _learned(kind: str) -> Callable[[Ground, Made], Made]:
 def _adapter_seconds(ground: Ground, below: Made) -> float:
     parts, rates = ground.parts, ground.rates
     vectors = 0.0 if below.system.first_stage.share else len(ground.index) / rates.documents
-    return vectors + (len(parts.fit) + ground.measured) / rates.queries + 5 * parts.fit.pairs * ADAPTER_SECONDS
+    return vectors + (len(parts.fit) + ground.measured) / rates.queries + 10 * parts.fit.pairs * ADAPTER_SECONDS
 
 
 def _encoder_seconds(ground: Ground, below: Made) -> float:
