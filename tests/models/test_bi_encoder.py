@@ -115,8 +115,8 @@ def test_pooling_that_is_said_and_not_there_is_no_mean(folder: Path) -> None:
 
 
 def test_a_layer_behind_the_pooling_is_refused_not_left_out(folder: Path) -> None:
-    set_modules(folder, Transformer="", Pooling="1_Pooling", Dense="2_Dense")
-    with pytest.raises(InputError, match="vectors pass a module Dense"):
+    set_modules(folder, Transformer="", Pooling="1_Pooling", LayerNorm="2_LayerNorm")
+    with pytest.raises(InputError, match="vectors pass a module LayerNorm"):
         BiEncoder.from_pretrained(folder, device="cpu")
 
 

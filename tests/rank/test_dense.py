@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.bi_encoder_modules import Dense, Modules, save_bi_encoder
+from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.hybrid import Blend
@@ -54,6 +57,21 @@ def test_vectors_are_made_once_and_kept_in_shards(store: DocumentStore, encoder:
     shards[0].write_bytes(shards[0].read_bytes()[:-2])
     with pytest.raises(RankwellError, match="wrong size"):
         PassageVectors.open(store, encoder, shard_size=5)
+
+
+def test_vectors_behind_dense_layers_are_made_from_stored_ones(
+    store: DocumentStore, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    encoder, _, tokenizer = load_encoder(tiny_bi_encoder)
+    base = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
+    modules = Modules(document=(Dense(torch.randn(8, 32)),), query=(Dense(torch.randn(8, 32)),))
+    save_bi_encoder(tmp_path / "mapped", encoder, tokenizer, modules, max_length=32, base=base.name)
+    mapped = BiEncoder.from_pretrained(tmp_path / "mapped", device="cpu")
+    stored = PassageVectors.open(store, base)
+    mapped.encoder.tokens.weight.fill_(float("nan"))  # texts must not be encoded again
+    vectors = PassageVectors.open(store, mapped).at(np.arange(12))
+    np.testing.assert_allclose(vectors, mapped.map_documents(stored.at(np.arange(12))), atol=1e-3)
+    assert vectors.shape == (12, 8)
 
 
 def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None:

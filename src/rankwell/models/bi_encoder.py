@@ -7,10 +7,10 @@ with a prompt before each query ("query: "), each document or both, and rank wor
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,13 +19,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jsonfile import read_json, read_object
+from rankwell.core.jsonfile import read_object
 from rankwell.core.manifest import digest
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.bi_encoder_modules import Dense, Modules, read_base, read_length, read_modules, read_prompts
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
@@ -37,11 +38,7 @@ from rankwell.models.foreign import ForeignEncoder
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
 DEFAULT_LENGTH = 256
-MODULES = ("Transformer", "Pooling", "Normalize")
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of the documents' prompt; the first that a folder records is used."""
 
-Pooling = Literal["mean", "first"]
 Vectors = NDArray[np.float32]
 
 
@@ -53,7 +50,8 @@ class BiEncoder:
     >>> queries @ encoder.encode_documents(["The cluster shivers.", "Tea."]).T           # doctest: +SKIP
 
     ===================  ===============================================================================================
-    ``pooling``          ``mean`` over all tokens, ``[CLS]`` and ``[SEP]`` among them, or the ``first``
+    ``modules``          what follows the encoder: the mean over all tokens, ``[CLS]`` and ``[SEP]`` among them, or the
+                         first; then dense layers, if there are any
     ``max_length``       maximum tokens of a text; longer ones are truncated and counted by ``reader``
     ``query_prompt``     put before each query
     ``document_prompt``  put before each document
@@ -61,6 +59,7 @@ class BiEncoder:
     ``dtype``            default: fp16 on a GPU (more precise than bf16), else fp32; vectors are always fp32
     ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
     ``name``             identifies what makes a document's vector; stored vectors are named by it
+    ``base_name``        the name that it would have without dense layers
     ===================  ===============================================================================================
     """
 
@@ -69,7 +68,7 @@ class BiEncoder:
         encoder: Encoder | ForeignEncoder,
         tokenizer: Tokenizer,
         *,
-        pooling: Pooling = "mean",
+        modules: Modules | None = None,
         max_length: int = DEFAULT_LENGTH,
         query_prompt: str = "",
         document_prompt: str = "",
@@ -77,6 +76,7 @@ class BiEncoder:
         dtype: torch.dtype | DTypeName | None = None,
         budget: int | None = None,
         name: str = "",
+        base_name: str = "",
     ):
         self.encoder = encoder.requires_grad_(False)
         self._compute = Compute(
@@ -90,12 +90,12 @@ class BiEncoder:
         )
         self.device = self._compute.device
         self.tokenizer = tokenizer
-        self.pooling = pooling
+        self.modules = modules or Modules()
         self.reader = Reader.of_texts(tokenizer, max_length, segments=encoder.config.type_vocab_size)
         self.query_prompt, self.document_prompt = query_prompt, document_prompt
         for prompt in filter(None, (query_prompt, document_prompt)):
             self._check_room(prompt)
-        self.name = name
+        self.name, self._base_name = name, base_name
 
     @classmethod
     def from_pretrained(
@@ -118,43 +118,75 @@ class BiEncoder:
         if not has_vectors(folder):
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
         encoder, _, tokenizer = load_encoder(folder)
-        of_queries, of_documents = _read_prompts(folder)
-        query_prompt = of_queries if query_prompt is None else query_prompt
-        document_prompt = of_documents if document_prompt is None else document_prompt
-        pooling = _read_pooling(folder, prompted=bool(query_prompt or document_prompt))
+        prompts = read_prompts(folder)
+        query_prompt = prompts.query if query_prompt is None else query_prompt
+        document_prompt = prompts.document if document_prompt is None else document_prompt
+        modules = read_modules(folder, encoder.config.hidden_size, prompted=bool(query_prompt or document_prompt))
         known = encoder.config.max_position_embeddings
-        length = min(max_length or _read_length(folder) or tokenizer.max_length or DEFAULT_LENGTH, known)
+        length = min(max_length or read_length(folder) or tokenizer.max_length or DEFAULT_LENGTH, known)
+        # A model without a prompt has the same name as before there were prompts.
+        base_name = digest([encoder_digest(folder), modules.pooling, length, *filter(None, [document_prompt])])
+        base_name = read_base(folder) or base_name
+        layers = [layer.name for layer in modules.document]
         return cls(
             encoder,
             tokenizer,
-            pooling=pooling,
+            modules=modules,
             max_length=length,
             query_prompt=query_prompt,
             document_prompt=document_prompt,
             device=device,
             dtype=dtype,
             budget=budget,
-            # A model without a prompt has the same name as before there were prompts.
-            name=digest([encoder_digest(folder), pooling, length, *filter(None, [document_prompt])]),
+            name=digest([base_name, modules.normalised, *layers]) if layers else base_name,
+            base_name=base_name,
         )
 
     @property
     def width(self) -> int:
         """H, the number of dimensions."""
-        return self.encoder.config.hidden_size
+        layers = self.modules.document
+        return len(layers[-1].weight) if layers else self.encoder.config.hidden_size
+
+    @property
+    def base(self) -> BiEncoder | None:
+        """The same encoder without dense layers, if this one's layers can be applied to its vectors.
+
+        :meth:`map_documents` then makes this encoder's vectors of documents from those of the base.
+        """
+        if not self.modules.document or not self.modules.normalised:
+            return None
+        base = copy.copy(self)
+        base.modules = Modules(self.modules.pooling)
+        base.name = self._base_name
+        return base
+
+    def map_documents(self, vectors: NDArray[np.floating]) -> Vectors:
+        """The vectors of documents from those of :attr:`base`."""
+        return self._map(torch.from_numpy(np.asarray(vectors, np.float32)), self.modules.document).numpy()
+
+    def _map(self, vectors: Tensor, layers: Sequence[Dense]) -> Tensor:
+        for layer in layers:
+            vectors = layer(vectors)
+        return functional.normalize(vectors, dim=1) if layers or not self.modules.normalised else vectors
 
     @property
     def identity(self) -> dict[str, str]:
         """What a manifest records: everything that changes similarities."""
-        return {"encoder": self.name} | ({"query prompt": self.query_prompt} if self.query_prompt else {})
+        layers = [] if self.modules.query == self.modules.document else self.modules.query
+        return (
+            {"encoder": self.name}
+            | ({"query prompt": self.query_prompt} if self.query_prompt else {})
+            | ({"query layers": digest([layer.name for layer in layers])} if layers else {})
+        )
 
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
         """The vectors (N, H) of queries, each of length 1."""
-        return self._encode(self.query_prompt, texts)
+        return self._encode(self.query_prompt, texts, self.modules.query)
 
     def encode_documents(self, texts: Sequence[str]) -> Vectors:
         """The vectors (N, H) of documents, each of length 1."""
-        return self._encode(self.document_prompt, texts)
+        return self._encode(self.document_prompt, texts, self.modules.document)
 
     def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
         """The vectors of documents that are tokenised already, by number."""
@@ -164,7 +196,8 @@ class BiEncoder:
         vectors = np.empty((len(numbers), self.width), np.float32)
         for begin, end in row_blocks(source.lengths(numbers), PIECES_AT_A_TIME, TEXTS_AT_A_TIME):
             pieces = source.at(numbers[begin:end])
-            vectors[begin:end] = self._encode_pieces(pieces.after(front) if self.document_prompt else pieces)
+            prompted = pieces.after(front) if self.document_prompt else pieces
+            vectors[begin:end] = self._encode_pieces(prompted, self.modules.document)
         return vectors
 
     @property
@@ -190,26 +223,27 @@ class BiEncoder:
         if pieces + 2 >= most:  # with [CLS] and [SEP]
             raise RankwellError(f"the prompt {prompt!r} has {pieces} pieces: no room is left in a length of {most}")
 
-    def _encode(self, prompt: str, texts: Sequence[str]) -> Vectors:
+    def _encode(self, prompt: str, texts: Sequence[str], layers: Sequence[Dense]) -> Vectors:
         parts = [np.zeros((0, self.width), np.float32)]
         for begin in range(0, len(texts), TEXTS_AT_A_TIME):
             prompted = [prompt + text for text in texts[begin : begin + TEXTS_AT_A_TIME]]
-            parts.append(self._encode_pieces(self.tokenizer.encode(prompted)))
+            parts.append(self._encode_pieces(self.tokenizer.encode(prompted), layers))
         return np.concatenate(parts)
 
-    def _encode_pieces(self, pieces: Pieces) -> Vectors:
+    def _encode_pieces(self, pieces: Pieces, layers: Sequence[Dense]) -> Vectors:
         sequences = self.reader.lay_out({"query": pieces}).sequences
-        return self._compute.run(sequences, self._vectors, self.width).cpu().numpy()
+        pooled = self._compute.run(sequences, self._vectors, self.encoder.config.hidden_size)
+        return self._map(pooled, layers).cpu().numpy()
 
     def _vectors(self, batch: Sequences) -> Tensor:
         placed = self._compute.place(batch)
-        if self.pooling == "first":
+        if self.modules.pooling == "first":
             pooled: Tensor = self.encoder(*placed).float()
         else:
             states = self.encoder(*placed, first_only=False).float()
             lengths = torch.from_numpy(batch.lengths()).to(self.device)
             pooled = torch.segment_reduce(states, "mean", lengths=lengths)
-        return functional.normalize(pooled, dim=1)
+        return functional.normalize(pooled, dim=1) if self.modules.normalised else pooled
 
 
 def is_cross_encoder(folder: Path) -> bool:
@@ -226,64 +260,3 @@ def has_vectors(folder: Path) -> bool:
     """Whether texts can be compared by their vectors: those of a bi-encoder, or of a ranker that starts as one."""
     path = folder / "rankwell.json"
     return not is_cross_encoder(folder) or (path.is_file() and bool(read_object(path).get("similarity")))
-
-
-def _read_prompts(folder: Path) -> tuple[str, str]:
-    """The prompts of queries and of documents, as sentence-transformers records them.
-
-    Its ``default_prompt_name`` is for texts that are neither.
-    """
-    path = folder / "config_sentence_transformers.json"
-    recorded = read_object(path).get("prompts") if path.is_file() else None
-    prompts = {} if recorded is None else recorded
-    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise InputError(path, None, 'prompts: expected an object of texts, such as {"query": "query: "}')
-    known = {name: text for name, text in prompts.items() if text is not None}
-    return known.get("query", ""), next((known[name] for name in DOCUMENT_PROMPTS if name in known), "")
-
-
-def _read_pooling(folder: Path, *, prompted: bool) -> Pooling:
-    """How the states of the tokens become one vector."""
-    path = folder / "1_Pooling" / "config.json"
-    modules = _read_modules(folder)
-    if "Pooling" in modules:
-        path = folder / modules["Pooling"] / "config.json"
-    elif not path.is_file():
-        return "mean"
-    if not path.is_file():
-        raise InputError(path, None, "missing; it says how vectors are pooled")
-    settings = read_object(path)
-    if prompted and settings.get("include_prompt") is False:
-        raise InputError(
-            path, None, "include_prompt is false: vectors leave the prompt out; expected vectors of all tokens"
-        )
-    ways = {name: value for name, value in settings.items() if name.startswith("pooling_mode")}
-    if ways.get("pooling_mode") in ("mean", "cls"):  # as the newest versions write it
-        return "mean" if ways["pooling_mode"] == "mean" else "first"
-    modes = [name for name, value in ways.items() if value is True]
-    if modes == ["pooling_mode_mean_tokens"]:
-        return "mean"
-    if modes == ["pooling_mode_cls_token"]:
-        return "first"
-    raise InputError(path, None, f"pooling by {', '.join(modes) or 'nothing'}; expected the mean or the first token")
-
-
-def _read_modules(folder: Path) -> dict[str, str]:
-    """The modules of a sentence-transformers model and their folders; empty for other models."""
-    path = folder / "modules.json"
-    if not path.is_file():
-        return {}
-    try:
-        modules = {str(entry["type"]).rpartition(".")[2]: str(entry["path"]) for entry in read_json(path)}
-    except (KeyError, TypeError):
-        raise InputError(path, None, "not a list of modules, each with a type and a path") from None
-    other = next((name for name in modules if name not in MODULES), None)
-    if other is not None:
-        raise InputError(path, None, f"vectors pass a module {other}; expected {', '.join(MODULES)} and no other")
-    return modules
-
-
-def _read_length(folder: Path) -> int | None:
-    path = folder / "sentence_bert_config.json"
-    length = read_object(path).get("max_seq_length") if path.is_file() else None
-    return length if isinstance(length, int) else None

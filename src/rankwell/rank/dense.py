@@ -60,11 +60,16 @@ class PassageVectors:
         """Open the vectors stored beside the store's texts, after computing those that are missing."""
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
-            tokens = StoredTokens.open(store, encoder.tokenizer) if encoder.takes_tokens else None
+            # Dense layers are applied to stored vectors, which are much more expensive to compute.
+            base = None if encoder.base is None else cls.open(store, encoder.base, shard_size=shard_size)
+            reads = base is None and encoder.takes_tokens
+            tokens = StoredTokens.open(store, encoder.tokenizer) if reads else None
 
             def work(items: range, file: IO[bytes]) -> None:
                 numbers = np.arange(items.start, items.stop)
-                if tokens is not None:
+                if base is not None:
+                    vectors = encoder.map_documents(base.at(numbers))
+                elif tokens is not None:
                     vectors = encoder.encode_tokens(tokens, numbers)
                 else:
                     vectors = encoder.encode_documents(store.texts_at(numbers))

@@ -80,7 +80,7 @@ class TestTheHub:
         kept = hub.utils.filter_repo_objects(
             names, allow_patterns=asked["allow_patterns"], ignore_patterns=asked["ignore_patterns"]
         )
-        bi_encoder = ["1_Pooling/config.json", "config_sentence_transformers.json"]
+        bi_encoder = ["1_Pooling/config.json", "2_Dense/model.safetensors", "config_sentence_transformers.json"]
         assert list(kept) == ["model.safetensors", "config.json", "vocab.txt", *bi_encoder]
 
     def test_offline(self, hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -47,6 +47,42 @@ def model_card(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     return "\n\n".join(sections) + "\n"
 
 
+def bi_encoder_card(
+    encoder: EncoderConfig,
+    pooling: str,
+    max_length: int,
+    prompts: Mapping[str, str],
+    history: Sequence[Mapping[str, Any]],
+) -> str:
+    """The card of a bi-encoder."""
+    front = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["rankwell", "sentence-transformers", "bi-encoder", encoder.model_type],
+    }
+    rows = {
+        "Encoder": _shape(encoder),
+        "Vectors": f"{'the mean over all tokens' if pooling == 'mean' else 'the first token'}, normalised",
+        "Length": f"at most {max_length} tokens; longer texts are truncated",
+        **{f"Prompt of a {name}": f"`{text}`" for name, text in prompts.items() if text},
+    }
+    use = (
+        "from rankwell import BiEncoder\n"
+        'encoder = BiEncoder.from_pretrained("this folder")\n'
+        'encoder.encode_queries(["how do bees keep warm"]) @ encoder.encode_documents(["The cluster shivers."]).T'
+    )
+    sections = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---",
+        "# A bi-encoder",
+        "It gives queries and documents vectors whose product is their similarity. Made with rankwell; "
+        "sentence-transformers loads it as it is.",
+        _table(("", ""), rows),
+        f"## Use\n\n```python\n{use}\n```",
+        "## Training\n\n" + _training(history),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
 def _system(ranker: RankerConfig) -> str:
     """What papers call such a model."""
     if ranker.template.name == "duo":
@@ -71,8 +107,7 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
         f"at most {template.max_length} tokens, of which {template.max_query} for the query; only documents are cut"
     )
     rows = {
-        "Encoder": f"{_kind(encoder)}, {encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
-        f"{encoder.num_attention_heads} heads, {encoder.vocab_size:,} tokens",
+        "Encoder": _shape(encoder),
         "Template": f"{template.name}: {_TEMPLATES.get(template.name, 'see rankwell.json')}",
         "Length": limits,
         "Attention": f"{ranker.attention}: {_RULES[ranker.attention]}",
@@ -97,6 +132,13 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
             f"every {windows.stride}, their scores joined by {windows.aggregate}"
         )
     return _table(("", ""), rows)
+
+
+def _shape(encoder: EncoderConfig) -> str:
+    return (
+        f"{_kind(encoder)}, {encoder.num_hidden_layers} layers, width {encoder.hidden_size}, "
+        f"{encoder.num_attention_heads} heads, {encoder.vocab_size:,} tokens"
+    )
 
 
 def _kind(encoder: EncoderConfig) -> str:
@@ -132,7 +174,7 @@ def _plain_transformers(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     return f"Plain transformers loads these weights but knows nothing of {', '.join(lost)}: its scores differ."
 
 
-def _training(history: list[dict[str, Any]]) -> str:
+def _training(history: Sequence[Mapping[str, Any]]) -> str:
     if not history:
         return "No training is recorded: the weights are as they were loaded, and a new head is untrained."
     lines = []

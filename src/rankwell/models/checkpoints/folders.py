@@ -352,9 +352,9 @@ def write_folder(
     description: Mapping[str, Any],
     tokenizer: Tokenizer,
     max_length: int | None,
-    files: Mapping[str, str] | None = None,
+    files: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """Write a Hugging Face folder, whole or not at all; it must not exist yet. ``files`` are further texts."""
+    """Write a Hugging Face folder, whole or not at all; it must not exist yet. ``files`` are further files by path."""
     folder = Path(folder)
     if folder.exists():
         raise RankwellError(f"{folder} exists already")
@@ -362,8 +362,9 @@ def write_folder(
     state = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
         write_tensors(state, temporary / "model.safetensors")
-        for name, text in {"config.json": json.dumps(settings, indent=2) + "\n", **(files or {})}.items():
-            (temporary / name).write_text(text, encoding="utf-8")
+        for name, content in {"config.json": json.dumps(settings, indent=2) + "\n", **(files or {})}.items():
+            (temporary / name).parent.mkdir(exist_ok=True, parents=True)
+            (temporary / name).write_bytes(content.encode() if isinstance(content, str) else content)
         tokenizer.save(temporary, max_length)
         if description.get("type_vocab_size", 1) < 2:
             _leave_segments_out(temporary / "tokenizer_config.json")

@@ -10,7 +10,10 @@ from rankwell.core.errors import InputError
 from rankwell.core.manifest import digest, file_digest
 
 # Weights, graphs of exported models, configurations and tokenizers; a model card changes nothing.
-_MODEL_FILES = ("*.safetensors", "*.onnx", "*.onnx.data", "*.xml", "*.bin", "*.json", "vocab.txt", "1_Pooling/*.json")
+_MODEL_FILES = (
+    *("*.safetensors", "*.onnx", "*.onnx.data", "*.xml", "*.bin", "*.json", "vocab.txt", "1_Pooling/*.json"),
+    *("*_Dense/*.json", "*_Dense/*.safetensors", "*_Router/*.json", "*_Router/*/*.json", "*_Router/*/*.safetensors"),
+)
 _ENCODER_FILES = ("*.safetensors", "config.json", "tokenizer.json", "vocab.txt")
 
 

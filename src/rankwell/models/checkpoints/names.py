@@ -18,8 +18,8 @@ _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _ABSENT = f"{DEFAULT}, the default model, is not part of this installation"
 _PACKAGES = ("torch", "safetensors", "tokenizers")
 _FILES = ["*.safetensors", "*.json", "*.txt"]
-_OTHER_FILES = ["[!1]*/*", "1[!_]*/*"]
-"""Files in folders other than a bi-encoder's ``1_Pooling``."""
+_OTHER_FILES = ["[!0-9]*/*", "[0-9][!_]*/*"]
+"""Files in folders other than those of a bi-encoder's modules, such as ``1_Pooling``."""
 
 
 def find_model(name: str | Path = DEFAULT) -> Path:

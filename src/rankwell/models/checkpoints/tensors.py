@@ -35,7 +35,12 @@ _LARGEST = 127
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write a file with the usual permissions; safetensors would let only the owner read it."""
-    path.write_bytes(save(dict(tensors), metadata={"format": "pt"}))
+    path.write_bytes(tensor_bytes(tensors))
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The contents of a safetensors file."""
+    return save(dict(tensors), metadata={"format": "pt"})
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
