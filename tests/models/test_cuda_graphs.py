@@ -137,7 +137,7 @@ class Toy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.table, self.head = nn.Embedding(30, 8), nn.Linear(8, 1)
+        self.table, self.head, self.outputs = nn.Embedding(30, 8), nn.Linear(8, 1), 1
 
     def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Packed) -> Tensor:
         assert layout.seeds is not None

@@ -190,7 +190,7 @@ class BiEncoder:
 
     def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
         """The vectors of documents that are tokenised already, by number."""
-        front = self._front
+        front = self.prompt_pieces
         if front is None:
             raise RankwellError(f"texts have other tokens after the prompt {self.document_prompt!r} than alone")
         vectors = np.empty((len(numbers), self.width), np.float32)
@@ -205,10 +205,10 @@ class BiEncoder:
         """Whether documents can be tokenised before their prompt is known. RoBERTa's cannot: the tokens of a first
         word differ from those of the same word after a space.
         """
-        return self._front is not None
+        return self.prompt_pieces is not None
 
     @cached_property
-    def _front(self) -> Pieces | None:
+    def prompt_pieces(self) -> Pieces | None:
         """The pieces of the documents' prompt; ``None`` if a text after it has other pieces than alone."""
         prompt, texts = self.document_prompt, ["a", "."]  # some tokenizers join punctuation marks to one word
         # A space at the end belongs to the next word, if to any.

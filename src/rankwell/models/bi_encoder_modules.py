@@ -26,8 +26,8 @@ from rankwell.models.checkpoints.folders import describe, encoder_tensors, write
 from rankwell.models.checkpoints.tensors import read_tensors, tensor_bytes
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
+from rankwell.models.spec import PoolingKind
 
-PoolingKind = Literal["mean", "first"]
 Activation = Literal["identity", "tanh"]
 
 MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "Router")

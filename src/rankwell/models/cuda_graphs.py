@@ -28,6 +28,7 @@ from torch.func import functional_call
 from rankwell.core.errors import RankwellError
 from rankwell.models.batch import SPARE, BlockSizes, open_block
 from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.heads import VectorModel
 from rankwell.models.layout import Blocks
 from rankwell.models.spec import AttentionRule
 
@@ -66,14 +67,16 @@ class FlatGradients:
 
 
 class GraphedEncoder(nn.Module):
-    """A cross-encoder in training that computes each :class:`~rankwell.models.batch.Block` with a graph.
+    """A model in training that computes each :class:`~rankwell.models.batch.Block` with a graph.
 
     Call :meth:`clear_gradients` before each step, and run the backward pass before the next call with gradients.
     Batches of more than ``most`` tokens are computed without graphs: for them the GPU is the limit, and a graph keeps
     the memory of its activations.
     """
 
-    def __init__(self, model: CrossEncoder, rule: AttentionRule, blocks: Blocks, *, most: int | None = None):
+    def __init__(
+        self, model: CrossEncoder | VectorModel, rule: AttentionRule, blocks: Blocks, *, most: int | None = None
+    ):
         super().__init__()
         self.model = model
         self.rule, self.blocks, self.most = rule, blocks, most
@@ -92,9 +95,9 @@ class GraphedEncoder(nn.Module):
 
     @staticmethod
     def can_take(model: nn.Module) -> bool:
-        """Whether a model can be recorded: one row of logits per sequence, and parameters in 32 bits."""
+        """Whether a model can be recorded: one row of outputs per sequence, and parameters in 32 bits."""
         return (
-            type(model) is CrossEncoder
+            type(model) in (CrossEncoder, VectorModel)
             and type(model.encoder) is Encoder
             and all(parameter.dtype == torch.float32 for parameter in model.parameters())
         )
@@ -192,7 +195,7 @@ class _Graph:
         self.real = sizes.sequences - SPARE
         self.block = data.clone()
         # Rows beyond the real ones stay 0: spare sequences have no gradient.
-        self.grad = torch.zeros(sizes.sequences, owner.model.head.out_features, device=device)
+        self.grad = torch.zeros(sizes.sequences, owner.model.outputs, device=device)
 
         def forward() -> tuple[Tensor, list[Tensor]]:
             with torch.enable_grad(), _autocast_without_cache(device):
@@ -201,7 +204,8 @@ class _Graph:
         def backward(logits: Tensor, weights: list[Tensor]) -> None:
             # As in eager training, where the backward pass runs outside autocast.
             with torch.autocast(device.type, enabled=False), torch.no_grad():
-                torch._foreach_add_(gradients.parts, torch.autograd.grad(logits, weights, self.grad))
+                computed = torch.autograd.grad(logits, weights, self.grad, materialize_grads=True)
+                torch._foreach_add_(gradients.parts, computed)
 
         # One-time work, such as loading a kernel, must not happen in a recording. This run does not change the
         # gradients, because those of the logits are still 0.

@@ -266,6 +266,11 @@ class CrossEncoder(nn.Module):
             return logits if alike is None else logits + add_similarity(alike, self.similarity)
 
     @property
+    def outputs(self) -> int:
+        """The numbers per sequence."""
+        return self.head.out_features
+
+    @property
     def needs_parts(self) -> bool:
         """Whether a batch's layout must locate the parts of its sequences."""
         return bool(self.similarity) or getattr(self.encoder, "apart", 0) > 0

@@ -1,4 +1,4 @@
-"""Heads other than a ranker's: MLM and NSP for pre-training, weights of tokens; and how a listwise head starts."""
+"""Heads other than a ranker's: MLM and NSP for pre-training, weights of tokens, vectors; and a listwise start."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rankwell.core.errors import RankwellError
 from rankwell.models.encoder import ACTIVATIONS, CrossEncoder, Encoder
 from rankwell.models.layout import Layout, Packed
+from rankwell.models.spec import PoolingKind
 
 
 @contextmanager
@@ -73,6 +74,37 @@ class TokenWeightModel(nn.Module):
         with torch.autocast(states.device.type, enabled=False):
             weight, bias = self.head.weight.float(), self.head.bias.float()
             return nn.functional.linear(self.dropout(states.float()), weight, bias)[:, 0]
+
+
+class VectorModel(nn.Module):
+    """A bi-encoder in training: the mean of a text's states, or the first one, normalised to length 1.
+
+    With ``learn_scale`` the factor of the similarities in the loss is a parameter, which starts at ``scale``.
+    """
+
+    def __init__(
+        self, encoder: Encoder, pooling: PoolingKind = "mean", *, scale: float = 20.0, learn_scale: bool = False
+    ):
+        super().__init__()
+        self.encoder = encoder
+        self.pooling = pooling
+        self.log_scale = nn.Parameter(torch.tensor(scale).log(), requires_grad=learn_scale)
+
+    @property
+    def outputs(self) -> int:
+        """The numbers per sequence."""
+        return self.encoder.config.hidden_size
+
+    def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
+        """The vectors (B, H), in 32 bits."""
+        states = self.encoder(tokens, segments, positions, layout, first_only=self.pooling == "first")
+        with torch.autocast(states.device.type, enabled=False):
+            pooled = states.float()
+            if self.pooling == "mean":
+                lengths = layout.lengths.long()
+                sums = torch.segment_reduce(pooled, "sum", lengths=lengths, unsafe=True, initial=0)
+                pooled = sums / lengths.clamp(min=1)[:, None]
+            return nn.functional.normalize(pooled, dim=1)
 
 
 def start_listwise_head(

@@ -8,6 +8,8 @@ from typing import Literal
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.inputs.batching import Sequences
 
+PoolingKind = Literal["mean", "first"]
+"""How the states of a text's tokens become its vector."""
 AttentionRule = Literal["full", "strm", "strict", "exact_match"]
 
 

@@ -23,16 +23,18 @@ from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
+from rankwell.models.bi_encoder import has_vectors
+from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
-from rankwell.training.data.prepare import Prepared, Split
-from rankwell.training.options import Options
+from rankwell.training.data.prepare import Prepared, Split, first_stage_of
+from rankwell.training.options import FIRST_STAGE_ENCODER, START, Options
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import Work
+from rankwell.training.stage import Work, stage_kinds
 
 INDEX = "index"
 TUNING = "bm25.json"
@@ -67,11 +69,15 @@ def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> tuple[tuple[Q
 
 
 def check_tuning(work: Work, stage: RecipeStage[TuningOptions]) -> None:
-    """Check grid and measure, and that there are queries to tune with."""
-    options = stage.options
+    """Check grid and measure, and that there are queries to tune with, for a stage that builds an index."""
     if work.recipe.first_stage.hybrid is not None:
-        problem = "a stage that learns a first stage searches its own index only"
+        problem = "a stage that builds an index searches that index only"
         raise RankwellError(f"first_stage.hybrid: {problem}; leave it out")
+    check_held_out(work, stage.options)
+
+
+def check_held_out(work: Work, options: TuningOptions) -> None:
+    """Check grid and measure, and that there are queries to tune with."""
     parse_measure(options.measure)
     for text in (options.k1, options.b):
         parse_values(text)
@@ -84,7 +90,8 @@ def check_tuning(work: Work, stage: RecipeStage[TuningOptions]) -> None:
         raise RankwellError(f"{problem} (a fifth at most), expected {FOLDS} or more")
 
 
-def _tune(work: Work, index: Index, queries: Sequence[Query], measure: str, grid: TuningOptions) -> Tuned[BM25]:
+def tune_index(work: Work, index: Index, queries: Sequence[Query], measure: str, grid: TuningOptions) -> Tuned[BM25]:
+    """BM25 tuned on some of the training queries."""
     qrels = work.data.train.qrels
     return tune_bm25(
         index,
@@ -103,8 +110,8 @@ def tune_first_stage(
     work: Work, index: Index, queries: Sequence[Query], options: TuningOptions, folder: Path
 ) -> dict[str, Any]:
     """Tune BM25 for a stage's index and write ``bm25.json``; returns its figures and those of the plain collection."""
-    tuning = _tune(work, index, queries, options.measure, options)
-    plain = _tune(work, work.data.index, queries, options.measure, TuningOptions())
+    tuning = tune_index(work, index, queries, options.measure, options)
+    plain = tune_index(work, work.data.index, queries, options.measure, TuningOptions())
     write_json(folder / TUNING, tuning.as_dict(as_point))
     FirstStage(index, tuning.best).save(folder)
     means, default = dict(zip(tuning.settings, tuning.means, strict=True)), BM25()
@@ -115,6 +122,29 @@ def tune_first_stage(
         f"{aside}, k1={default.k1} b={default.b}": means[default],
         f"{aside}, BM25 of counted terms, tuned": max(plain.means),
     }
+
+
+def current_first_stage(work: Work) -> FirstStage:
+    """What finds candidates now: the first stage that an earlier stage left, or else the recipe's."""
+    learned = next((done.result.first_stage for done in reversed(work.done) if done.result.first_stage), None)
+    return first_stage_of(work.recipe.first_stage, work.data.index) if learned is None else FirstStage.open(learned)
+
+
+def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:
+    """The folder of the bi-encoder that a stage's option ``encoder`` names; None if an earlier stage is to make it."""
+    if name != FIRST_STAGE_ENCODER:
+        folder = find_model(work.recipe.model.start if name == START else name)
+    else:
+        finding = [earlier for earlier in work.recipe.before(stage) if stage_kinds()[earlier.kind].finds]
+        if len(work.done) < stage.number - 1 and finding:
+            return None
+        encoder = current_first_stage(work).encoder
+        if encoder is None:
+            raise RankwellError(f"{stage.path}.encoder: the first stage has no bi-encoder; set first_stage.hybrid")
+        folder = find_model(encoder)
+    if not has_vectors(folder):
+        raise RankwellError(f"{stage.path}.encoder: {folder} is a cross-encoder, which has no similarities")
+    return folder
 
 
 def search_learned(folder: Path, split: Split, depth: int, device: str | None = None) -> Run:

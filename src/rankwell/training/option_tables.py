@@ -12,6 +12,7 @@ from rankwell.training.first_stage import TuningOptions
 from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
 from rankwell.training.stage import stage_kinds
+from rankwell.training.stages.pairs import PairOptions
 from rankwell.training.stages.shared import DevOptions, ListOptions
 
 _SECTIONS: dict[str, type[BaseModel]] = {
@@ -24,7 +25,8 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "Stages that are measured during training (all but pretrain and deepct)": ValidatedOptions,
     "Stages that are measured on dev during training (pointwise, listwise, duo, distil, sdnet)": DevOptions,
     "Stages that train on lists (pointwise, listwise, duo, sdnet)": ListOptions,
-    "Stages that learn a first stage (deepct, doc2query)": TuningOptions,
+    "Stages that learn a first stage (deepct, doc2query, encoder, adapter)": TuningOptions,
+    "Stages that learn vectors from pairs (encoder, adapter)": PairOptions,
 }
 _SUITES: dict[str, type[BaseModel]] = {"A suite": Suite, "`evaluate_on` of a suite": EvaluateOnOptions}
 _WORDS = {int: "whole number", float: "number", str: "text", bool: "true, false"}

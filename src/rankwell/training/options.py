@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 START = "start"
 """Names the recipe's start checkpoint where a stage or a model is expected."""
+FIRST_STAGE_ENCODER = "first_stage"
+"""Names the bi-encoder that finds the candidates where a bi-encoder is expected."""
 
 
 class Meaning(Enum):

@@ -20,7 +20,7 @@ from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import DEFAULT
-from rankwell.training.options import START, Meaning
+from rankwell.training.options import FIRST_STAGE_ENCODER, START, Meaning
 from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.stage import stage_kinds
 
@@ -124,7 +124,9 @@ def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> An
     def absolute(value: Any) -> Any:
         if isinstance(value, list):
             return [absolute(item) for item in value]
-        is_name = not isinstance(value, str) or value in (START, DEFAULT) or not (base / value).exists()
+        is_name = (
+            not isinstance(value, str) or value in (START, FIRST_STAGE_ENCODER, DEFAULT) or not (base / value).exists()
+        )
         return value if is_name else os.path.abspath(base / value)
 
     files = set(kind.options.marked(Meaning.MODEL, Meaning.VECTORS))

@@ -134,6 +134,7 @@ class StageKind(Generic[T]):
     ``reads``         the parts of recipe and data that the result depends on; changing others repeats no work
     ``ranks``         whether it needs a collection, queries and judgments
     ``finds``         whether it produces a first stage
+    ``builds_index``  whether that has an index of its own, without texts
     ================  ===============================================================================================
     """
 
@@ -144,6 +145,7 @@ class StageKind(Generic[T]):
     reads: frozenset[str] = TRAINING
     ranks: bool = True
     finds: bool = False
+    builds_index: bool = False
 
     @property
     def leaves_ranker(self) -> bool:

@@ -1,4 +1,4 @@
-"""The gradient of a loss over many scores, in the memory of a few.
+"""The gradient of a loss over many scores or vectors, in the memory of a few.
 
 A listwise loss couples all scores of a list, so a plain backward pass must hold the activations of every pair at once.
 But a loss is a function of the scores alone: score all pairs without keeping anything, take the loss's gradient with
@@ -24,11 +24,13 @@ def backward_scores(
     step: Step,
     *,
     cached: bool | None = None,
+    parameters: Sequence[Tensor] = (),
 ) -> tuple[Tensor, Tensor]:
     """Add the gradient of ``loss(scores)``; returns the loss and the scores, both detached.
 
-    ``score(chunk)`` gives the scores of one chunk with their graph. ``cached=None`` keeps all graphs where there is but
-    one chunk, and otherwise one at a time.
+    ``score(chunk)`` gives the scores of one chunk with their graph, one row for each; a row may be a vector.
+    ``cached=None`` keeps all graphs where there is but one chunk, and otherwise one at a time. ``parameters`` are those
+    that the loss itself has.
     """
 
     def score_seeded(number: int) -> Tensor:
@@ -47,7 +49,9 @@ def backward_scores(
         scores = torch.cat([score_seeded(number) for number in range(len(chunks))])
     leaf = scores.clone().requires_grad_()
     value = loss(leaf)
-    (gradient,) = torch.autograd.grad(value, leaf)
+    gradient, *others = torch.autograd.grad(value, [leaf, *parameters])
+    for parameter, own in zip(parameters, others, strict=True):
+        step.backward((parameter * own).sum())
     for number, chunk in enumerate(chunks):
         step.backward((score_seeded(number) * gradient[chunk]).sum())
     return value.detach(), scores

@@ -25,19 +25,13 @@ def log_odds(logits: Tensor) -> Tensor:
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
-class ListTask(Task):
-    """Lists drawn anew for each epoch, all pairs of a list scored together; what scores a pair is the subclass's.
-
-    ``max_pairs`` bounds the pairs whose activations are held at once, beside the step's budget: longer lists go through
-    the gradient cache.
-    """
+class DrawnLists(Task):
+    """Lists that are drawn anew for each epoch."""
 
     items = "lists"
 
-    def __init__(self, draw: Callable[[int], Lists], loss: Loss, *, max_pairs: int | None = None):
+    def __init__(self, draw: Callable[[int], Lists]):
         self._draw = draw
-        self._loss = loss
-        self._max_pairs = max_pairs
         self._lists: Lists | None = None
         self._epoch = -1
 
@@ -51,6 +45,19 @@ class ListTask(Task):
         """These lists of the epoch that was drawn last."""
         assert self._lists is not None
         return self._lists.take(items)
+
+
+class ListTask(DrawnLists):
+    """All pairs of a list scored together; what scores a pair is the subclass's.
+
+    ``max_pairs`` bounds the pairs whose activations are held at once, beside the step's budget: longer lists go through
+    the gradient cache.
+    """
+
+    def __init__(self, draw: Callable[[int], Lists], loss: Loss, *, max_pairs: int | None = None):
+        super().__init__(draw)
+        self._loss = loss
+        self._max_pairs = max_pairs
 
     @abstractmethod
     def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:

@@ -71,7 +71,8 @@ def _trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, b
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.requires_grad and id(parameter) not in seen:
                 seen.add(id(parameter))
-                decays = not (isinstance(module, nn.LayerNorm) or name.startswith("bias"))
+                # A single number is a scale, not a weight.
+                decays = parameter.ndim > 0 and not (isinstance(module, nn.LayerNorm) or name.startswith("bias"))
                 yield f"{prefix}.{name}" if prefix else name, parameter, decays
 
 

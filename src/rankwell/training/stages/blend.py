@@ -22,15 +22,16 @@ from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
-from rankwell.models.bi_encoder import BiEncoder, has_vectors
+from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.linking import link_model
-from rankwell.models.checkpoints.names import BACKBONE, find_model
+from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.tuning import share_grid, tune_fusion
-from rankwell.training.options import START, Meaning, Options
+from rankwell.training.first_stage import find_encoder
+from rankwell.training.options import FIRST_STAGE_ENCODER, START, Meaning, Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import RERANK, measure_of
@@ -46,7 +47,7 @@ class BlendOptions(Options):
     encoder: Annotated[str, Meaning.MODEL] = Field(
         default="start",
         description="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's start "
-        "checkpoint before training.",
+        "checkpoint before training, `first_stage` the bi-encoder that finds the candidates.",
     )
     first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share.")
     step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of shares, which sum to 1.")
@@ -62,8 +63,7 @@ def check(work: Work, stage: RecipeStage[BlendOptions]) -> None:
     options = stage.options
     parse_measure(options.measure)
     share_grid(FUSED if options.first_stage else FUSED[:2], options.step, options.normalise)
-    if not has_vectors(folder := _encoder_folder(work, options)):
-        raise RankwellError(f"{stage.path}.encoder: {folder} is a cross-encoder, which has no similarities")
+    find_encoder(work, stage, options.encoder)
     if not any(stage_kinds()[earlier.kind].leaves_ranker for earlier in work.recipe.before(stage)):
         raise RankwellError(f"{stage.path} needs a stage before it that ranks documents, such as listwise")
     check_folds(work, stage, options.folds)
@@ -75,7 +75,7 @@ def run(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> StageResu
     if process_number() > 0:
         return StageResult(folder / "model")
     measure = measure_of(work.recipe, options.measure)
-    runs = _runs(work, options)
+    runs = _runs(work, stage)
     tuning = tune_fusion(
         runs,
         work.data.dev.qrels,
@@ -101,7 +101,7 @@ def run(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> StageResu
             blended = {"blend": f"{tuning.best}, similarity of {options.encoder}"}
             config = config.model_copy(update={"history": work.history, "figures": blended})
         link_model(work.model, folder / "model", config)
-    encoder = work.recipe.model.start if options.encoder == START else options.encoder
+    encoder = _encoder_name(work, stage)
     command = rerank_options(work.recipe.evaluate.depth, tuning.best, encoder)
     figures: dict[str, Any] = {**shares, f"{measure}, cross-validated": tuning.cross_validated, RERANK: command}
     return StageResult(folder / "model", figures=figures)
@@ -117,24 +117,30 @@ def measure(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> Run:
         raise InputError(folder / BLEND, None, "not the record of a blend") from None
     if tuned_on == work.data.dev.digest:
         return read_run(folder / HELD_OUT)
-    return fuse(_runs(work, stage.options), shares, name="blend")
+    return fuse(_runs(work, stage), shares, name="blend")
 
 
-def _runs(work: Work, options: BlendOptions) -> dict[str, Run]:
+def _runs(work: Work, stage: RecipeStage[BlendOptions]) -> dict[str, Run]:
     """The dev candidates by the ranker, by the bi-encoder and, if the options say so, by the first stage."""
     dev, depth = work.data.dev, work.recipe.evaluate.depth
     path = work.dev_run_path(work.model.parent)
-    encoder = BiEncoder.from_pretrained(_encoder_folder(work, options), device=work.device)
+    folder = find_encoder(work, stage, stage.options.encoder)
+    assert folder is not None
+    encoder = BiEncoder.from_pretrained(folder, device=work.device)
     first = dev.run.head(depth)
     runs = {
         "model": read_run(path) if path.exists() else rerank_dev(work, work.model),
         "similarity": DenseRanker(encoder).rerank(first, dev.queries, work.data.index, depth=depth),
     }
-    return {**runs, "first": first} if options.first_stage else runs
+    return {**runs, "first": first} if stage.options.first_stage else runs
 
 
-def _encoder_folder(work: Work, options: BlendOptions) -> Path:
-    return find_model(work.recipe.model.start if options.encoder == START else options.encoder)
+def _encoder_name(work: Work, stage: RecipeStage[BlendOptions]) -> str:
+    """The bi-encoder as a command line names it."""
+    name = stage.options.encoder
+    if name == FIRST_STAGE_ENCODER:
+        return str(find_encoder(work, stage, name))
+    return work.recipe.model.start if name == START else name
 
 
 def rerank_options(depth: int, best: Shares, encoder: str) -> str:

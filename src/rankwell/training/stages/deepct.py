@@ -278,5 +278,6 @@ STAGES.register("deepct")(
         measure_first_stage,
         reads=frozenset({"collection", "train", "start", "seed"}),
         finds=True,
+        builds_index=True,
     )
 )

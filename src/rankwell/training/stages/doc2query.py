@@ -345,5 +345,6 @@ STAGES.register("doc2query")(
         measure_first_stage,
         reads=frozenset({"collection", "train", "start", "seed"}),
         finds=True,
+        builds_index=True,
     )
 )

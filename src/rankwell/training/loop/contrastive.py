@@ -1,0 +1,172 @@
+"""Learning vectors from pairs: each query is to find its document among all documents of the batch (InfoNCE).
+
+The documents of other queries serve as negatives, so a batch of B pairs has B·(B − 1) of them for the price of 2·B
+vectors. What a batch holds by accident, a further relevant document of a query or a copy of its document, is ignored.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, distributed, nn
+from torch.nn import functional
+
+from rankwell.core.types import Rows
+from rankwell.inputs.batching import Sequences, slice_sequences
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
+from rankwell.inputs.stored import TokenSource
+from rankwell.training.data.lists import Lists
+from rankwell.training.data.pairs import RelevantDocuments
+from rankwell.training.loop.gradient_cache import backward_scores
+from rankwell.training.loop.list_task import DrawnLists
+from rankwell.training.loop.task import Step, chunk_by_tokens
+
+
+def in_batch_softmax(
+    queries: Tensor,
+    documents: Tensor,
+    targets: Tensor,
+    ignored: Tensor,
+    scale: Tensor | float = 20.0,
+    widths: Sequence[int] = (),
+) -> Tensor:
+    """−log softmax of each query's document among all that are not ignored: the costs of the queries (B,).
+
+    | queries (B, H), documents (M, H) | targets (B,)               | ignored (B, M)            | costs |
+    |----------------------------------|----------------------------|---------------------------|-------|
+    | vectors of length 1              | the query's document, in M | true where a pair is left out | (B,)  |
+
+    Scores are ``scale`` times the cosine. With ``widths``, the mean over vectors cut to each of these widths and
+    normalised again (Matryoshka). van den Oord, Li and Vinyals, 2018; Kusupati et al., 2022.
+    """
+    costs = queries.new_zeros(len(queries))
+    for width in widths or (queries.shape[1],):
+        cut = width < queries.shape[1]
+        left, right = (functional.normalize(side[:, :width], dim=1) if cut else side for side in (queries, documents))
+        scores = (scale * (left @ right.T)).masked_fill(ignored, -torch.inf)
+        costs = costs + functional.cross_entropy(scores, targets, reduction="none")
+    return costs / max(1, len(widths))
+
+
+class PairTask(DrawnLists):
+    """Pairs of a query and a document, each list with further negatives after its relevant document, if any.
+
+    ``max_texts`` bounds the texts whose activations are held at once, beside the step's budget: larger batches go
+    through the gradient cache. Of several processes each computes its part of the vectors; the loss is that of the
+    whole batch, as in one process.
+    """
+
+    items = "pairs"
+
+    def __init__(
+        self,
+        draw: Callable[[int], Lists],
+        relevant: RelevantDocuments,
+        *,
+        log_scale: Tensor,
+        widths: Sequence[int] = (),
+        max_texts: int | None = None,
+    ):
+        super().__init__(draw)
+        self._relevant = relevant
+        self._log_scale = log_scale
+        self._widths = tuple(widths)
+        self._max_texts = max_texts
+
+    @abstractmethod
+    def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
+        """What each text costs of the step's budget, the queries and then all documents, and how to encode some."""
+
+    def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
+        """See :class:`~rankwell.training.loop.task.Task`; also logs ``spread``, similarities' deviation in a batch."""
+        whole, own = self.drawn(items), self.drawn(items[part])
+        per_list = whole.documents.shape[1]
+        ignored = self._relevant.ignored(whole.queries, whole.documents.reshape(-1))
+        targets = np.arange(len(whole)) * per_list
+        ignored[np.arange(len(whole)), targets] = False
+        masked = torch.from_numpy(ignored).to(step.device, non_blocking=True)
+        columns = torch.from_numpy(targets).to(step.device, non_blocking=True)
+        costs, encode = self.texts(own, step)
+        chunks = chunk_by_tokens(costs, step.budget, self._max_texts)
+        trained = [self._log_scale] if self._log_scale.requires_grad else []
+        spread = torch.zeros((), device=step.device)
+        share = len(own) / len(whole)
+
+        def loss(vectors: Tensor) -> Tensor:
+            nonlocal spread
+            queries, documents = vectors[: len(own)], vectors[len(own) :]
+            scale = self._log_scale.exp()
+            if distributed.is_initialized() and distributed.get_world_size() > 1:
+                queries, documents = _gathered(queries), _gathered(documents)
+                # All processes compute the whole loss, so each adds its share of the scale's gradient.
+                scale = scale.detach() * (1 - share) + scale * share
+            with torch.no_grad():
+                spread = (queries @ documents.T).std(dim=1, correction=0).mean()
+            return in_batch_softmax(queries, documents, columns, masked, scale, self._widths).mean()
+
+        value, _ = backward_scores(lambda chunk: encode(model, chunk), chunks, loss, step, parameters=trained)
+        return {"loss": value * share, "spread": spread * share}
+
+
+def _gathered(vectors: Tensor) -> Tensor:
+    """The vectors of all processes in their order; only those of this one have a gradient."""
+    sizes = [torch.zeros(1, dtype=torch.int64, device=vectors.device) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(sizes, torch.tensor([len(vectors)], device=vectors.device))
+    most = max(int(size) for size in sizes)
+    padded = functional.pad(vectors.detach(), (0, 0, 0, most - len(vectors)))
+    parts = [torch.empty_like(padded) for _ in sizes]
+    distributed.all_gather(parts, padded)
+    parts = [part[: int(size)] for part, size in zip(parts, sizes, strict=True)]
+    parts[distributed.get_rank()] = vectors
+    return torch.cat(parts)
+
+
+class TextPairTask(PairTask):
+    """Pairs of texts for a bi-encoder; documents are tokenised already."""
+
+    def __init__(
+        self,
+        draw: Callable[[int], Lists],
+        relevant: RelevantDocuments,
+        queries: Pieces,
+        documents: TokenSource,
+        reader: Reader,
+        *,
+        document_prompt: Pieces | None = None,
+        log_scale: Tensor,
+        widths: Sequence[int] = (),
+        max_texts: int | None = None,
+    ):
+        super().__init__(draw, relevant, log_scale=log_scale, widths=widths, max_texts=max_texts)
+        self._queries, self._documents, self._reader = queries, documents, reader
+        self._document_prompt = document_prompt
+
+    def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
+        """See :class:`PairTask`; a text costs its tokens."""
+        sequences = self.lay_out(lists)
+
+        def encode(model: nn.Module, chunk: slice) -> Tensor:
+            vectors: Tensor = model(*step.place(slice_sequences(sequences, chunk.start, chunk.stop)))
+            return vectors
+
+        return sequences.lengths(), encode
+
+    def lay_out(self, lists: Lists) -> Sequences:
+        """The queries of these lists, then all their documents."""
+        documents = self._documents.at(lists.documents.reshape(-1))
+        if self._document_prompt is not None:
+            documents = documents.after(self._document_prompt)
+        return self._reader.lay_out({"query": _join(self._queries.take(lists.queries), documents)}).sequences
+
+
+def _join(first: Pieces, second: Pieces) -> Pieces:
+    return Pieces.plain(
+        np.concatenate([first.ids, second.ids]),
+        np.concatenate([first.continues, second.continues]),
+        np.concatenate([first.ends, second.ends + len(first.ids)]),
+    )

@@ -1,0 +1,182 @@
+"""``adapter``: which direction of a vector matters here? Leaves a first stage that searches with mapped vectors.
+
+A bi-encoder stays as it is; linear maps of its vectors, of queries alone or of documents too, are learned on stored
+vectors. That takes seconds on a CPU, and no document has to be encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rankwell.core.types import Rows
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.bi_encoder_modules import Dense, Modules, Prompts, save_bi_encoder
+from rankwell.rank.dense import PassageVectors
+from rankwell.training.data.lists import Lists
+from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
+from rankwell.training.loop.contrastive import PairTask
+from rankwell.training.loop.loop import train
+from rankwell.training.loop.task import Step
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import RecipeStage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.pairs import (
+    PairOptions,
+    TrainingPairs,
+    check_pairs,
+    pool_of,
+    pool_validation,
+    training_pairs,
+    tune_encoder,
+)
+
+
+class AdapterOptions(PairOptions):
+    """`adapter`: learns linear maps of a bi-encoder's vectors; later stages search with them. Fast on a CPU."""
+
+    side: Literal["query", "both"] = Field(
+        default="both",
+        description="What is mapped: vectors of queries only, or also those of documents, by a map of their own.",
+    )
+    epochs: float = Field(default=10, gt=0, description="Passes over the training pairs; may be a fraction.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
+    weight_decay: float = Field(
+        default=0.01, ge=0, description="AdamW's weight decay: how much maps stay as they began."
+    )
+
+
+class MapModel(nn.Module):
+    """Maps of vectors, as what they add to a vector: they start with adding nothing, and weight decay pulls them back.
+
+    ``document`` is None where vectors of documents stay as they are.
+    """
+
+    def __init__(self, width: int, side: str, *, scale: float = 20.0, learn_scale: bool = False):
+        super().__init__()
+        self.query = nn.Parameter(torch.zeros(width, width))
+        self.document = nn.Parameter(torch.zeros(width, width)) if side == "both" else None
+        self.log_scale = nn.Parameter(torch.tensor(scale).log(), requires_grad=learn_scale)
+
+    def forward(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """The mapped vectors of queries, then those of documents, each of length 1."""
+        mapped = [queries + queries @ self.query.T]
+        mapped.append(documents if self.document is None else documents + documents @ self.document.T)
+        return functional.normalize(torch.cat(mapped), dim=1)
+
+    def modules_after(self, base: Modules) -> Modules:
+        """The maps as dense layers behind a bi-encoder's modules."""
+        query, document = (None if own is None else self._dense(own) for own in (self.query, self.document))
+        return Modules(base.pooling, True, (query,) if query else (), (document,) if document else ())
+
+    @staticmethod
+    def _dense(added: Tensor) -> Dense:
+        return Dense(added.detach().cpu() + torch.eye(len(added)))
+
+
+class VectorPairTask(PairTask):
+    """Pairs of vectors that are computed already."""
+
+    def __init__(
+        self,
+        pairs: TrainingPairs,
+        queries: Vectors,
+        documents: Callable[[Rows], NDArray[np.floating]],
+        log_scale: Tensor,
+    ):
+        super().__init__(pairs.draw, pairs.relevant, log_scale=log_scale)
+        self._queries, self._documents = queries, documents
+
+    def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
+        """See :class:`~rankwell.training.loop.contrastive.PairTask`; a vector costs as much as a token."""
+        place = partial(torch.as_tensor, dtype=torch.float32, device=step.device)
+        queries, documents = self._queries[lists.queries], self._documents(lists.documents.reshape(-1))
+
+        def encode(model: nn.Module, chunk: slice) -> Tensor:
+            size = len(queries)
+            of_queries = queries[chunk.start : min(chunk.stop, size)]
+            of_documents = documents[max(0, chunk.start - size) : max(0, chunk.stop - size)]
+            mapped: Tensor = model(place(of_queries), place(of_documents))
+            return mapped
+
+        return np.ones(len(queries) + len(documents), np.int64), encode
+
+
+def check(work: Work, stage: RecipeStage[AdapterOptions]) -> None:
+    """Check grid, measure and queries, and that there is a bi-encoder."""
+    check_pairs(work, stage)
+    find_encoder(work, stage, stage.options.encoder)
+
+
+def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageResult:
+    """Compute vectors that are missing, learn the maps, then tune BM25 and the bi-encoder's share."""
+    options = stage.options
+    start = find_encoder(work, stage, options.encoder)
+    assert start is not None
+    encoder = BiEncoder.from_pretrained(start, device=work.device)
+    base = encoder.base or encoder
+    vectors = PassageVectors.open(work.data.collection.store, base)
+    documents = work.data.tokens(encoder.tokenizer)
+    train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
+    pairs = training_pairs(work, options, train_queries, documents)
+    model = MapModel(base.width, options.side, scale=options.scale, learn_scale=options.learn_scale)
+    task = VectorPairTask(pairs, base.encode_queries(pairs.texts), vectors.at, model.log_scale)
+    docids = pool_of(work, tune_queries)
+    pool = vectors.at(documents.numbers(docids)).astype(np.float32)
+    asked = base.encode_queries([query.text for query in tune_queries])
+
+    def encode(trained: nn.Module) -> tuple[Vectors, Vectors]:
+        with torch.no_grad():
+            device = next(trained.parameters()).device
+            mapped = trained(torch.from_numpy(asked).to(device), torch.from_numpy(pool).to(device)).cpu().numpy()
+        return mapped[: len(asked)], mapped[len(asked) :]
+
+    def save(target: Path) -> None:
+        save_bi_encoder(
+            target,
+            base.encoder,
+            base.tokenizer,
+            model.modules_after(base.modules),
+            max_length=base.reader.template.max_length,
+            prompts=Prompts(base.query_prompt, base.document_prompt),
+            base=base.name,
+            history=[*work.history, {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json")}],
+        )
+
+    outcome = train(
+        model,
+        task,
+        options,
+        folder,
+        save=save,
+        seed=work.seed,
+        device=work.device,
+        validate=pool_validation(work, options, tune_queries, docids, encode),
+        description="adapter",
+    )
+    if process_number() > 0:
+        return StageResult()
+    figures = {**outcome.figures(), "pairs": len(pairs.draw(0))}
+    figures |= tune_encoder(work, folder / "model", tune_queries, options, folder)
+    return StageResult(first_stage=folder, figures=figures)
+
+
+STAGES.register("adapter")(
+    StageKind(
+        AdapterOptions,
+        run,
+        check,
+        measure_first_stage,
+        reads=frozenset({"collection", "train", "start", "seed"}),
+        finds=True,
+    )
+)

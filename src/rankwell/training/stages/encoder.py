@@ -1,0 +1,184 @@
+"""``encoder``: which document answers this query? Leaves a first stage that searches with a fine-tuned bi-encoder.
+
+Each training query is to find its relevant document among all documents of the batch. Afterwards BM25 and the
+bi-encoder's share beside it are tuned on training queries that were set aside.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from rankwell.core.errors import RankwellError
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
+from rankwell.models.checkpoints.config import read_encoder_config, read_model_type
+from rankwell.models.encoder import Encoder
+from rankwell.models.heads import VectorModel
+from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
+from rankwell.training.loop.contrastive import TextPairTask
+from rankwell.training.loop.loop import train
+from rankwell.training.options import Meaning
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import RecipeStage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stages.pairs import (
+    PairOptions,
+    check_pairs,
+    pool_of,
+    pool_validation,
+    training_pairs,
+    tune_encoder,
+)
+
+
+class EncoderOptions(PairOptions):
+    """`encoder`: fine-tunes a bi-encoder on pairs of queries and relevant documents; later stages search with it."""
+
+    widths: tuple[int, ...] = Field(
+        default=(),
+        description="Widths at which vectors shall also work when they are cut (Matryoshka); none: the full one only.",
+    )
+    max_length: int | None = Field(
+        default=None, ge=8, description="Maximum length of a text in tokens; none: the bi-encoder's own."
+    )
+    max_texts_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
+        default=None,
+        ge=1,
+        description="Texts whose activations are in memory at once; larger batches are split and take a third longer.",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderInTraining:
+    """A bi-encoder while it is trained: ``start`` is as it was, ``model`` has the weights that change."""
+
+    model: VectorModel
+    start: BiEncoder
+    history: Sequence[Mapping[str, Any]]
+
+    @property
+    def max_length(self) -> int:
+        """Maximum length of a text in tokens."""
+        return self.start.reader.template.max_length
+
+    def save(self, folder: Path) -> None:
+        """Write it as a sentence-transformers folder."""
+        save_bi_encoder(
+            folder,
+            self.model.encoder,
+            self.start.tokenizer,
+            self.start.modules,
+            max_length=self.max_length,
+            prompts=Prompts(self.start.query_prompt, self.start.document_prompt),
+            history=self.history,
+        )
+
+    def frozen(self) -> BiEncoder:
+        """A copy as it stands, to encode with."""
+        return BiEncoder(
+            copy.deepcopy(self.model.encoder),
+            self.start.tokenizer,
+            modules=Modules(self.model.pooling),
+            max_length=self.max_length,
+            query_prompt=self.start.query_prompt,
+            document_prompt=self.start.document_prompt,
+            device=str(next(self.model.parameters()).device),
+        )
+
+
+def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
+    """Check grid, measure and queries, and that the bi-encoder can be trained."""
+    check_pairs(work, stage)
+    folder = find_encoder(work, stage, stage.options.encoder)
+    if folder is None:
+        return
+    if (kind := read_model_type(folder)) != "bert":
+        raise RankwellError(f"{stage.path}.encoder: {folder} is of type {kind}, expected bert")
+    width = read_encoder_config(folder).hidden_size
+    if (modules := read_modules(folder, width)).query or modules.document:
+        raise RankwellError(f"{stage.path}.encoder: {folder} has dense layers; name the bi-encoder without them")
+    if stage.options.widths and not 1 <= min(stage.options.widths) <= max(stage.options.widths) <= width:
+        raise RankwellError(f"{stage.path}.widths: expected numbers from 1 to {width}, the width of {folder}")
+
+
+def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
+    """The bi-encoder to start from."""
+    options = stage.options
+    folder = find_encoder(work, stage, options.encoder)
+    assert folder is not None
+    start = BiEncoder.from_pretrained(folder, device="cpu", dtype="fp32", max_length=options.max_length)
+    encoder = copy.deepcopy(start.encoder).requires_grad_(True)
+    assert isinstance(encoder, Encoder)
+    model = VectorModel(encoder, start.modules.pooling, scale=options.scale, learn_scale=options.learn_scale)
+    record = {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json", exclude_none=True)}
+    return EncoderInTraining(model, start, [*work.history, record])
+
+
+def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageResult:
+    """Train, then tune BM25 and the bi-encoder's share."""
+    options, encoder = stage.options, load(work, stage)
+    documents = work.data.tokens(encoder.start.tokenizer)
+    train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
+    pairs = training_pairs(work, options, train_queries, documents)
+    prompted = [encoder.start.query_prompt + text for text in pairs.texts]
+    task = TextPairTask(
+        pairs.draw,
+        pairs.relevant,
+        encoder.start.tokenizer.encode(prompted),
+        documents,
+        encoder.start.reader,
+        document_prompt=encoder.start.prompt_pieces if encoder.start.document_prompt else None,
+        log_scale=encoder.model.log_scale,
+        widths=options.widths,
+        max_texts=options.max_texts_in_memory,
+    )
+    docids = pool_of(work, tune_queries)
+    numbers = documents.numbers(docids)
+
+    def encode(model: nn.Module) -> tuple[Vectors, Vectors]:
+        frozen = encoder.frozen()
+        vectors = frozen.encode_queries([query.text for query in tune_queries])
+        found = vectors, frozen.encode_tokens(documents, numbers)
+        if frozen.device.type == "cuda":
+            del frozen
+            torch.cuda.empty_cache()
+        return found
+
+    outcome = train(
+        encoder.model,
+        task,
+        options,
+        folder,
+        save=encoder.save,
+        seed=work.seed,
+        device=work.device,
+        validate=pool_validation(work, options, tune_queries, docids, encode),
+        description="bi-encoder",
+    )
+    if process_number() > 0:
+        return StageResult()
+    figures = {**outcome.figures(), "pairs": len(pairs.draw(0))}
+    if options.learn_scale:
+        figures["scale"] = float(encoder.model.log_scale.detach().exp())
+    figures |= tune_encoder(work, folder / "model", tune_queries, options, folder)
+    return StageResult(first_stage=folder, figures=figures)
+
+
+STAGES.register("encoder")(
+    StageKind(
+        EncoderOptions,
+        run,
+        check,
+        measure_first_stage,
+        reads=frozenset({"collection", "train", "start", "seed"}),
+        finds=True,
+    )
+)

@@ -1,0 +1,203 @@
+"""What stages that learn vectors from pairs (``encoder``, ``adapter``) share: options, pairs, validation and tuning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+from torch import nn
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Qrels, Query, Ranking, Run
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.inputs.stored import TokenSource
+from rankwell.models.bi_encoder import Vectors
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.hybrid import tune_hybrid
+from rankwell.rank.tuning import share_grid
+from rankwell.training.data.lists import Lists
+from rankwell.training.data.pairs import RelevantDocuments, find_copies
+from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.first_stage import (
+    FOLDS,
+    TuningOptions,
+    check_held_out,
+    current_first_stage,
+    tune_index,
+)
+from rankwell.training.loop.options import ValidatedOptions
+from rankwell.training.options import START, Meaning
+from rankwell.training.recipe import RecipeStage
+from rankwell.training.results import measure_of
+from rankwell.training.stage import Work, stage_kinds
+from rankwell.training.stages.shared import training_candidates
+
+POOL_DEPTH = 20
+"""Validation ranks the relevant documents of the queries set aside and this many candidates of each."""
+RANKED = 100
+
+
+class PairOptions(TuningOptions, ValidatedOptions):
+    """Further options of stages that learn vectors from pairs (encoder, adapter)."""
+
+    encoder: Annotated[str, Meaning.MODEL] = Field(
+        default=START,
+        description="Bi-encoder to start from: a folder, PACKAGE:FOLDER, a name on the hub, `start` (the recipe's "
+        "start checkpoint) or `first_stage` (the bi-encoder that finds the candidates).",
+    )
+    epochs: float = Field(default=5, gt=0, description="Passes over the training pairs; may be a fraction.")
+    batch: int = Field(default=256, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
+    scale: float = Field(default=20, gt=0, description="Factor of the cosine in the softmax over the batch.")
+    learn_scale: bool = Field(default=False, description="Whether `scale` is learned, too.")
+    negatives: int = Field(
+        default=0,
+        ge=0,
+        description="Further negatives per pair, drawn anew each epoch from the candidates that an earlier stage "
+        "selected, or else the first stage's. Reduce their noise first (`filter`, `denoise`).",
+    )
+    depth: int | None = Field(
+        default=None, ge=1, description="Number of candidates that negatives are drawn from; none: all."
+    )
+    tune_queries: int = Field(
+        default=500,
+        ge=5,
+        description="Training queries set aside to select the checkpoint and to tune BM25 and the bi-encoder's share; "
+        "at most a fifth of all.",
+    )
+    best: str = Field(
+        default="RR@10",
+        description="Measure that selects the checkpoint, on the queries set aside and a sample of documents; or "
+        "`last`.",
+    )
+    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of the bi-encoder's share.")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingPairs:
+    """The pairs of an epoch, as lists that begin with the relevant document; list ``i`` is of ``qids[queries[i]]``."""
+
+    texts: tuple[str, ...]
+    draw: Callable[[int], Lists]
+    relevant: RelevantDocuments
+
+
+def check_pairs(work: Work, stage: RecipeStage[PairOptions]) -> None:
+    """Check grids and measures, that queries can be set aside, and that documents' texts are at hand."""
+    options = stage.options
+    check_held_out(work, options)
+    share_grid(("first", "similarity"), options.step)
+    if options.best != "last":
+        parse_measures([options.best])
+    for earlier in work.recipe.before(stage):
+        if stage_kinds()[earlier.kind].builds_index:
+            raise RankwellError(f"{stage.path}: the index of {earlier.path} has no texts, so it cannot have vectors")
+    if options.negatives and work.candidates is None:
+        training_candidates(work, work.data.collection.store, depth=options.depth)
+
+
+def training_pairs(work: Work, options: PairOptions, queries: Sequence[Query], documents: TokenSource) -> TrainingPairs:
+    """The pairs of these queries, and their further negatives if the options ask for some."""
+    text_of = {query.qid: query.text for query in queries if query.text.strip()}
+    split, level = work.data.train, work.recipe.data.relevance
+    if not options.negatives:
+        relevant = RelevantDocuments.of(tuple(text_of), split.qrels, documents, level)
+        pairs = relevant.pairs()
+        return TrainingPairs(tuple(text_of.values()), lambda epoch: pairs, relevant)
+    candidates = training_candidates(work, documents, depth=options.depth)
+    rows = [row for row, qid in enumerate(candidates.qids) if qid in text_of]
+    candidates = candidates.take(np.array(rows, np.int64))
+    relevant = RelevantDocuments.of(candidates.qids, split.qrels, documents, level)
+    relevant = relevant.knowing(find_copies(np.concatenate([relevant.documents, candidates.documents]), documents))
+    lists = partial(draw, candidates, Plan(1, options.negatives), work.seed)
+    return TrainingPairs(tuple(text_of[qid] for qid in candidates.qids), lists, relevant)
+
+
+@dataclass(frozen=True, eq=False)
+class PoolValidation:
+    """What ``train`` calls to validate: the queries set aside find their documents among a sample of all.
+
+    ``encode`` gives the vectors of the queries and of the documents ``numbers`` under the model as it stands.
+    """
+
+    queries: Sequence[Query]
+    qrels: Qrels
+    docids: Sequence[str]
+    measure: Measure
+    encode: Callable[[nn.Module], tuple[Vectors, Vectors]]
+
+    def __call__(self, model: nn.Module) -> Mapping[str, float]:
+        """The measure's figure, by its notation."""
+        queries, documents = self.encode(model)
+        scores = queries @ documents.T
+        rankings = {}
+        for query, row in zip(self.queries, scores, strict=True):
+            best = np.argsort(-row, kind="stable")[:RANKED]
+            rankings[query.qid] = Ranking.of([self.docids[place] for place in best], row[best])
+        return dict(evaluate(self.qrels, Run(rankings), [self.measure]).mean)
+
+
+def pool_of(work: Work, queries: Sequence[Query]) -> list[str]:
+    """The documents that validation ranks: the queries' relevant ones and the best of their candidates."""
+    split, pool = work.data.train, dict[str, None]()
+    for query in queries:
+        pool |= dict.fromkeys(split.qrels.get(query.qid, {}))
+        if query.qid in split.run:
+            pool |= dict.fromkeys(split.run[query.qid].docids[:POOL_DEPTH])
+    return list(pool)
+
+
+def pool_validation(
+    work: Work,
+    options: PairOptions,
+    queries: Sequence[Query],
+    docids: Sequence[str],
+    encode: Callable[[nn.Module], tuple[Vectors, Vectors]],
+) -> PoolValidation | None:
+    """What measures a stage while it trains; None if its last checkpoint is taken."""
+    if options.best == "last":
+        return None
+    qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
+    return PoolValidation(queries, qrels, docids, measure_of(work.recipe, options.best), encode)
+
+
+def tune_encoder(
+    work: Work, encoder: Path, queries: Sequence[Query], options: PairOptions, folder: Path
+) -> dict[str, Any]:
+    """Tune BM25 and the bi-encoder's share beside it; writes ``first-stage.json`` and returns the figures."""
+    index = current_first_stage(work).index
+    bm25 = tune_index(work, index, queries, options.measure, options)
+    dense = FirstStage(index, encoder=encoder, share=1.0).dense(work.device)
+    qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
+    measure = str(measure_of(work.recipe, options.measure))
+    tuned = tune_hybrid(
+        index,
+        dense,
+        queries,
+        qrels,
+        bm25.best,
+        measure=measure,
+        step=options.step,
+        folds=FOLDS,
+        seed=work.seed,
+        threads=os.cpu_count() or 1,
+    )
+    share = tuned.best.similarity
+    FirstStage(index, bm25.best, encoder, share).save(folder)
+    means = {shares.similarity: mean for shares, mean in zip(tuned.settings, tuned.means, strict=True)}
+    aside = f"{measure} of {len(queries)} queries set aside"
+    return {
+        "k1": bm25.best.k1,
+        "b": bm25.best.b,
+        "hybrid": share,
+        f"{aside}, hybrid": means[share],
+        f"{aside}, bi-encoder alone": means[1.0],
+        f"{aside}, BM25 alone": means[0.0],
+    }

@@ -1,0 +1,131 @@
+"""In-batch negatives: costs by hand, what is ignored, and gradients that do not depend on how a batch is split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rankwell.inputs.reader import Reader
+from rankwell.inputs.stored import InMemoryTokens
+from rankwell.models.batch import Placer
+from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.models.encoder import Encoder
+from rankwell.models.heads import VectorModel
+from rankwell.training.data.lists import Lists
+from rankwell.training.data.pairs import RelevantDocuments, find_copies
+from rankwell.training.loop.contrastive import TextPairTask, in_batch_softmax
+from rankwell.training.loop.task import Step
+
+TEXTS = ["bee honey hive", "river bridge stone", "bee honey hive", "iron coffee tea", "salt", "flower of the hive"]
+QUERIES = ["bee", "bridge", "coffee", "flower"]
+RELEVANT = RelevantDocuments(np.array([0, 5, 1, 3, 5]), np.array([2, 3, 4, 5]), {2: 0})
+
+
+def test_costs_are_those_of_picking_the_document_among_all() -> None:
+    queries = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+    documents = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]])
+    ignored = torch.tensor([[False, False, True], [False, False, False]])
+    costs = in_batch_softmax(queries, documents, torch.tensor([0, 1]), ignored, 2.0)
+    first = -np.log(np.exp(2.0) / (np.exp(2.0) + np.exp(0.0)))
+    second = -np.log(np.exp(1.6) / (np.exp(1.2) + np.exp(1.6) + np.exp(1.92)))
+    np.testing.assert_allclose(costs.numpy(), [first, second], rtol=1e-5)
+
+
+def test_widths_give_the_mean_over_vectors_that_are_cut() -> None:
+    torch.manual_seed(0)
+    queries, documents = (torch.nn.functional.normalize(torch.randn(4, 8), dim=1) for _ in range(2))
+    ignored, targets = torch.zeros(4, 4, dtype=torch.bool), torch.arange(4)
+    whole = in_batch_softmax(queries, documents, targets, ignored)
+    short = [torch.nn.functional.normalize(side[:, :3], dim=1) for side in (queries, documents)]
+    cut = in_batch_softmax(*short, targets, ignored)
+    both = in_batch_softmax(queries, documents, targets, ignored, widths=(8, 3))
+    torch.testing.assert_close(both, (whole + cut) / 2)
+
+
+def test_relevant_documents_and_copies_of_them_are_no_negatives() -> None:
+    ignored = RELEVANT.ignored(np.array([0, 1, 3, 0]), np.array([0, 1, 5, 2]))
+    assert ignored.astype(int).tolist() == [[1, 0, 1, 1], [0, 1, 0, 0], [0, 0, 1, 0], [1, 0, 1, 1]]
+    pairs = RELEVANT.pairs()
+    assert pairs.queries.tolist() == [0, 0, 1, 2, 3]
+    assert pairs.documents[:, 0].tolist() == [0, 5, 1, 3, 5]
+
+
+@pytest.fixture
+def start(tiny_bi_encoder: Path) -> tuple[Encoder, TextPairTask, VectorModel]:
+    encoder, _, tokenizer = load_encoder(tiny_bi_encoder)
+    assert isinstance(encoder, Encoder)
+    documents = InMemoryTokens([f"d{n}" for n in range(len(TEXTS))], TEXTS, tokenizer)
+    assert find_copies(np.arange(len(TEXTS)), documents) == {2: 0}
+    model = VectorModel(encoder, learn_scale=True).train()
+    pairs = RELEVANT.pairs()
+    lists = Lists(pairs.queries, np.column_stack([pairs.documents, (pairs.documents + 1) % 6]), np.zeros((5, 2)))
+    task = TextPairTask(
+        lambda epoch: lists,
+        RELEVANT,
+        tokenizer.encode(QUERIES),
+        documents,
+        Reader.of_texts(tokenizer, 24),
+        log_scale=model.log_scale,
+        widths=(32, 8),
+    )
+    task.draw(0)
+    return encoder, task, model
+
+
+def gradients(task: TextPairTask, model: VectorModel, budget: int, parts: Sequence[slice] = (slice(0, 5),)) -> Tensor:
+    step = Step(Placer(torch.device("cpu"), "full", None), budget, 7, nullcontext, lambda loss: loss)
+    model.zero_grad()
+    for part in parts:
+        figures = task.backward(model, np.arange(5), part, step)
+        assert {"loss", "spread"} <= figures.keys()
+    return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+
+
+def test_gradients_in_chunks_are_those_of_the_whole_batch(start: tuple[Encoder, TextPairTask, VectorModel]) -> None:
+    _, task, model = start
+    for module in model.modules():
+        if hasattr(module, "p"):
+            module.p = 0.0  # chunks have dropout of their own
+    for layer in model.encoder.layers:
+        layer.attention_dropout = 0.0
+    whole = gradients(task, model, 10_000)
+    assert model.log_scale.grad is not None
+    assert whole.abs().max() > 1e-3
+    task._max_texts = 2
+    torch.testing.assert_close(gradients(task, model, 10_000), whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_chunk_has_the_same_dropout_in_both_passes(start: tuple[Encoder, TextPairTask, VectorModel]) -> None:
+    _, task, model = start
+    task._max_texts = 4
+    once, again = gradients(task, model, 10_000), gradients(task, model, 10_000)
+    torch.testing.assert_close(once, again)
+
+
+def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[Encoder, TextPairTask, VectorModel]) -> None:
+    _, task, model = start
+    model.eval()
+    step = Step(Placer(torch.device("cpu"), "full", None), 10_000, 7, nullcontext, lambda loss: loss)
+    lists = task.drawn(np.arange(5))
+    costs, encode = task.texts(lists, step)
+    with torch.no_grad():
+        every = encode(model, slice(0, len(costs)))
+    queries, documents = every[:5], every[5:].view(5, 2, -1)
+    loss = float(task.backward(model, np.arange(5), slice(0, 5), step)["loss"])
+    expected = []
+    for width in (32, 8):
+        for row in range(5):
+            query = queries[row, :width] / queries[row, :width].norm()
+            flat = documents[..., :width] / documents[..., :width].norm(dim=-1, keepdim=True)
+            scores = (20 * flat @ query).reshape(-1).tolist()
+            numbers = lists.documents.reshape(-1).tolist()
+            good = {0: {0, 2, 5}, 1: {1}, 2: {3}, 3: {5}}[int(lists.queries[row])]
+            kept = [s for c, (s, n) in enumerate(zip(scores, numbers, strict=True)) if c == 2 * row or n not in good]
+            expected.append(-np.log(np.exp(scores[2 * row]) / np.exp(kept).sum()))
+    assert loss == pytest.approx(np.mean(expected), rel=1e-4)

@@ -1,0 +1,168 @@
+"""The stage ``encoder``: it learns, it leaves a first stage, and later stages search with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.training import toys
+
+from rankwell.core.errors import RankwellError
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.first_stage import FirstStage
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import build_recipe, parse_setting
+from rankwell.training.run import Trained, run_recipe
+
+STAGE: dict[str, Any] = {
+    "epochs": 60,
+    "batch": 8,
+    "learning_rate": 3e-3,
+    "tune_queries": 8,
+    "k1": "0.9,1.2",
+    "b": "0.4",
+    "max_length": 24,
+    "evaluate_every": 10,
+    "step": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Queries in words that documents do not have: BM25 finds nothing."""
+    folder = toys.write_data(tmp_path_factory.mktemp("encoder") / "data", queries=48)
+    for split in ("train", "dev", "test"):
+        lines = [f"{split}{i}\t{toys.WORDS[(i + 5) % 12]} of the market" for i in range(48)]
+        (folder / f"queries.{split}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def make(data: Path, start: Path, *settings: str, **stages: object) -> Recipe:
+    tree = {
+        "name": "encoders",
+        "data": {"folder": str(data)},
+        "first_stage": {"depth": 12},
+        "model": {"start": str(start), "max_length": 80},
+        "evaluate": {"measures": ["RR@10"], "depth": 12},
+        "stages": stages or {"encoder": STAGE},
+    }
+    return build_recipe(tree, "r.yaml", [parse_setting(one) for one in settings])
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tiny_bi_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trained, Path]:
+    out = tmp_path_factory.mktemp("trained") / "out"
+    done = run_recipe(make(data, tiny_bi_encoder), out, device="cpu")
+    return done, next((out / "stages").glob("*-encoder-*"))
+
+
+def test_it_learns_to_find_what_bm25_cannot(trained: tuple[Trained, Path]) -> None:
+    done, folder = trained
+    first, last = (row["mean"]["RR@10"] for row in done.table.data["rows"])
+    assert first < 0.4
+    assert last > first + 0.3
+    figures = json.loads((folder / "stage.json").read_text())["produced"]["figures"]
+    assert figures["hybrid"] >= 0.5
+    assert figures["pairs"] == 40
+    assert {"k1", "b", "best validation", "RR@10 of 8 queries set aside, bi-encoder alone"} <= figures.keys()
+
+
+def test_it_leaves_a_first_stage_whose_candidates_later_stages_get(trained: tuple[Trained, Path]) -> None:
+    done, folder = trained
+    first = FirstStage.open(folder)
+    assert first.encoder is not None
+    assert (Path(first.encoder).resolve(), first.index.folder.resolve()) == (
+        (folder / "model").resolve(),
+        done.work.data.index.folder.resolve(),
+    )
+    for split in (done.work.data.train, done.work.data.dev):
+        expected = first.search(split.queries, 12, device="cpu")
+        assert {q: r.docids for q, r in split.run.items()} == {q: r.docids for q, r in expected.items()}
+    assert done.model is None  # the ranker's start is as it was
+
+
+def test_sentence_transformers_loads_it_with_equal_vectors(trained: tuple[Trained, Path]) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    folder = trained[1] / "model"
+    texts = ["bee honey hive", "the river and the bridge " * 20]
+    theirs = library.SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(
+        BiEncoder.from_pretrained(folder, device="cpu").encode_documents(texts), theirs.encode(texts), atol=1e-5
+    )
+    assert "encoder: kind encoder" in (folder / "README.md").read_text()
+
+
+def test_a_ranker_is_trained_and_blended_on_its_candidates(
+    trained: tuple[Trained, Path], data: Path, tiny_bi_encoder: Path
+) -> None:
+    listwise = {"max_steps": 2, "batch": 4, "negatives": 2, "best": "last"}
+    blend = {"encoder": "first_stage", "folds": 3, "step": 0.5}
+    recipe = make(data, tiny_bi_encoder, encoder=STAGE, listwise=listwise, blend=blend)
+    out = trained[1].parents[1]
+    done = run_recipe(recipe, out, device="cpu", resume=True)
+    names = [finished.stage.name for finished in done.work.done]
+    assert names == ["encoder", "listwise", "blend"]
+    assert done.work.done[0].folder == trained[1]  # the same work, not done again
+    assert done.work.data.dev.digest == trained[0].work.data.dev.digest
+    shares = json.loads((done.work.done[-1].folder / "blend.json").read_text())["shares"]
+    assert shares["similarity"] + shares["first stage"] > 0
+
+
+def test_prompts_are_read_and_kept(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(tiny_bi_encoder, start)
+    prompts = {"prompts": {"query": "bee: ", "document": "hive: "}}
+    (start / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    stage = {**STAGE, "max_steps": 2, "best": "last"}
+    done = run_recipe(make(data, start, encoder=stage), tmp_path / "out", device="cpu")
+    encoder = BiEncoder.from_pretrained(done.work.done[0].folder / "model", device="cpu")
+    assert (encoder.query_prompt, encoder.document_prompt) == ("bee: ", "hive: ")
+
+
+def test_a_killed_training_continues_to_the_same_weights(
+    data: Path, tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rankwell.training.loop import loop
+
+    stage = {**STAGE, "max_steps": 6, "save_every": 2, "best": "last", "negatives": 2, "learn_scale": True}
+    whole = run_recipe(make(data, tiny_bi_encoder, encoder=stage), tmp_path / "whole", device="cpu")
+    step = loop._Run._step
+
+    def killed(self: Any, number: int) -> None:
+        if number == 3:
+            raise KeyboardInterrupt
+        step(self, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Run, "_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_recipe(make(data, tiny_bi_encoder, encoder=stage), tmp_path / "killed", device="cpu")
+    again = run_recipe(make(data, tiny_bi_encoder, encoder=stage), tmp_path / "killed", device="cpu")
+    one, other = (done.work.done[0].folder / "model" / "model.safetensors" for done in (whole, again))
+    assert one.read_bytes() == other.read_bytes()
+    assert again.work.done[0].result.figures["scale"] != 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (["stages.encoder.tune_queries=500", "data.train_queries=12"], "can be set aside to tune BM25"),
+        (["stages.encoder.widths=[8, 99]"], r"widths: expected numbers from 1 to 32"),
+        (["stages.encoder.encoder=first_stage"], "the first stage has no bi-encoder; set first_stage.hybrid"),
+        (["stages.encoder.step=0.3"], "a step of 0.3 between shares"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_is_trained(
+    settings: list[str], problem: str, data: Path, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RankwellError, match=problem):
+        run_recipe(make(data, tiny_bi_encoder, *settings), tmp_path / "out", device="cpu")
+
+
+def test_an_index_without_texts_cannot_have_vectors(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RankwellError, match=r"stages.encoder: the index of stages.deepct has no texts"):
+        run_recipe(make(data, tiny_bi_encoder, deepct={"tune_queries": 8}, encoder=STAGE), tmp_path / "o", device="cpu")
