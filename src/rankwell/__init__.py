@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rankwell.inputs.templates import Template
     from rankwell.inputs.windows import Windows
     from rankwell.models.bi_encoder import BiEncoder
+    from rankwell.rank.answers import Answer
     from rankwell.rank.cache import ScoreCache
     from rankwell.rank.classify import Classifier
     from rankwell.rank.dense import DenseRanker
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
     from rankwell.rank.ranker import Ranker
     from rankwell.rank.rankers import open_ranker
-    from rankwell.rank.system import Answer, System
+    from rankwell.rank.system import System
     from rankwell.rank.tuning import (
         fuse_windows,
         fusion_grid,
@@ -87,6 +88,7 @@ _MODULES = {
     "rankwell.inputs.templates": ("Template",),
     "rankwell.inputs.windows": ("Windows",),
     "rankwell.models.bi_encoder": ("BiEncoder",),
+    "rankwell.rank.answers": ("Answer",),
     "rankwell.rank.cache": ("ScoreCache",),
     "rankwell.rank.classify": ("Classifier",),
     "rankwell.rank.dense": ("DenseRanker",),
@@ -96,7 +98,7 @@ _MODULES = {
     "rankwell.rank.hybrid": ("Blend", "Hybrid", "search_hybrid", "tune_hybrid"),
     "rankwell.rank.pipeline": ("Cut", "Duo", "First", "Fuse", "Given", "Pipeline", "Rerank"),
     "rankwell.rank.ranker": ("Ranker",),
-    "rankwell.rank.system": ("Answer", "System"),
+    "rankwell.rank.system": ("System",),
     "rankwell.rank.tuning": (
         "fuse_windows",
         "fusion_grid",

@@ -88,4 +88,4 @@ def test_a_run_that_is_cut_by_head_is_silent(index: Path, queries: Path, tmp_pat
 def test_work_that_is_resumed_by_its_name_needs_a_file(rankwell: Rankwell) -> None:
     done = rankwell("expand", "c.tsv", "--model", "m", "--out", "-")
     assert done.code == 2
-    assert "expand needs a file to write to, not -" in done.err
+    assert "expand needs --out with a file" in done.err

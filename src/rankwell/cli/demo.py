@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwell.cli.answers import show_answers
 from rankwell.cli.outputs import output_folder
 
 if TYPE_CHECKING:
@@ -111,19 +112,11 @@ def demo(
 
 
 def _show(console: Console, index: Index, query: Query, ranking: Ranking) -> None:
-    """Print the top of a ranking, with the query's words in colour."""
-    from rich.padding import Padding
-    from rich.text import Text
+    """Print the top of a ranking."""
+    from rankwell.rank.answers import match_answers, read_answers
 
-    wanted = set(index.analyzer.terms(query.text))
-    for rank, (docid, score) in enumerate(ranking.head(SHOWN), 1):
-        passage = Text(index.text(docid))
-        for word in index.analyzer.words(passage.plain):
-            if word.term in wanted:
-                passage.stylize("bold green", word.begin, word.end)
-        passage.truncate(2 * (console.width - 6) - 12, overflow="ellipsis")
-        console.print(f"   {rank}. {docid}  {score:.3f}")
-        console.print(Padding(passage, (0, 0, 0, 6)))
+    answers = read_answers(ranking.head(SHOWN), index)
+    show_answers(console, answers, match_answers(query.text, answers, index), lines=2)
 
 
 def _above(best: Run, run: Run) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from rankwell.cli.needs import needs
 from rankwell.cli.options import Attention, Markers, Rule
 from rankwell.cli.outputs import output_file
+from rankwell.core.errors import RankwellError
+from rankwell.core.files import read_lines
 from rankwell.models.checkpoints.names import DEFAULT
 
 if TYPE_CHECKING:
@@ -23,8 +27,19 @@ MOST_SPLIT = 12
 
 
 def explain(
-    query: Annotated[str, typer.Option("--query", help="The query's text.")],
-    document: Annotated[str, typer.Option("--document", help="The document's text.")],
+    context: typer.Context,
+    query: Annotated[str, typer.Option("--query", help="The query's text, or with --queries its id.")],
+    document: Annotated[
+        str | None, typer.Option("--document", help="The document: its text, a file, or - for standard input.")
+    ] = None,
+    docid: Annotated[str | None, typer.Option("--docid", help="The document's id in --collection.")] = None,
+    collection: Annotated[
+        str | None,
+        typer.Option("--collection", "--index", help="Where --docid is: an index, a store, a file or a folder."),
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option("--queries", help="A file of queries, of which --query is an id.")
+    ] = None,
     model: Annotated[
         str, typer.Option("--model", help="A checkpoint folder, or a name on the Hugging Face hub.")
     ] = DEFAULT,
@@ -65,21 +80,30 @@ def explain(
 
         rankwell explain --model my-model --query "what kind of fish is bogue" --document "Bogus fish is a plague."
 
+        rankwell explain --query "what kind of fish is bogue" --docid 7 --collection my-index
+
         rankwell explain --model my-model --query … --document … --layer 6 --head 3 --out map.png
 
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
+    from rankwell.corpus.questions import read_query
     from rankwell.plots.attention import rule_text
     from rankwell.plots.pictures import check_picture
     from rankwell.rank.attention_maps import MOST_WORDS_OF_RULE, rule_map, write_explanations
     from rankwell.rank.explain import View, as_json, compare_rules
+    from rankwell.rank.texts import read_text
 
+    needs(context, {"docid": "collection"})
+    if (document is None) == (docid is None):
+        raise RankwellError("give the document as --document TEXT, or as --docid ID with --collection")
     if out is not None:
         check_picture(out, ".json")
     view = View.from_options(layer, head)
+    query = query if queries is None else read_query(queries, query).text
+    text = read_text(collection, docid) if collection is not None and docid is not None else _read(document or "")
     ranker = _load(model, device, markers)
     rules = (attention, compare_attention)
-    explanations = compare_rules(ranker, query, document, type, *rules, markers=markers)
+    explanations = compare_rules(ranker, query, text, type, *rules, markers=markers)
     view = view.of(explanations[0])  # raises for wrong numbers before anything is printed or written
     if out is not None:
         write_explanations(explanations, out, view, picture=picture, words=words)
@@ -91,6 +115,13 @@ def explain(
         print("\n" + rule_text(rule_map(explanations[0], most=words or MOST_WORDS_OF_RULE)))
     if out is not None:
         print(f"\n{out}")
+
+
+def _read(document: str) -> str:
+    """The document itself, or the contents of the file of that name."""
+    if document != "-" and not os.path.isfile(document):
+        return document
+    return "\n".join(line for _, line in read_lines(document)).strip()
 
 
 def _load(name: str, device: str, markers: bool | None) -> Ranker:

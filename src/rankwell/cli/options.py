@@ -13,14 +13,14 @@ Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["auto", "fp32", "bf16"]
 Rule = Literal["full", "strm", "strict", "exact_match"]
 
-Queries = Annotated[
-    Path, typer.Argument(help="Queries: tsv (id, text) or jsonl, optionally gzipped.", metavar="QUERIES")
-]
 IndexArgument = Annotated[Path, typer.Argument(help="An index folder made by `rankwell index`.")]
 RunOut = Annotated[
-    Path,
+    Path | None,
     typer.Option(
-        "--out", callback=output_file, help="Output run; - is standard output, a name ending in .gz is compressed."
+        "--out",
+        callback=output_file,
+        help="Write a run to this file; - is standard output, a name ending in .gz is compressed. Default: print the "
+        "answers.",
     ),
 ]
 Format = Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Output format.")]

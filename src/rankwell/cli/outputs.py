@@ -31,20 +31,20 @@ def output_folder(path: Path | None) -> Path | None:
     return path
 
 
-def check_run(path: Path, tag: str | None, cluster: Cluster | None) -> None:
+def check_run(path: Path | None, tag: str | None, cluster: Cluster | None) -> None:
     """Raise unless a run called ``tag`` can be written to ``path``. Work on a cluster needs a file to resume for."""
     if tag is not None:
         from rankwell.corpus.formats.lines import writable_id
 
-        writable_id(path, "run name", tag)
+        writable_id(path or "the run", "run name", tag)
     if cluster is not None:
         need_file(path, "--ray")
 
 
-def need_file(path: Path, reason: str) -> None:
-    """Raise if ``path`` is a pipe or a device, because work for it could not be resumed."""
-    if is_stream(path):
-        raise RankwellError(f"{reason} needs a file to write to, not {path}: interrupted work is resumed by its name")
+def need_file(path: Path | None, reason: str) -> None:
+    """Raise unless ``path`` is a file, because only work for a file can be resumed."""
+    if path is None or is_stream(path):
+        raise RankwellError(f"{reason} needs --out with a file, by whose name interrupted work is resumed")
 
 
 def write_result(result: RunResult, out: Path, format: Literal["trec", "msmarco"]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 from rankwell.cli.needs import needs
 from rankwell.cli.options import (
@@ -26,8 +28,14 @@ from rankwell.models.checkpoints.names import DEFAULT
 
 def rerank(
     context: typer.Context,
-    run: Annotated[Path, typer.Argument(help="Candidates: a TREC or MS MARCO run.", metavar="RUN")],
-    queries: Annotated[Path, typer.Option("--queries", help="Queries: tsv (id, text) or jsonl, optionally gzipped.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Candidates, a TREC or MS MARCO run; or a question, for which BM25's candidates in an index, or all "
+            "documents of a small collection, are re-ranked.",
+        ),
+    ],
     collection: Annotated[
         str,
         typer.Option(
@@ -36,9 +44,17 @@ def rerank(
             "ir_datasets id such as irds:msmarco-passage.",
         ),
     ],
-    out: RunOut,
+    queries: Annotated[
+        str | None,
+        typer.Option("--queries", help="The run's queries: tsv (id, text) or jsonl, .gz too; - is standard input."),
+    ] = None,
+    docids: Annotated[
+        str | None, typer.Option("--docids", metavar="ID,ID,...", help="With a question: the documents to re-rank.")
+    ] = None,
+    out: RunOut = None,
     model: Model = DEFAULT,
-    depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates to re-rank per query.")] = 1000,
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates to re-rank per query.")] = 100,
+    k: Annotated[int, typer.Option("--k", "-k", min=1, help="Answers to print per query.")] = SHOWN,
     backend: BackendOption = "torch",
     device: Device = None,
     precision: Annotated[
@@ -117,15 +133,19 @@ def rerank(
         ),
     ] = None,
     format: Format = "trec",
+    json: AsJson = False,
+    tsv: AsTsv = False,
     tag: Annotated[str, typer.Option("--tag", help="Run name.")] = "rankwell",
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
-    """Re-rank a run with a cross-encoder or an SDNet.
+    """Re-rank a run, or what is found for a question, with a cross-encoder or an SDNet.
 
-    Template, attention, markers and length are the checkpoint's unless given.
+    Template, attention, markers and length are the checkpoint's unless given. Without --out the answers are printed.
 
     **Examples**
+
+        rankwell rerank "how do bees keep warm in winter" --collection my-index
 
         rankwell rerank bm25.run --queries queries.tsv --collection my-index --model model --out mono.run
 
@@ -148,7 +168,9 @@ def rerank(
     With --ray, scores equal those of a single process with as many threads as a worker (OMP_NUM_THREADS), bit for bit;
     --device cuda gives each worker a GPU. --duo runs in this process.
     """
+    from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards, shards_folder
+    from rankwell.corpus.questions import is_question
     from rankwell.rank.rerank_request import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
@@ -156,9 +178,13 @@ def rerank(
     cluster = cluster_of(context, "cache")
     check_run(out, tag, cluster)
     template_changes = _without_none(name=template, max_length=max_length, markers=markers)
+    printed = answer_format(context)
+    if queries is None and not is_question(run):
+        raise RankwellError(f"re-ranking the run {run} needs --queries")
     request = RerankRequest(
-        run=run,
-        queries=queries,
+        run=None if queries is None else Path(run),
+        queries=run if queries is None else queries,
+        docids=tuple(docids.split(",")) if docids else (),
         collection=collection,
         model=model,
         depth=depth,
@@ -182,9 +208,13 @@ def rerank(
     )
     request.check(ray=ray)
     workers_ranker = None
-    if cluster is not None:
+    if cluster is not None and out is not None:
         workers_ranker = ClusterRanker(RerankJob.of(request, shards_folder(out)), cluster)
-    write_result(request.execute(workers_ranker, name=tag), out, format)
+    result = request.execute(workers_ranker, name=tag)
+    if out is None:
+        print_answers(replace(result, run=result.run.head(k)), printed)
+        return
+    write_result(result, out, format)
     if cluster is not None:
         remove_shards(out)
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 from rankwell.cli.needs import needs
 from rankwell.cli.options import (
@@ -15,20 +16,29 @@ from rankwell.cli.options import (
     Hybrid,
     IndexArgument,
     PrecisionOption,
-    Queries,
     RunOut,
     Threads,
 )
 from rankwell.cli.outputs import check_run, write_result
 from rankwell.models.checkpoints.names import DEFAULT
 
+RUN_DEPTH = 1000
+
 
 def search(
     context: typer.Context,
     index: IndexArgument,
-    queries: Queries,
-    out: RunOut,
-    k: Annotated[int, typer.Option("--k", help="Results per query.")] = 1000,
+    queries: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERIES",
+            help="A question, a file of queries (tsv with id and text, or jsonl; .gz too), or - for standard input.",
+        ),
+    ],
+    out: RunOut = None,
+    k: Annotated[
+        int | None, typer.Option("--k", "-k", help="Results per query. Default: 1000 in a run, 10 if printed.")
+    ] = None,
     k1: Annotated[float, typer.Option("--k1", help="BM25's k1: higher values saturate repeated terms later.")] = 0.9,
     b: Annotated[float, typer.Option("--b", help="BM25's b, 0 to 1: how much long documents are penalised.")] = 0.4,
     k2: Annotated[
@@ -36,6 +46,8 @@ def search(
     ] = None,
     threads: Threads = 0,
     format: Format = "trec",
+    json: AsJson = False,
+    tsv: AsTsv = False,
     tag: Annotated[str | None, typer.Option("--tag", help="Run name. Default: BM25, hybrid or dense.")] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
@@ -44,9 +56,16 @@ def search(
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
-    """Rank documents for each query with BM25, or with BM25 and a bi-encoder.
+    """Search an index: answer a question, or rank documents for each query of a file.
+
+    Without --out the answers are printed; with it, the rankings are written as a run. BM25 searches, with --hybrid
+    together with a bi-encoder.
 
     **Examples**
+
+        rankwell search my-index "how do bees keep warm in winter"
+
+        rankwell search my-index "how do bees keep warm in winter" -k 3 --json
 
         rankwell search my-index queries.tsv --out bm25.run
 
@@ -67,11 +86,12 @@ def search(
 
     cluster = cluster_of(context)
     check_run(out, tag, cluster)
+    printed = answer_format(context)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     request = SearchRequest(
         index=index,
         queries=queries,
-        k=k,
+        k=(RUN_DEPTH if out is not None else SHOWN) if k is None else k,
         bm25=BM25(k1, b, k2),
         threads=threads,
         hybrid=hybrid,
@@ -82,11 +102,16 @@ def search(
     request.check()
     searchers: SearchWorkers | None = None
     if cluster is not None and hybrid is None:
+        assert out is not None  # checked above
         searchers = ClusterSearch(cluster, shards_folder(out))
     elif cluster is not None:
         from rankwell.scale.hybrid import ClusterHybridSearch
 
         searchers = ClusterHybridSearch(cluster)
-    write_result(request.execute(searchers, name=tag), out, format)
+    result = request.execute(searchers, name=tag)
+    if out is None:
+        print_answers(result, printed)
+        return
+    write_result(result, out, format)
     if cluster is not None:
         remove_shards(out)

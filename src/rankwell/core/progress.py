@@ -12,6 +12,17 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 2.0
 
 
+def duration(seconds: float) -> str:
+    """A time for people to read.
+
+    >>> [duration(seconds) for seconds in (4, 75, 5400, 200_000)]
+    ['4 s', '75 s', '90 min', '56 h']
+    """
+    if seconds < 120:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{round(seconds / 3600)} h"
+
+
 def track(items: Iterable[T], description: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
     """Yield ``items`` and show the progress. ``total`` defaults to ``len(items)`` if that is known."""
     if not sys.stderr.isatty():

@@ -1,17 +1,22 @@
-"""Re-ranking a run that lies in files, in this process or by the workers of a cluster."""
+"""Re-ranking a run, or the documents found for a question, in this process or by the workers of a cluster."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import Manifest, file_digest
-from rankwell.corpus.formats import read_queries, read_run, read_types
-from rankwell.corpus.records import Query, Run
+from rankwell.core.progress import duration
+from rankwell.corpus.datasets import resolve_documents
+from rankwell.corpus.formats import read_run, read_types
+from rankwell.corpus.questions import is_question, questions_digest, read_questions
+from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.windows import Windows, parse_windows
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
@@ -23,11 +28,18 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.ranker_kinds import kind_of
 from rankwell.rank.rankers import AnyRanker, Reranker, open_encoder, open_ranker
 from rankwell.rank.search_request import RunResult
-from rankwell.rank.texts import Texts, digest_texts, open_texts, worth_keeping
+from rankwell.rank.texts import Texts, digest_texts, is_index, open_texts, worth_keeping
+from rankwell.retrieve.index import Index
 
 if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
 
+DEPTH = 100
+"""Candidates to re-rank per query; more rarely pay for their time."""
+DEEP = 1000
+"""The depth of the literature, for comparison."""
+FEW = 1000
+"""A collection of no more documents is re-ranked as a whole."""
 DuoAggregate = Literal["sum", "binary", "min", "max", "sample"]
 
 
@@ -35,14 +47,17 @@ DuoAggregate = Literal["sum", "binary", "min", "max", "sample"]
 class RerankRequest:
     """What to re-rank, and how; options that are ``None`` are the model's.
 
-    ``changes`` replace options of the checkpoint: ``attention``, and ``template`` with some of its fields.
+    ``queries`` is a question or a file of queries. Without a ``run`` the candidates are the documents ``docids``, or
+    else what BM25 finds in the collection if it is an index, or all its documents if they are few. ``changes`` replace
+    options of the checkpoint: ``attention``, and ``template`` with some of its fields.
     """
 
-    run: Path
-    queries: Path
+    run: Path | None
+    queries: str | Path
     collection: str
     model: str = DEFAULT
-    depth: int = 1000
+    depth: int = DEPTH
+    docids: tuple[str, ...] = ()
     types: Path | None = None
     backend: str = "torch"
     device: str | None = None
@@ -70,6 +85,8 @@ class RerankRequest:
         """Raise for wrong options before anything is read; ``more`` are other options the ranker's kind must take."""
         if self.device is not None and self.backend != "torch":
             raise RankwellError(f"--device needs --backend torch, not {self.backend}")
+        if self.docids and self.run is not None:
+            raise RankwellError("--docids goes with a question, not with a run")
         self.shares  # noqa: B018  (raises)
         if self.windows is not None:
             parse_windows(self.windows)
@@ -78,13 +95,34 @@ class RerankRequest:
 
     def read(self) -> tuple[Run, list[Query]]:
         """The candidates, and their queries in the same order."""
-        candidates = read_run(self.run).head(self.depth)
+        run, queries = self._read()
+        return run.head(self.depth), queries
+
+    def _read(self) -> tuple[Run, list[Query]]:
+        """The whole run, and its queries in the same order."""
+        listed = read_questions(self.queries)
+        run = self._find(listed) if self.run is None else read_run(self.run)
+        if self.run is not None and is_question(self.queries) and len(run) == 1:
+            listed = [replace(listed[0], qid=next(iter(run)))]
         labels = read_types(self.types) if self.types else {}
-        queries = {query.qid: replace(query, type=labels.get(query.qid)) for query in read_queries(self.queries)}
-        missing = next((qid for qid in candidates if qid not in queries), None)
+        queries = {query.qid: replace(query, type=labels.get(query.qid)) for query in listed}
+        missing = next((qid for qid in run if qid not in queries), None)
         if missing is not None:
             raise InputError(self.queries, None, f"no query {missing!r}, for which {self.run} has results")
-        return candidates, [queries[qid] for qid in candidates]
+        return run, [queries[qid] for qid in run]
+
+    def _find(self, queries: Sequence[Query]) -> Run:
+        """Candidates without a run."""
+        docids = self.docids
+        if not docids and is_index(self.collection):
+            return Index.open(self.collection).search(queries, k=self.depth, threads=os.cpu_count() or 1)
+        if not docids:
+            documents = islice(resolve_documents(self.collection), FEW + 1)
+            docids = tuple(document.docid for document in documents)
+            if len(docids) > FEW:
+                advice = "index it first, to re-rank what a search finds"
+                raise RankwellError(f"{self.collection} has more than {FEW:,} documents; {advice}")
+        return Run({query.qid: Ranking.of(docids, range(len(docids), 0, -1)) for query in queries})
 
     def open_ranker(self, device: str | None, cache: ScoreCache | None = None) -> AnyRanker:
         """The model on a device, with this request's windows."""
@@ -102,7 +140,8 @@ class RerankRequest:
 
     def execute(self, workers: Reranker | None = None, *, name: str = "rankwell") -> RunResult:
         """Re-rank. If ``workers`` score in the model's place, this process computes on the CPU."""
-        candidates, queries = self.read()
+        run, queries = self._read()
+        candidates = run.head(self.depth)
         cache = ScoreCache(self.cache) if self.cache else None
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
@@ -117,7 +156,7 @@ class RerankRequest:
         scorer = workers or ranker
         pipeline = self._pipeline(scorer, candidates, texts, encoder, duo)
         begin = time.monotonic()
-        run = pipeline.run(queries, name=name)
+        reranked = pipeline.run(queries, name=name)
         seconds = time.monotonic() - begin
         pairs = sum(map(len, candidates.values()))
         report = [
@@ -126,8 +165,10 @@ class RerankRequest:
         ]
         report += [f"duo: {duo.truncation}"] if duo else []
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
+        if (deeper := sum(map(len, run.head(DEEP).values()))) > pairs and self.depth < DEEP:
+            report.append(f"--depth {DEEP} would take about {duration(seconds * deeper / pairs)}")
         data = {"texts": digest_texts(texts, candidates), **(encoder.identity if encoder else {})}
-        return RunResult(run, self._manifest(ranker, data), "; ".join(report))
+        return RunResult(reranked, self._manifest(ranker, data), "; ".join(report), queries, texts)
 
     def _pipeline(
         self, scorer: Reranker, candidates: Run, texts: Texts, encoder: BiEncoder | None, duo: Ranker | None
@@ -157,8 +198,9 @@ class RerankRequest:
             "blend": None if self.blend is None else [self.blend, self.normalise],
             "duo": None if self.duo is None else [self.duo_depth, self.duo_aggregate],
         }
-        files = {"run": self.run, "queries": self.queries, "types": self.types}
+        files = {"run": self.run, "types": self.types}
         models = {"model": self.model, "duo": self.duo}
+        data |= {"queries": questions_digest(self.queries)}
         data |= {name: file_digest(file) for name, file in files.items() if file}
         data |= {name: model_digest(find_model(model)) for name, model in models.items() if model}
         return Manifest("run", config, data)

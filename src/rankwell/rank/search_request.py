@@ -1,4 +1,4 @@
-"""Searching an index with the queries of a file, in this process or by the workers of a cluster."""
+"""Searching an index with a question or the queries of a file, in this process or by the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rankwell.core.manifest import Manifest, file_digest
-from rankwell.corpus.formats import read_queries
+from rankwell.core.manifest import Manifest
+from rankwell.corpus.questions import questions_digest, read_questions
 from rankwell.corpus.records import Query, Run
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.rank.engines.engine import Precision
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import open_encoder
+from rankwell.rank.texts import Texts
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """The run of a request with its manifest, and a line for the user."""
+    """The run of a request with its manifest, a line for the user, and what it takes to read the answers."""
 
     run: Run
     manifest: Manifest
     report: str
+    queries: Sequence[Query]
+    texts: Texts
 
 
 class SearchWorkers(Protocol):
@@ -42,14 +45,14 @@ class SearchWorkers(Protocol):
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What to search, and how.
+    """What to search, and how; ``queries`` is a question or a file of queries (``-``: standard input).
 
     ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device`` and ``precision``
     are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
     """
 
     index: Path
-    queries: Path
+    queries: str | Path
     k: int = 1000
     bm25: BM25 = DEFAULT_BM25
     threads: int = 0
@@ -73,9 +76,9 @@ class SearchRequest:
         If ``workers`` search, they have the GPUs, and this process opens the bi-encoder on the CPU.
         """
         self.check()
-        index, queries = Index.open(self.index), read_queries(self.queries)
+        index, queries = self.open(), read_questions(self.queries)
         config = {"k": self.k, **asdict(self.bm25), "index": index.manifest["config_hash"]}
-        data = {"index": index.manifest["data_hash"], "queries": file_digest(self.queries)}
+        data = {"index": index.manifest["data_hash"], "queries": questions_digest(self.queries)}
         device, encoder = self.device if workers is None else "cpu", None
         first = FirstStage(index, self.bm25, None if self.hybrid is None else self.encoder, self.hybrid or 0.0)
         if self.hybrid is not None:
@@ -89,4 +92,8 @@ class SearchRequest:
             run = workers.search(self, index, queries, encoder)
         run = Run(run, name=name or run.name)
         report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
-        return RunResult(run, Manifest("run", config, data), report)
+        return RunResult(run, Manifest("run", config, data), report, queries, index)
+
+    def open(self) -> Index:
+        """Open what is searched."""
+        return Index.open(self.index)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -27,6 +26,7 @@ from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.manifest import Manifest, file_digest
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import find_model
+from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import AnyRanker, open_ranker
@@ -39,15 +39,6 @@ INDEX, ENCODER, RANKER = "index", "encoder", "ranker"
 _FORMAT = "rankwell-system"
 _CHANGING = {"index/index.json", "index/lock"}
 """Files that :meth:`System.add` changes in place; the index checks them itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A document that answers a question; ``text`` is empty if the index stores no texts."""
-
-    docid: str
-    score: float
-    text: str = ""
 
 
 def is_system(folder: str | os.PathLike[str]) -> bool:
@@ -154,9 +145,7 @@ class System:
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
-        docids = ranking.docids
-        texts = self.index.texts(docids) if self.index.has_texts else [""] * len(docids)
-        return [Answer(docid, score, text) for (docid, score), text in zip(ranking, texts, strict=True)]
+        return read_answers(ranking, self.index)
 
     def _run(self, queries: Sequence[Query], k: int, threads: int) -> Run:
         if k < 1:

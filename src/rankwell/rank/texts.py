@@ -16,7 +16,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.types import Rows
 from rankwell.corpus.datasets import resolve_documents
-from rankwell.corpus.records import Run
+from rankwell.corpus.records import Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
@@ -25,8 +25,13 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import NumberedDocuments
 
+INDEX_MARK = "index.json"
 WORTH_KEEPING = 0.05
 """All documents of a collection are tokenised if a run needs at least this share of them."""
+
+
+class MissingDocumentError(RankwellError):
+    """A document of a run is not in the collection."""
 
 
 class Texts(Protocol):
@@ -130,6 +135,11 @@ def _join_pieces(parts: Sequence[Pieces]) -> Pieces:
     )
 
 
+def is_index(source: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds an index."""
+    return (Path(source) / INDEX_MARK).is_file()
+
+
 def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
     """The texts of a run's documents, from an index, a document store, or a collection of any kind (read into memory).
 
@@ -137,7 +147,7 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
     """
     folder = Path(source)
     wanted = _documents(run)
-    for mark, opener in (("index.json", Index.open), ("store.json", DocumentStore.open)):
+    for mark, opener in ((INDEX_MARK, Index.open), ("store.json", DocumentStore.open)):
         if (folder / mark).is_file():
             opened = opener(folder)
             documents = opened.documents if isinstance(opened, Index) else NumberedDocuments([opened])
@@ -153,6 +163,14 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
                 break
     _refuse_missing(source, run, (docid for docid in wanted if docid not in texts))
     return InMemoryTexts(texts)
+
+
+def read_text(source: str | os.PathLike[str], docid: str) -> str:
+    """The text of one document of a collection of any kind."""
+    try:
+        return open_texts(source, Run({"": Ranking.of([docid], [0.0])})).texts([docid])[0]
+    except MissingDocumentError:
+        raise RankwellError(f"no document {docid!r} in {os.fspath(source)}") from None
 
 
 def make_tokens(texts: Texts, tokenizer: Tokenizer, *, stems: bool = False) -> None:
@@ -218,4 +236,4 @@ def _refuse_missing(source: str | os.PathLike[str], run: Run, missing: Iterable[
     docid = next(iter(missing), None)
     if docid is not None:
         qid = next(qid for qid, ranking in run.items() if docid in ranking.docids)
-        raise RankwellError(f"document {docid!r} of the run (query {qid!r}) is not in {os.fspath(source)}")
+        raise MissingDocumentError(f"document {docid!r} of the run (query {qid!r}) is not in {os.fspath(source)}")

@@ -50,10 +50,12 @@ class RerankJob:
     @classmethod
     def of(cls, request: RerankRequest, folder: Path) -> RerankJob:
         """The job of a request whose paths may be relative, which workers could not open."""
+        if request.run is None:
+            raise RankwellError("--ray re-ranks a run with --queries; a question needs no cluster")
         absolute = replace(
             request,
             run=request.run.absolute(),
-            queries=request.queries.absolute(),
+            queries=Path(request.queries).absolute(),
             types=request.types.absolute() if request.types else None,
             collection=for_workers(request.collection),
             model=for_workers(request.model),
@@ -64,6 +66,7 @@ class RerankJob:
         """Split the run into shards, and store the texts unless they can already be read by docid."""
         request, (candidates, _) = self.request, self._input
         texts = open_texts(request.collection, candidates)
+        assert request.run is not None
         data: dict[str, Any] = {"run": file_digest(request.run), "depth": request.depth}
         data |= {"texts": texts.manifest["data_hash"] if isinstance(texts, Index) else digest_texts(texts, candidates)}
         if isinstance(texts, InMemoryTexts):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.corpus.analyser import Word
+from rankwell.corpus.matches import match_words
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Ranking, ranking_order
 from rankwell.inputs.tokenizer import Tokenizer
@@ -91,20 +92,9 @@ def documents_answer(state: State, model: Model | None, body: Search, docids: Se
         return {"query_matches": [], "query_split_words": [], "documents": shown}
     with state.first_stage.lock:
         words = [state.index.analyzer.words(text or "") for text in (body.query, *texts)]
-    numbers: dict[str, int] = {}
-    for word in words[0]:
-        if word.term is not None:
-            numbers.setdefault(word.term, len(numbers))
     tokenizer = model.ranker.tokenizer if model else None
     splits = _split_words(tokenizer, words, [body.query, *(text or "" for text in texts)])
-    matches = [
-        [
-            {"begin": word.begin, "end": word.end, "term": numbers[word.term]}
-            for word in text_words
-            if word.term is not None and word.term in numbers
-        ]
-        for text_words in words
-    ]
+    matches = [[match._asdict() for match in matched] for matched in match_words(words)]
     shown = {
         docid: {"text": text, "matches": spans, "split_words": split}
         for docid, text, spans, split in zip(docids, texts, matches[1:], splits[1:], strict=True)

@@ -1,0 +1,107 @@
+"""Printing answers: ranked texts for people, JSON or tab-separated lines for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from rankwell.cli.needs import excludes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rankwell.corpus.matches import Match
+    from rankwell.corpus.records import Query
+    from rankwell.rank.answers import Answer
+    from rankwell.rank.search_request import RunResult
+
+AnswerFormat = Literal["text", "json", "tsv"]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the answers as JSON, one line per query, with the words to highlight.")
+]
+AsTsv = Annotated[
+    bool, typer.Option("--tsv", help="Print the answers as query id, rank, document id, score and text, between tabs.")
+]
+SHOWN = 10
+"""Answers per question, unless told."""
+LINES = 3
+
+
+def answer_format(context: typer.Context) -> AnswerFormat:
+    """How --json and --tsv ask for the answers; they need them printed."""
+    options = context.params
+    given: list[AnswerFormat] = [name for name in ("json", "tsv") if options[name]]
+    if options["out"] is not None:
+        excludes(context, "--out, which writes a run", "json", "tsv")
+    if len(given) == 2:
+        excludes(context, "--tsv", "json")
+    return given[0] if given else "text"
+
+
+def print_answers(result: RunResult, format: AnswerFormat = "text") -> None:
+    """Print the answers of each query, best first."""
+    from rich.console import Console
+
+    from rankwell.corpus.records import Ranking
+    from rankwell.rank.answers import match_answers, read_answers
+
+    console = Console(highlight=False, soft_wrap=True)
+    for query in result.queries:
+        answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts)
+        matches = match_answers(query.text, answers, result.texts)
+        if format == "json":
+            print(_as_json(query, answers, matches))
+        elif format == "tsv":
+            for rank, answer in enumerate(answers, 1):
+                text = " ".join(answer.text.split())
+                print(query.qid, rank, answer.docid, f"{answer.score:.6g}", text, sep="\t")
+        else:
+            if len(result.queries) > 1:
+                console.print(f"[bold]{query.qid}[/bold]  ", end="")
+                console.print(query.text, markup=False)
+            show_answers(console, answers, matches)
+
+
+def show_answers(
+    console: Console, answers: Sequence[Answer], matches: Sequence[Sequence[Match]], lines: int = LINES
+) -> None:
+    """Print ranked texts with the query's words in colour, each shortened to where most of these words are."""
+    from rich.text import Text
+
+    from rankwell.rank.answers import snippet
+
+    if not answers:
+        console.print("Nothing found: no document has a word of this question.\n")
+    for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1):
+        console.print(f"[bold]{rank:>3}[/bold]  {answer.score:.3f}  ", end="")
+        console.print(answer.docid, style="cyan", markup=False)
+        if not answer.text:
+            continue
+        text = answer.text.replace("\n", " ").replace("\t", " ")
+        begin, end = snippet(text, words, lines * (console.width - 6))
+        shown = Text(("… " if begin else "") + text[begin:end] + (" …" if end < len(text) else ""))
+        shift = (2 if begin else 0) - begin
+        for word in words:
+            if begin <= word.begin and word.end <= end:
+                shown.stylize("bold green", word.begin + shift, word.end + shift)
+        for line in shown.wrap(console, console.width - 6):
+            line.rstrip()
+            console.print(Text(" " * 5) + line)
+        console.print()
+
+
+def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[Sequence[Match]]) -> str:
+    rows = [
+        {
+            "rank": rank,
+            "docid": answer.docid,
+            "score": answer.score,
+            "text": answer.text,
+            "matches": [[word.begin, word.end] for word in words],
+        }
+        for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1)
+    ]
+    return json.dumps({"qid": query.qid, "query": query.text, "results": rows}, ensure_ascii=False)

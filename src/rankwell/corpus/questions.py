@@ -1,0 +1,47 @@
+"""Questions: typed by hand, or the queries of a file or of standard input."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.manifest import digest, file_digest
+from rankwell.corpus.formats import read_queries
+from rankwell.corpus.records import Query
+
+TYPED = "1"
+"""The id of a question that was typed."""
+_FILE_NAME = re.compile(r"-|\S*[/\\]\S*|\S+\.(tsv|csv|txt|jsonl?|parquet|arrow|gz|run|trec)|(hf|irds|ir_datasets):\S+")
+
+
+def is_question(source: str | os.PathLike[str]) -> bool:
+    """Whether ``source`` is a question rather than the name of a file.
+
+    >>> is_question("what is information science"), is_question("queries.tsv"), is_question("-")
+    (True, False, False)
+    """
+    text = os.fspath(source)
+    return not os.path.exists(text) and not _FILE_NAME.fullmatch(text)
+
+
+def read_questions(source: str | os.PathLike[str]) -> list[Query]:
+    """The question itself, or the queries of a file or, for ``-``, of standard input."""
+    if not is_question(source):
+        return read_queries(source)
+    if not os.fspath(source).strip():
+        raise RankwellError("the question is empty")
+    return [Query(TYPED, os.fspath(source))]
+
+
+def read_query(source: str | os.PathLike[str], qid: str) -> Query:
+    """One query of a file, by its id."""
+    query = next((query for query in read_queries(source) if query.qid == qid), None)
+    if query is None:
+        raise InputError(source, None, f"no query {qid!r}")
+    return query
+
+
+def questions_digest(source: str | os.PathLike[str]) -> str:
+    """A hash of the question, or of the bytes of the file."""
+    return digest(os.fspath(source)) if is_question(source) else file_digest(source)

@@ -1,0 +1,175 @@
+"""Questions typed by hand, and answers one can read: search, rerank and explain."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankwell import sample
+from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.formats import read_run
+from rankwell.retrieve.index import Index
+
+Rankwell = Callable[..., Any]
+BINARY = Path(sys.executable).with_name("rankwell")
+QUESTION = "what kind of fish is bogue"
+
+
+def test_a_question_prints_ranked_texts(rankwell: Rankwell, index: Path) -> None:
+    done = rankwell("search", index, QUESTION, "-k", "2")
+    assert (done.code, done.err) == (0, "")
+    expected = Index.open(index).rank(QUESTION, k=2)
+    heads = [line.split() for line in done.out.splitlines() if line[:3].strip().isdigit()]
+    assert heads == [[str(rank), f"{score:.3f}", docid] for rank, (docid, score) in enumerate(expected, 1)]
+    assert "Bogus fish is a plague of the market." in done.out
+    assert all(line == line.rstrip() and len(line) <= 80 for line in done.out.splitlines())
+    assert list(Path().iterdir()) == []
+
+
+def test_ten_answers_unless_told(rankwell: Rankwell, index: Path) -> None:
+    rows = rankwell("search", index, QUESTION, "--tsv").out.splitlines()
+    assert len(rows) == 10
+    qid, rank, docid, _, text = rows[0].split("\t")
+    assert (qid, rank, docid) == ("1", "1", Index.open(index).rank(QUESTION).docids[0])
+    assert text.startswith("Bogus fish")
+
+
+def test_json_has_the_words_to_highlight(rankwell: Rankwell, index: Path) -> None:
+    found = json.loads(rankwell("search", index, QUESTION, "--k", "2", "--json").out)
+    assert found["query"] == QUESTION
+    texts = [[row["text"][begin:end] for begin, end in row["matches"]] for row in found["results"]]
+    assert {"Bogus", "fish"} <= set(texts[0])
+    assert {"Bogue", "fish"} <= set(texts[1])
+    assert "of" not in texts[0]
+
+
+def test_words_are_coloured_in_a_terminal_only(
+    rankwell: Rankwell, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "\x1b" not in rankwell("search", index, QUESTION).out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[1;32mBogus\x1b[0m" in rankwell("search", index, QUESTION).out
+
+
+def test_a_file_and_standard_input_are_answered_query_by_query(
+    rankwell: Rankwell, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("q.tsv").write_text(f"a\t{QUESTION}\nb\tthe\n")
+    from_file = rankwell("search", index, "q.tsv", "--k", "1")
+    assert from_file.out.startswith(f"a  {QUESTION}\n  1  ")
+    assert "b  the\nNothing found" in from_file.out
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("q.tsv").read_bytes())))
+    assert rankwell("search", index, "-", "--k", "1").out == from_file.out
+
+
+def test_a_question_can_be_written_as_a_run(rankwell: Rankwell, index: Path) -> None:
+    assert rankwell("search", index, QUESTION, "--out", "a.run").code == 0
+    assert read_run("a.run")["1"] == Index.open(index).rank(QUESTION, k=1000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("nofile.tsv",), "nofile.tsv: no such file"),
+        (("folder/nofile",), "folder/nofile: no such file"),
+        ((" ",), "the question is empty"),
+        ((QUESTION, "--json", "--tsv"), "--json does not go with --tsv"),
+        ((QUESTION, "--json", "--out", "a.run"), "--json does not go with --out, which writes a run"),
+        ((QUESTION, "--k", "0"), "k must lie between 1"),
+    ],
+)
+def test_what_is_no_question(rankwell: Rankwell, index: Path, arguments: tuple[str, ...], problem: str) -> None:
+    done = rankwell("search", index, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert problem in done.err
+
+
+def test_an_index_without_texts_has_ids_and_scores(rankwell: Rankwell) -> None:
+    Path("c.tsv").write_text("a\tbees\n")
+    rankwell("index", "c.tsv", "--out", "bare", "--no-store")
+    assert rankwell("search", "bare", "bees").out.split()[::2] == ["1", "a"]
+
+
+def test_answers_that_are_cut_by_head_are_silent(index: Path, queries: Path) -> None:
+    done = subprocess.run(
+        f"{BINARY} search {index} {queries} | head -n 1", shell=True, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+# With a model
+
+
+def test_a_question_is_re_ranked(rankwell: Rankwell, index: Path, tiny_checkpoint: Path) -> None:
+    common = ("--collection", index, "--model", tiny_checkpoint)
+    found = json.loads(rankwell("rerank", QUESTION, *common, "--depth", "5", "-k", "3", "--json").out)
+    candidates = Index.open(index).rank(QUESTION, k=5).docids
+    assert len(found["results"]) == 3
+    assert {row["docid"] for row in found["results"]} < set(candidates)
+    named = rankwell("rerank", QUESTION, *common, "--docids", ",".join(candidates[:2]), "--out", "a.run")
+    assert named.code == 0
+    assert set(read_run("a.run")["1"].docids) == set(candidates[:2])
+    rankwell("search", index, QUESTION, "--k", "5", "--out", "first.run")
+    rankwell("rerank", "first.run", "--queries", QUESTION, *common, "--out", "b.run")
+    assert read_run("b.run")["1"].docids[:3] == tuple(row["docid"] for row in found["results"])
+
+
+def test_a_small_collection_needs_no_index(rankwell: Rankwell, tiny_checkpoint: Path) -> None:
+    Path("c.tsv").write_text("a\tbees\nb\twasps\n")
+    found = json.loads(rankwell("rerank", "honey", "--collection", "c.tsv", "--model", tiny_checkpoint, "--json").out)
+    assert {row["docid"] for row in found["results"]} == {"a", "b"}
+    Path("c.tsv").write_text("".join(f"d{n}\tbees\n" for n in range(1001)))
+    done = rankwell("rerank", "honey", "--collection", "c.tsv", "--model", tiny_checkpoint)
+    assert (done.code, "c.tsv has more than 1,000 documents; index it first" in done.err) == (2, True)
+
+
+def test_a_deeper_re_ranking_is_estimated(rankwell: Rankwell, index: Path, tiny_checkpoint: Path) -> None:
+    Path("q.tsv").write_text(f"a\t{QUESTION}\n")
+    docids = [document.docid for document in open_dataset(sample.FOLDER).documents()][:110]
+    Path("first.run").write_text("".join(f"a Q0 {docid} 1 {-n} x\n" for n, docid in enumerate(docids)))
+    common = ("rerank", "first.run", "--queries", "q.tsv", "--collection", index, "--model", tiny_checkpoint)
+    done = rankwell(*common, "--out", "a.run")
+    assert done.out.startswith("a.run: 100 pairs, ")
+    assert "; --depth 1000 would take about " in done.out
+    assert "would take" not in rankwell(*common, "--depth", "1000", "--out", "a.run").out
+
+
+def test_a_run_needs_its_queries(rankwell: Rankwell, index: Path) -> None:
+    done = rankwell("rerank", "first.run", "--collection", index)
+    assert (done.code, done.err) == (2, "rankwell: re-ranking the run first.run needs --queries\n")
+
+
+def test_documents_and_queries_to_explain_are_named_by_id_or_file(
+    rankwell: Rankwell, index: Path, tiny_checkpoint: Path
+) -> None:
+    docid = Index.open(index).rank(QUESTION).docids[0]
+    text = Index.open(index).text(docid)
+    Path("d.txt").write_text(f"{text}\n")
+    Path("q.tsv").write_text(f"a\t{QUESTION}\n")
+    typed = ("--query", QUESTION)
+    explained = [
+        rankwell("explain", "--model", tiny_checkpoint, "--json", *arguments).out
+        for arguments in (
+            (*typed, "--document", text),
+            (*typed, "--document", "d.txt"),
+            (*typed, "--docid", docid, "--index", index),
+            ("--query", "a", "--queries", "q.tsv", "--docid", docid, "--collection", index),
+        )
+    ]
+    assert json.loads(explained[0])["document"] == text
+    assert len(set(explained)) == 1
+    for arguments, problem in (
+        ((*typed, "--docid", "nowhere", "--index", index), f"no document 'nowhere' in {index}"),
+        ((*typed, "--docid", docid), "--docid needs --collection"),
+        (typed, "give the document as --document TEXT, or as --docid ID with --collection"),
+        (("--query", "b", "--queries", "q.tsv", "--document", "x"), "q.tsv: no query 'b'"),
+    ):
+        done = rankwell("explain", "--model", tiny_checkpoint, *arguments)
+        assert (done.code, done.err) == (2, f"rankwell: {problem}\n")
