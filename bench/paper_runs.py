@@ -282,10 +282,15 @@ def noise_stages(threshold: float | None, scale: float = 1.0) -> dict[str, Any]:
 # Figures
 
 
-def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None, report: bool) -> None:
-    """Train, then write ``result.json`` and, if ``report``, the runs and per-query values of dev."""
+def train_arm(
+    recipe: Recipe, arm: Mapping[str, Any], out: Path, pool: Path, device: str | None, report: bool = True
+) -> None:
+    """Train, then write ``result.json`` and, if ``report``, the runs and per-query values of dev.
+
+    ``arm`` says what was trained: its study, data set, row and seed.
+    """
     trained = run_recipe(recipe, out, pool=pool, device=device, say=print)
-    result: dict[str, Any] = {"recipe": recipe.as_dict(), "stages": _stage_figures(trained)}
+    result: dict[str, Any] = {"arm": dict(arm), "recipe": recipe.as_dict(), "stages": _stage_figures(trained)}
     hidden = Path(recipe.data.folder) / "hidden.txt"
     if hidden.is_file() and (audit := next((done for done in trained.work.done if done.stage.kind == "denoise"), None)):
         result["drops"] = count_drops(audit.folder / "audit.tsv.gz", read_qrels(hidden))

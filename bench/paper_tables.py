@@ -1,7 +1,4 @@
-"""The tables of docs/attention-rules.md, computed from the files in docs/results/attention-rules and nothing else.
-
-``python bench/papers.py tables docs/results/attention-rules`` prints them in the order of the page.
-"""
+"""The tables of docs/attention-rules.md, computed from the files in docs/results/attention-rules and nothing else."""
 
 from __future__ import annotations
 
@@ -254,38 +251,6 @@ def print_candidates(results: Results) -> None:
         table.row(f"{data} ({queries}, {documents:,})", *cells, number(max(gap.detectable for gap in gaps), 3))
 
 
-def print_table1(results: Results) -> None:
-    """DR-BERT's ablation at equal pairs. A row with one seed is not tested."""
-    precision = results.values("table1.insuranceqa.AP")
-    reciprocal = results.values("table1.insuranceqa.RR10")
-    rates = {run["id"]: run["rate"] for run in results.runs["table1"] if run["data"] == "insuranceqa"}
-    columns = ("rate", "seed 1", "three seeds", "AP", "− DR-BERT", "p, queries", "p, seeds", "detectable")
-    table = Table("RR@10", *columns)
-    first = (number(np.array(file.labels["BM25"], np.float64).mean()) for file in (reciprocal, precision))
-    table.row("BM25", "", "", *first, "", "", "", "")
-    for row, seeds in reciprocal.arms.items():
-        cells = [""] * 6
-        if len(seeds) > 1:
-            cells[:2] = [mean_cell(seeds), number(average(precision.arms[row]))]
-        if len(seeds) > 1 and row != "DR-BERT":
-            gap = compare(seeds, reciprocal.arms["DR-BERT"])
-            cells[2:] = [signed(gap.mean), p_value(gap.p_queries), p_value(gap.p_seeds), number(gap.detectable, 3)]
-        table.row(row, rate_cell(rates[row]), number(float(seeds[1].mean())), *cells)
-
-
-def print_judge(results: Results) -> None:
-    """What noise reduction would drop, by the threshold, in the DR-BERT row."""
-    row = next(run for run in results.runs["table1"] if run["id"] == "DR-BERT" and run["data"] == "insuranceqa")
-    judges = list(row["noise reduction by seed"].values())
-    table = Table("threshold", "positives above it", "unjudged candidates above it")
-    for threshold in ("0.9", "0.99", "0.998"):
-        shares = [
-            float(np.mean([judge[f"{kind} above {threshold}"] for judge in judges]))
-            for kind in ("hidden positives", "unjudged")
-        ]
-        table.row(number(float(threshold), len(threshold) - 2), *(number(share, 3) for share in shares))
-
-
 def print_repeats(results: Results) -> None:
     """Trainings that were done twice with one seed."""
     table = Table("data", "rule", "rates chosen", "RR@10, first", "RR@10, second", "difference", labels=2)
@@ -299,22 +264,12 @@ def print_repeats(results: Results) -> None:
         table.row(run["data"], RULES.get(rule, rule), rates, *cells)
 
 
-TABLES = (
+RULE_TABLES = (
     print_summary,
     print_rules,
     print_pretraining,
     print_traps,
     print_rare_words,
     print_candidates,
-    print_table1,
-    print_judge,
     print_repeats,
 )
-
-
-def print_tables(folder: Path) -> None:
-    """Print every table of the page."""
-    results = Results(folder)
-    for show in TABLES:
-        show(results)
-        print()

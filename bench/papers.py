@@ -1,4 +1,4 @@
-"""DR-BERT's parts, compared fairly: the trainings and tables of docs/attention-rules.md. One training per call:
+"""The papers compared fairly: what docs/papers.md and docs/attention-rules.md report. One training per call:
 
     python bench/papers.py pretrain --data DATA/insuranceqa DATA/medquad DATA/wiki --rule strm --out general-strm
     python bench/papers.py rank --data DATA/medquad --rule strm --start general-strm/model
@@ -10,7 +10,8 @@
     python bench/papers.py traps --data DATA/medquad --out traps.json
     python bench/papers.py margins --arm arm --cases traps.json --out margins.csv
     python bench/papers.py candidates --data DATA/medquad --arm arm --out candidates.csv
-    python bench/papers.py tables docs/results/attention-rules
+    python bench/papers.py collect row-* cleaned-* --out docs/results/papers
+    python bench/papers.py tables docs/results/papers
 
 ``rank``, ``table1`` and ``noise`` set 600 training queries aside. For ``rank``, give ``--search`` for each rate, take
 the rate that is best on them (``result.json``), and train all seeds at it: without ``--search`` the dev queries are
@@ -33,9 +34,17 @@ def main() -> None:
     options = read_options()
     # What trains imports torch, which the tables do without.
     if options.command == "tables":
-        from paper_tables import print_tables
+        from paper_tables import RULE_TABLES, Results
+        from paper_verdicts import VERDICT_TABLES
 
-        print_tables(options.folder)
+        results = Results(options.folder)
+        for show in RULE_TABLES if "rules" in results.runs else VERDICT_TABLES:
+            show(results)
+            print()
+    elif options.command == "collect":
+        from paper_collect import collect
+
+        collect(options.arms, options.out)
     elif options.command in ("pretrain", "rank", "table1", "noise"):
         train(options)
     else:
@@ -65,26 +74,30 @@ def train(options: argparse.Namespace) -> None:
     if options.command == "pretrain":
         data = join_collections(options.data, pool / "-".join(["joined", *(folder.name for folder in options.data)]))
         recipe = pretraining_recipe(data, start, options.rule, options.steps, options.batch, options.seed)
-        train_arm(recipe, options.out, pool, options.device, report=False)
+        arm = {"study": "pretrain", "data": data.name, "row": options.rule, "seed": options.seed}
+        train_arm(recipe, arm, options.out, pool, options.device, report=False)
         return
     source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
     data = set_aside(source, pool / f"{options.data.name}-{options.train}-{options.dev}-{options.aside}")
     train_run = None
     if options.command == "rank":
-        name, row = f"rank-{options.rule}", Row(options.rule, template="mono", pointwise=False)
+        name, row = options.rule, Row(options.rule, template="mono", pointwise=False)
         stages = {"listwise": listwise_stage(options.rate, options.steps)}
     elif options.command == "noise":
-        name, row, stages = "noise", OFF, noise_stages(options.threshold, options.scale)
+        name = "clean" if options.clean else "noisy" if options.threshold is None else f"threshold {options.threshold}"
+        row, stages = OFF, noise_stages(options.threshold, options.scale)
         if count := options.hide_among:
+            name = f"1 of {count}/{name}"
             data = hide_positives(data, source, pool, count, pool / f"{data.name}-hidden-{count}")
             train_run = str(data / ("clean.run.gz" if options.clean else "noisy.run.gz"))
     elif options.row not in ROWS:
         raise SystemExit(f"no row is called {options.row} (known: {', '.join(ROWS)})")
     else:
-        name, row = f"table1-{options.row}", ROWS[options.row]
+        name, row = options.row, ROWS[options.row]
         stages = table1_stages(row, options.scale)
-    recipe = ranking_recipe(name, data, source, start, row, stages, options.seed, train_run)
-    train_arm(recipe, options.out, pool, options.device, report=not getattr(options, "search", False))
+    recipe = ranking_recipe(options.command, data, source, start, row, stages, options.seed, train_run)
+    arm = {"study": options.command, "data": options.data.name, "row": name, "seed": options.seed}
+    train_arm(recipe, arm, options.out, pool, options.device, report=not getattr(options, "search", False))
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -142,6 +155,9 @@ def read_options() -> argparse.Namespace:
         command.add_argument("--device", help="such as cuda or cpu")
     for command in (pretrain, rank, table1, noise, traps, margins, candidates):
         command.add_argument("--out", type=Path, required=True)
+    collecting = commands.add_parser("collect", help="merge the results of trained arms into a page's files")
+    collecting.add_argument("arms", type=Path, nargs="+", help="folders that rank, table1 or noise wrote")
+    collecting.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
     tables = commands.add_parser("tables", help="print the page's tables from the stored results")
     tables.add_argument("folder", type=Path, help="such as docs/results/attention-rules")
     return parser.parse_args()

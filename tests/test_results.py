@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "attention-rules.md"
 RESULTS = ROOT / "docs" / "results" / "attention-rules"
+PAPERS = ROOT / "docs" / "results" / "papers"
 
 
 def tables_of(text: str) -> list[list[str]]:
@@ -36,6 +38,10 @@ def test_the_tables_of_the_page_are_those_of_the_files(printed: list[list[str]])
     assert tables_of(PAGE.read_text(encoding="utf-8")) == printed
 
 
+def test_the_tables_of_the_papers_page_are_those_of_the_files() -> None:
+    assert tables_of((ROOT / "docs" / "papers.md").read_text(encoding="utf-8")) == printed_tables(PAPERS)
+
+
 def test_a_changed_file_changes_a_table(printed: list[list[str]], tmp_path: Path) -> None:
     folder = tmp_path / "results"
     shutil.copytree(RESULTS, folder)
@@ -50,6 +56,31 @@ def test_a_changed_file_changes_a_table(printed: list[list[str]], tmp_path: Path
     assert printed_tables(folder) != printed
 
 
+def test_collecting_arms_gives_a_column_for_each_seed(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        arm = tmp_path / f"row-{seed}"
+        arm.mkdir()
+        recipe = {"data": {"folder": "/somewhere/data"}, "seed": seed}
+        stages = {"first stage": {}, "denoise": {"figures": {"noise": 3, "options": {}}}}
+        told = {"study": "table1", "data": "small", "row": "drbert", "seed": seed}
+        result = {"arm": told, "recipe": recipe, "stages": stages, "drops": [{"threshold": 0.9}]}
+        (arm / "result.json").write_text(json.dumps(result), encoding="utf-8")
+        names = [f"{prefix}{name}" for prefix in ("BM25 ", "") for name in ("RR@10", "nDCG@10", "AP")]
+        with gzip.open(arm / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["qid", "split word", *names], ["q1", 0, *[0.5] * 6], ["q2", 1, *[seed] * 6]])
+    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", "row-1", "row-2", "--out", "results"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    with gzip.open(tmp_path / "results" / "table1.small.RR10.csv.gz", "rt", encoding="utf-8") as file:
+        assert file.read().splitlines() == [
+            "qid,split word,BM25,drbert/seed 1,drbert/seed 2",
+            "q1,0,0.5,0.5,0.5",
+            "q2,1,1,1,2",
+        ]
+    (row,) = json.loads((tmp_path / "results" / "runs.json").read_text(encoding="utf-8"))["table1"]
+    assert row["recipe"]["data"] == {"folder": "data"}
+    assert row["seeds"]["2"] == {"stages": {"denoise": {"noise": 3}}, "drops": [{"threshold": 0.9}]}
+
+
 def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: list[list[str]]) -> None:
     claim = " ".join(PAGE.read_text(encoding="utf-8").split("\n\n")[1].split())
     lower, after_holm = re.findall(r"\d+ of 12 comparisons|(?<=, )\d+ of them", claim)
@@ -57,9 +88,10 @@ def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: li
     assert printed[0][2].endswith(f"| {after_holm.split()[0]} of 12 |")
 
 
-def test_the_files_are_small_and_hold_no_text() -> None:
-    assert sum(path.stat().st_size for path in RESULTS.iterdir()) < 800_000
-    for path in RESULTS.glob("*.csv.gz"):
+@pytest.mark.parametrize("folder", [RESULTS, PAPERS], ids=lambda folder: folder.name)
+def test_the_files_are_small_and_hold_no_text(folder: Path) -> None:
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 800_000
+    for path in folder.glob("*.csv.gz"):
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             _, *rows = csv.reader(file)
         words = {

@@ -1,0 +1,88 @@
+"""Merges the folders of trained arms into the files from which a page's tables are computed.
+
+Each arm's folder has ``result.json`` and ``dev.csv.gz``. For each study and data set this writes a file per measure,
+with a row for each dev query and a column ``ROW/seed N`` for each arm, and ``runs.json``: recipes and stage figures.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness import write_json
+from paper_runs import MEASURES
+from rankwell.core.errors import InputError
+
+
+def collect(arms: Sequence[Path], out: Path) -> None:
+    """Write the results of ``arms`` to ``out``. Studies that other arms measured before stay as they are."""
+    results = [json.loads((folder / "result.json").read_text(encoding="utf-8")) for folder in arms]
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, result in enumerate(results):
+        groups[result["arm"]["study"], result["arm"]["data"]].append(number)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "runs.json"
+    runs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for (study, data), numbers in groups.items():
+        numbers.sort(key=lambda n: (results[n]["arm"]["row"], results[n]["arm"]["seed"]))
+        for measure in MEASURES:
+            _write_values(out / f"{study}.{data}.{measure.replace('@', '')}.csv.gz", measure, arms, results, numbers)
+        others = [run for run in runs.get(study, []) if run["data"] != data]
+        runs[study] = [*others, *_describe([results[n] for n in numbers])]
+    write_json(path, runs)
+
+
+def _write_values(
+    path: Path, measure: str, arms: Sequence[Path], results: Sequence[dict[str, Any]], numbers: Sequence[int]
+) -> None:
+    columns: dict[str, list[str]] = {}
+    for number in numbers:
+        source = arms[number] / "dev.csv.gz"
+        with gzip.open(source, "rt", encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        qids = [row["qid"] for row in rows]
+        if columns.setdefault("qid", qids) != qids:
+            raise InputError(source, None, f"its queries are not those of {arms[numbers[0]]}")
+        columns.setdefault("split word", [row["split word"] for row in rows])
+        columns.setdefault("BM25", [_short(row[f"BM25 {measure}"]) for row in rows])
+        arm = results[number]["arm"]
+        columns[f"{arm['row']}/seed {arm['seed']}"] = [_short(row[measure]) for row in rows]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerows([list(columns), *zip(*columns.values(), strict=True)])
+    # Without name and time, so that the same values make the same bytes.
+    path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+
+
+def _short(value: str) -> str:
+    return f"{float(value):.5g}"
+
+
+def _describe(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each row the recipe of its first seed and, by seed, what its stages report."""
+    rows: dict[str, dict[str, Any]] = {}
+    for result in results:
+        arm = result["arm"]
+        recipe = _without_places(result["recipe"])
+        row = rows.setdefault(arm["row"], {"row": arm["row"], "data": arm["data"], "recipe": recipe, "seeds": {}})
+        figures = {name: _numbers(stage) for name, stage in result["stages"].items() if name != "first stage"}
+        drops = {"drops": result["drops"]} if "drops" in result else {}
+        row["seeds"][str(arm["seed"])] = {"stages": figures, **drops}
+    return list(rows.values())
+
+
+def _numbers(stage: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in (stage.get("figures") or {}).items() if isinstance(value, int | float)}
+
+
+def _without_places(recipe: Any) -> Any:
+    """The recipe without folders: files and models by their names, unset options left out."""
+    if isinstance(recipe, dict):
+        return {name: _without_places(value) for name, value in recipe.items() if value not in (None, {})}
+    return Path(recipe).name if isinstance(recipe, str) and recipe.startswith("/") else recipe
