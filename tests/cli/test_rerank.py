@@ -320,7 +320,7 @@ def complaint(outcome: Any) -> str:
         (["--tag", "two words"], {}, "the run name is 'two words'"),
         (["--backend", "onnx"], {}, "not an exported model"),
         (["--backend", "onnx", "--device", "cpu"], {}, "--device needs --backend torch, not onnx"),
-        (["--cache", "theirs"], {}, "theirs: cannot be used as a score cache"),
+        (["--cache", "theirs"], {}, "cannot write theirs: is a directory"),
         (["--duo", "nowhere"], {}, "nowhere: "),
         (["--duo-depth", "5"], {}, "--duo-depth needs --duo"),
         (["--normalise", "none"], {}, "--normalise needs --fuse or --blend"),

@@ -117,4 +117,4 @@ def test_help_has_examples() -> None:
     app = typer.Typer(rich_markup_mode=None)
     app.command()(train)
     text = CliRunner().invoke(app, ["--help"]).output
-    assert "rankwell train recipes/drbert.yaml --set data=my-data --out my-model" in " ".join(text.split())
+    assert "rankwell train drbert --set data=my-data --out my-model" in " ".join(text.split())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +127,7 @@ def test_without_a_terminal_nothing_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "_in_log", False)
     assert list(track(range(3), "counting")) == [0, 1, 2]
     assert capsys.readouterr().err == ""
 
@@ -169,3 +173,83 @@ def test_an_error_in_the_work_passes_through_and_the_bar_is_taken_down(monkeypat
 
     with pytest.raises(KeyError, match="broken"):
         list(track(items(), "working"))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Lets time pass."""
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress._Log, "last", 0.0)
+    return lambda seconds: now.__setitem__(0, now[0] + seconds)
+
+
+def test_in_the_log_of_a_command_a_line_comes_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: Callable[[float], None]
+) -> None:
+    monkeypatch.setattr(progress, "_in_log", True)
+    for _ in track(range(60), "re-ranking", unit="pairs"):
+        clock(2.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "rankwell: re-ranking: 15 of 60 pairs, 0.5/s, about 90 s left"
+    assert len(lines) == 4
+
+
+def test_what_a_model_computes_moves_the_work_around_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: Callable[[float], None]
+) -> None:
+    monkeypatch.setattr(progress, "_in_log", True)
+    with progress.progress("re-ranking", total=100, unit="pairs") as work:
+        progress.expect(50, 100)  # two windows each
+        for _ in range(9):
+            clock(4.0)
+            progress.computed(10)
+        assert work.done == 45
+        progress.computed(100)
+        assert work.done == 50  # no more than was expected
+        work.finish(60)  # ten had their scores already
+        assert work.done == 60
+        with progress.progress("tokenising", total=2):
+            progress.computed(1)  # unexpected there
+        assert work.done == 60
+    progress.computed(1)
+    assert capsys.readouterr().err == "rankwell: re-ranking: 40 of 100 pairs, 1.2/s, about 48 s left\n"
+
+
+def test_inner_work_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with progress.progress("training", total=4, unit="steps") as outer:
+        clock(3.0)
+        outer.advance()
+        for _ in track([1, 2], "validating"):
+            clock(3.0)
+        outer.advance()
+    drawn = [line.split("  ")[0] for line in terminal.getvalue().split("\r") if line.strip("\x1b[K")]
+    assert drawn == ["training", "validating", "validating", "training"]
+    assert "1 of 4 steps" in terminal.getvalue()
+    assert "about 9 s left" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]) -> None:
+    shown: list[str] = []
+    handle = SimpleNamespace(update=shown.append)
+    display = SimpleNamespace(HTML=str, display=lambda drawn, display_id: shown.append(drawn) or handle)
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    for _ in track([1, 2], "re-ranking <pairs>"):
+        clock(3.0)
+    assert shown[0] == 're-ranking &lt;pairs&gt; <progress value="1" max="2"></progress> 1 of 2, 0.3/s, about 3 s left'
+    assert shown[-1] == ""
+
+
+def test_threads_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr(progress, "PATIENCE_SECONDS", -1.0)
+    thread = threading.Thread(target=lambda: list(track(range(3), "searching")))
+    thread.start()
+    thread.join()
+    assert terminal.getvalue() == ""

@@ -45,6 +45,15 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         chosen_device("cuda")
 
 
+def test_an_apple_gpu_is_taken_if_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RankwellError, match="device mps: torch finds no Apple GPU"):
+        chosen_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert chosen_device(None) == chosen_device("mps") == torch.device("mps")
+
+
 def test_a_name_torch_does_not_know() -> None:
     with pytest.raises(RankwellError, match="device cud: torch has no such device"):
         chosen_device("cud")

@@ -19,7 +19,9 @@ def expand(
         str,
         typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
     ],
-    model: Annotated[str, typer.Option("--model", help="Folder of a query writer (recipes/doc2query.yaml).")],
+    model: Annotated[
+        str, typer.Option("--model", help="Folder of a query writer, as `rankwell train doc2query` makes it.")
+    ],
     out: Annotated[
         Path, typer.Option("--out", callback=output_file, help='Output file: jsonl of {"docid", "queries"}; .gz too.')
     ],

@@ -12,7 +12,7 @@ from rankwell.cli.outputs import output_folder
 
 
 def experiment(
-    suite: Annotated[Path, typer.Argument(help="A suite: a YAML file such as recipes/suites/losses.yaml.")],
+    suite: Annotated[str, typer.Argument(help="A suite: a YAML file, or the name of one that ships, such as table1.")],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder for all runs and tables.")],
     settings: Annotated[
         list[str] | None,
@@ -44,10 +44,13 @@ def experiment(
 
     **Examples**
 
-        rankwell experiment recipes/suites/table1.yaml --set data=my-data --out table1
+        rankwell experiment table1 --set data=my-data --out table1
 
-        rankwell experiment recipes/suites/negatives.yaml --set data=my-data --seeds 1 --jobs 4 --out negatives
+        rankwell experiment negatives --set data=my-data --seeds 1 --jobs 4 --out negatives
     """
+    from rankwell.training.recipe_files import find_recipe
+
+    path = find_recipe(suite, "suite")  # before what takes long to import
     from rankwell.evaluation.tables import as_text
     from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
     from rankwell.training.processes import process_number
@@ -55,7 +58,7 @@ def experiment(
     from rankwell.training.stage_store import StageStore
 
     changes = [*(settings or ()), *([f"seeds=[{seeds}]"] if seeds is not None else [])]
-    checked = read_suite(suite, [parse_setting(text) for text in changes])
+    checked = read_suite(path, [parse_setting(text) for text in changes])
     if check:
         listed: set[str] = set()
         for unit, stages in planned_stages(checked, out).items():

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from rankwell import cli
+from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.streams import reading_pipes_once
 
@@ -79,6 +80,7 @@ def _show_warning(
     default: Callable[..., None], message: Warning | str, category: type[Warning], filename: str, *rest: Any
 ) -> None:
     """Print rankwell's own warnings as one line for the user; leave those of other packages as they are."""
+    progress.clear()
     if Path(filename).is_relative_to(PACKAGE):
         print(f"rankwell: warning: {message}", file=sys.stderr)
     else:
@@ -87,6 +89,7 @@ def _show_warning(
 
 def main() -> None:
     """Run the command line. A user's error prints one line on standard error and exits with code 2."""
+    progress.show_in_log()
     try:
         with warnings.catch_warnings(), reading_pipes_once():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)

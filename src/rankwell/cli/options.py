@@ -31,7 +31,7 @@ Model = Annotated[
 ]
 BackendOption = Annotated[Backend, typer.Option("--backend", help="Inference backend.")]
 Device = Annotated[
-    str | None, typer.Option("--device", help="Torch device: cpu, cuda or cuda:1. Default: a GPU if there is one.")
+    str | None, typer.Option("--device", help="Torch device: cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.")
 ]
 PrecisionOption = Annotated[
     Precision,

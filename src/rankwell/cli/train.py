@@ -12,7 +12,9 @@ from rankwell.cli.outputs import output_folder
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe: a YAML file such as recipes/drbert.yaml.")],
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe: a YAML file, or the name of one that ships, such as listwise.")
+    ],
     out: Annotated[
         Path,
         typer.Option("--out", callback=output_folder, help="Output folder for the model, its figures and all stages."),
@@ -55,13 +57,16 @@ def train(
 
     **Examples**
 
-        rankwell train recipes/drbert.yaml --set data=my-data --out my-model
+        rankwell train drbert --set data=my-data --out my-model
 
-        rankwell train recipes/drbert.yaml --set data=my-data --set stages.listwise.negatives=15
+        rankwell train my-recipe.yaml --set data=my-data --set stages.listwise.negatives=15
         --set stages.pretrain=off --out my-model
 
-        torchrun --nproc-per-node 4 $(which rankwell) train recipes/monobert.yaml --set data=my-data --out my-model
+        torchrun --nproc-per-node 4 $(which rankwell) train monobert --set data=my-data --out my-model
     """
+    from rankwell.training.recipe_files import find_recipe
+
+    path = find_recipe(recipe)  # before what takes long to import
     from rankwell.training.processes import process_number
     from rankwell.training.recipe_reader import read_recipe
     from rankwell.training.run import check_recipe, run_recipe
@@ -70,7 +75,7 @@ def train(
     for module in plugin or ():
         load_plugin(module)
     changes = [*(settings or ()), *([f"data.train={queries}"] if queries is not None else [])]
-    checked = read_recipe(recipe, changes)
+    checked = read_recipe(path, changes)
     if check:
         print("\n".join(check_recipe(checked, out, device=device, resume=resume)))
         return

@@ -1,15 +1,30 @@
-"""Progress bars: on standard error, only in a terminal, only for work that takes over two seconds."""
+"""Progress of long work: a bar in a terminal or a notebook, and a line now and then in the log of a command.
+
+Only work that takes over two seconds is shown, with an estimate of the time that is left. If work is part of other
+work, the inner one is shown while it lasts. What models compute advances the work around it batch by batch
+(:func:`computed`), so that one long step moves, too.
+"""
 
 from __future__ import annotations
 
+import html
+import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 2.0
+LOG_SECONDS = 30.0
+"""The time between two lines in a log."""
+BAR_WIDTH = 24
+_open: list[Progress] = []
+"""The work under way in the main thread, the innermost last."""
+_in_log = False
 
 
 def duration(seconds: float) -> str:
@@ -25,44 +40,202 @@ def duration(seconds: float) -> str:
 
 def track(items: Iterable[T], description: str, *, total: int | None = None, unit: str = "") -> Iterator[T]:
     """Yield ``items`` and show the progress. ``total`` defaults to ``len(items)`` if that is known."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
     if total is None and isinstance(items, Sized):
         total = len(items)
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    task = bar.add_task(description, total=total)
-    begin, shown, pending = time.monotonic(), False, 0
-    try:
+    with progress(description, total=total, unit=unit) as work:
+        if work.view is None:
+            yield from items
+            return
+        pending, step, last = 0, 1, time.monotonic()
         for item in items:
             yield item
             pending += 1
-            if not shown and time.monotonic() - begin > PATIENCE_SECONDS:
-                bar.start()
-                shown = True
-            if shown and (pending >= 256 or total is None or total < 10_000):
-                bar.advance(task, pending)
-                pending = 0
+            if pending >= step:  # looking at the clock for each of a million items would take too long
+                work.advance(pending)
+                now = time.monotonic()
+                step, pending, last = min(2 * step, 4096) if now - last < 0.05 else max(1, step // 2), 0, now
+
+
+@contextmanager
+def progress(description: str, *, total: int | None = None, unit: str = "") -> Iterator[Progress]:
+    """Show how far work is that calls :meth:`Progress.advance` or lets a model compute."""
+    work = Progress(description, total, unit)
+    if work.view is not None:
+        _open.append(work)
+    try:
+        yield work
     finally:
-        if shown:
-            bar.advance(task, pending)
-            bar.stop()
+        if work.view is not None:
+            _open.remove(work)
+            work.view.clear()
+
+
+def expect(items: int, sequences: int) -> None:
+    """Announce that a model will compute ``sequences`` for the next ``items`` of the innermost work.
+
+    There are more of them if long documents are read in windows.
+    """
+    if _open and threading.current_thread() is threading.main_thread():
+        _open[-1].expect(items, sequences)
+
+
+def computed(sequences: int) -> None:
+    """Advance the innermost work by sequences that a model has computed, if they were expected."""
+    if _open and threading.current_thread() is threading.main_thread():
+        _open[-1].computed(sequences)
+
+
+def clear() -> None:
+    """Remove the bar from the terminal, so that something else can be printed; it comes back by itself."""
+    for work in _open:
+        if work.view is not None:
+            work.view.clear()
+
+
+def show_in_log() -> None:
+    """From now on, write lines to standard error if it is not a terminal. The command line calls this."""
+    global _in_log
+    _in_log = True
+
+
+class Progress:
+    """How far some work is, and where that is shown."""
+
+    def __init__(self, description: str, total: int | None = None, unit: str = ""):
+        self.description, self.total, self.unit = description, total, unit
+        self.done = 0.0
+        self.view = _choose_view()
+        self.begin = time.monotonic()
+        self._next = self.begin + PATIENCE_SECONDS
+        self._finished = self._limit = 0.0
+        self._ratio = 1.0
+
+    def advance(self, count: float = 1) -> None:
+        """Add to what is done."""
+        self.done += count
+        self._show()
+
+    def finish(self, items: int) -> None:
+        """Add items that were expected: those that no model had to compute count now."""
+        self._finished += items
+        self.advance(max(0.0, self._finished - self.done))
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if self.view is not None and now >= self._next and self is (_open[-1] if _open else self):
+            self._next = now + self.view.every
+            self.view.show(self, now)
+
+    def expect(self, items: int, sequences: int) -> None:
+        """See :func:`expect`."""
+        self._ratio = items / max(1, sequences)
+        self._limit = self.done + items
+
+    def computed(self, sequences: int) -> None:
+        """See :func:`computed`."""
+        self.advance(max(0.0, min(self._limit - self.done, sequences * self._ratio)))
+
+    def left(self, now: float) -> str:
+        """The estimate of the time that is left."""
+        if not self.total or not self.done:
+            return ""
+        return f"about {duration((now - self.begin) * max(0.0, self.total - self.done) / self.done)} left"
+
+    def rate(self, now: float) -> str:
+        """How much is done per second."""
+        rate = self.done / max(now - self.begin, 1e-9)
+        return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+
+    def count(self) -> str:
+        """What is done, and of how much."""
+        count = f"{self.done:,.0f}" + (f" of {self.total:,}" if self.total is not None else "")
+        return f"{count} {self.unit}".rstrip()
+
+
+class _View(Protocol):
+    every: float
+
+    def show(self, work: Progress, now: float) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class _Terminal:
+    """A line with a bar, drawn over and over."""
+
+    every = 0.1
+
+    def __init__(self) -> None:
+        self._drawn = False
+
+    def show(self, work: Progress, now: float) -> None:
+        bar = ""
+        if work.total:
+            full = round(BAR_WIDTH * min(1.0, work.done / work.total))
+            bar = "━" * full + "─" * (BAR_WIDTH - full)
+        parts = [part for part in (work.description, bar, work.count(), work.rate(now), work.left(now)) if part]
+        line = "  ".join(parts)[: shutil.get_terminal_size().columns - 1]
+        sys.stderr.write(f"\r{line}\x1b[K")
+        sys.stderr.flush()
+        self._drawn = True
+
+    def clear(self) -> None:
+        if self._drawn:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._drawn = False
+
+
+class _Log:
+    """A line now and then."""
+
+    every = 1.0
+    last = 0.0
+
+    def show(self, work: Progress, now: float) -> None:
+        if now - max(work.begin, _Log.last) < LOG_SECONDS:
+            return
+        _Log.last = now
+        parts = [part for part in (work.count(), work.rate(now), work.left(now)) if part]
+        print(f"rankwell: {work.description}: {', '.join(parts)}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        pass
+
+
+class _Notebook:
+    """A bar below the cell that runs."""
+
+    every = 0.5
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def show(self, work: Progress, now: float) -> None:
+        from IPython.display import HTML, display
+
+        bar = f'<progress value="{work.done:.0f}" max="{work.total}"></progress> ' if work.total else ""
+        parts = [part for part in (work.count(), work.rate(now), work.left(now)) if part]
+        drawn = HTML(f"{html.escape(work.description)} {bar}{html.escape(', '.join(parts))}")
+        if self._shown is None:
+            self._shown = display(drawn, display_id=True)
+        else:
+            self._shown.update(drawn)
+
+    def clear(self) -> None:
+        if self._shown is not None:
+            from IPython.display import HTML
+
+            self._shown.update(HTML(""))
+            self._shown = None
+
+
+def _choose_view() -> _View | None:
+    """Where progress can be shown; None if nowhere. Threads of a service show none."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    if "ipykernel" in sys.modules:
+        return _Notebook()
+    if sys.stderr.isatty():
+        return _Terminal()
+    return _Log() if _in_log else None

@@ -23,7 +23,7 @@ from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, disk_errors, op
 from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock_byte, unlock_byte
 from rankwell.core.manifest import Manifest
-from rankwell.core.progress import track
+from rankwell.core.progress import progress
 
 MANIFEST = "shards.json"
 LOCK = "lock"
@@ -97,10 +97,14 @@ def map_shards(shards: Shards, work: ShardWork, *, description: str = "working",
 
     Call it from one thread of a process at a time, because the locks belong to the process.
     """
-    with _locks(shards) as locks:
-        for number in track(_claims(shards, locks, wait), description, total=len(shards.pending()), unit="shards"):
+    total = sum(len(shards.items(number)) for number in shards.pending())
+    with _locks(shards) as locks, progress(description, total=total, unit="documents") as shown:
+        for number in _claims(shards, locks, wait):
+            items = shards.items(number)
+            shown.expect(len(items), len(items))
             with atomic_binary(shards.path(number)) as file:
-                work(shards.items(number), file)
+                work(items, file)
+            shown.finish(len(items))
 
 
 def open_shards(shards: Shards) -> None:

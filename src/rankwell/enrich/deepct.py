@@ -130,7 +130,7 @@ def find_weigher(model: str | Path) -> Path:
     """The folder of a model that weighs tokens; raises if the model is of another kind."""
     folder = find_model(model)
     if "BertForTokenClassification" not in (read_object(folder / "config.json").get("architectures") or []):
-        raise InputError(folder, None, "not a model that weighs tokens; recipes/deepct.yaml trains one")
+        raise InputError(folder, None, "not a model that weighs tokens; `rankwell train deepct` trains one")
     return folder
 
 

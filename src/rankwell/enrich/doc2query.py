@@ -107,7 +107,7 @@ def find_writer(model: str | Path) -> Path:
     """The folder of a query writer; raises if the model is of another kind."""
     folder = find_model(model)
     if read_model_type(folder) != "encoder-decoder":
-        raise InputError(folder, None, "not a query writer; recipes/doc2query.yaml trains one")
+        raise InputError(folder, None, "not a query writer; `rankwell train doc2query` trains one")
     return folder
 
 

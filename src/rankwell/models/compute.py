@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from rankwell.core.arrays import gather
 from rankwell.core.errors import RankwellError
+from rankwell.core.progress import computed
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
 from rankwell.models.batch import Placer, packed_blocks
@@ -139,14 +140,16 @@ class Compute:
             size = min(self.budget, even) if self._divide else self.budget
             batches = list(token_batches(lengths, size, max_rows=max_rows))
             if len(batches) > 1:
-                for _ in lane_threads(self.lanes).map(torch.inference_mode()(compute), batches):
-                    pass
+                done_batches = lane_threads(self.lanes).map(torch.inference_mode()(compute), batches)
+                for rows, _ in zip(batches, done_batches, strict=True):
+                    computed(len(rows))
                 return
         done = 0
         while done < len(lengths):
             for rows in token_batches(lengths, self.budget, max_rows=max_rows, skip=done):
                 if not self._attempt(partial(compute, rows), len(rows), int(lengths[rows].sum())):
                     break
+                computed(len(rows))
                 done += len(rows)
 
     def _each_slice(self, sequences: Sequences, compute: Callable[[int, int], None]) -> None:
@@ -156,6 +159,7 @@ class Compute:
             end = max(begin + 1, int(np.searchsorted(ends, first + self.budget, side="right")))
             last = int(ends[end - 1])
             if self._attempt(partial(compute, begin, end), end - begin, last - first):
+                computed(end - begin)
                 begin, first = end, last
 
     def _attempt(self, compute: Callable[[], None], rows: int, tokens: int) -> bool:

@@ -21,7 +21,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 
 def device_named(name: str | None) -> torch.device:
-    """The device of that name; by default that of the environment, then a GPU if there is one, then the CPU.
+    """The device of that name; by default that of the environment, then a GPU (Apple's, too) if any, then the CPU.
 
     The device may belong to another machine of a cluster, so it is not checked here.
     """
@@ -29,11 +29,13 @@ def device_named(name: str | None) -> torch.device:
 
     name = name or os.environ.get(VARIABLE)
     if not name:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         return torch.device(name)
     except RuntimeError:
-        raise RankwellError(f"device {name}: torch has no such device; expected cpu, cuda or cuda:1, say") from None
+        raise RankwellError(f"device {name}: torch has no such device; expected cpu, cuda, cuda:1 or mps") from None
 
 
 def chosen_device(name: str | None) -> torch.device:
@@ -44,6 +46,8 @@ def chosen_device(name: str | None) -> torch.device:
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.type == "cuda" and (device.index or 0) >= gpus:
         raise RankwellError(f"device {device}: torch sees {f'{gpus} GPUs' if gpus else 'no GPU'} on this machine")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise RankwellError("device mps: torch finds no Apple GPU on this machine")
     return device
 
 

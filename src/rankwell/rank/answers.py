@@ -40,7 +40,7 @@ def snippet(text: str, matches: Sequence[Match], length: int) -> tuple[int, int]
     >>> text = "One two three four five six seven eight nine ten"
     >>> begin, end = snippet(text, [Match(28, 33, 0)], 20)
     >>> text[begin:end]
-    'six seven eight nine'
+    'seven eight nine ten'
     """
     if len(text) <= length or not matches:
         return 0, _word_end(text, length)

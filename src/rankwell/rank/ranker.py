@@ -13,7 +13,7 @@ import numpy as np
 
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.core.manifest import digest
-from rankwell.core.progress import track
+from rankwell.core.progress import expect, progress
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.batching import Sequences, row_blocks
@@ -238,8 +238,11 @@ class Ranker:
     ) -> Run:
         """A run of the same candidates, the first ``depth`` of each query, in the model's order."""
         rankings = {qid: Ranking.of((), ()) for qid in run}
-        for pairs, scores in self._score(self.groups(run, queries, texts, depth=depth), activation):
-            rankings |= split_rankings(pairs.docids, scores)
+        total = sum(min(depth, len(ranking)) for ranking in run.values())
+        with progress("re-ranking", total=total, unit="pairs") as work:
+            for pairs, scores in self._score(self.groups(run, queries, texts, depth=depth), activation):
+                rankings |= split_rankings(pairs.docids, scores)
+                work.finish(len(pairs))
         return Run(rankings, name=name)
 
     @property
@@ -257,7 +260,7 @@ class Ranker:
         if depth < 1:
             raise RankwellError(f"the depth must be at least 1, not {depth}")
         by_qid = queries_by_id(run, queries)
-        for qids in track(groups_of_queries(run, depth), "re-ranking", unit="groups of queries"):
+        for qids in groups_of_queries(run, depth):
             candidates = {qid: run[qid].docids[:depth] for qid in qids}
             query_of = np.repeat(np.arange(len(qids)), [len(docids) for docids in candidates.values()])
             names, document_of = distinct(list(chain.from_iterable(candidates.values())))
@@ -313,6 +316,7 @@ class Ranker:
             if len(types.ids):
                 fields["type"] = types.take(type_of[block])
             for laid in self.reader.lay_out_parts(fields, PAIRS_AT_A_TIME):
+                expect(len(np.unique(laid.owners)), len(laid.sequences))
                 yield laid, laid.owners + begin
 
     def _encode(self, texts: Sequence[str], which: Rows) -> tuple[Pieces, Rows]:

@@ -22,6 +22,7 @@ from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import FIRST_STAGE_ENCODER, START, Meaning
 from rankwell.training.recipe import Recipe, RecipeStage
+from rankwell.training.recipe_files import find_recipe
 from rankwell.training.stage import stage_kinds
 
 TYPE_SOURCES = ("auto", "none", "rules")
@@ -42,10 +43,11 @@ class Override:
 
 
 def read_recipe(path: str | os.PathLike[str], settings: Sequence[str] = ()) -> Recipe:
-    """Read a recipe file; ``settings`` are ``path=value`` overrides.
+    """Read a recipe, a file or one that ships by its name; ``settings`` are ``path=value`` overrides.
 
     Files named in the recipe are relative to its folder, those of settings to the current one.
     """
+    path = find_recipe(path)
     return build_recipe(read_yaml(path), path, [parse_setting(text) for text in settings])
 
 

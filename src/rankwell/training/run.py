@@ -89,7 +89,7 @@ def train(
 ) -> Trained:
     """Run a recipe file, as ``rankwell train`` does; ``settings`` are values for ``--set``.
 
-    >>> trained = train("recipes/drbert.yaml", "drbert", ["data=my-data"])         # doctest: +SKIP
+    >>> trained = train("drbert", "drbert", ["data=my-data"])         # doctest: +SKIP
     >>> trained.model                                                              # doctest: +SKIP
     """
     return run_recipe(read_recipe(recipe, settings), Path(out), device=device, resume=resume, say=say)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.progress import computed
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import check_length, read_encoder_config
@@ -39,6 +40,7 @@ class ExportedEngine(Engine):
         for rows in token_batches(sequences.lengths(), self.budget):
             grids = pad_sequences(take_sequences(sequences, rows))
             logits[rows] = compute({name: grids[name] for name in self.record.inputs})
+            computed(len(rows))
         return logits
 
     @property

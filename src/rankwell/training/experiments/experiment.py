@@ -39,6 +39,7 @@ from rankwell.training.experiments.variants import (
 )
 from rankwell.training.processes import process_count, process_number
 from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_files import find_recipe
 from rankwell.training.recipe_reader import Override, build_recipe, problem_of, read_yaml, value_at
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measures_of
 from rankwell.training.run import Say, plan_recipe
@@ -73,7 +74,7 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
 
     ``settings`` go before what the variants say; those whose path is a key of :data:`SETTABLE` change the suite.
     """
-    path = Path(path)
+    path = find_recipe(path, "suite")
     of_suite = {setting.path: setting.value for setting in settings if setting.path in SETTABLE}
     settings = [setting for setting in settings if setting.path not in SETTABLE]
     tree = read_yaml(path)

@@ -222,12 +222,11 @@ class _Run:
         if self.is_main:
             figures = self.validate(self.model)
             self.model.train()
-        first = torch.tensor(next(iter(figures.values()), 0.0), dtype=torch.float64, device=self.gradients.device)
+        value = next(iter(figures.values()), 0.0)
         if self.processes.num_processes > 1:
             from accelerate.utils import reduce
 
-            first = reduce(first, "sum")
-        value = float(first)
+            value = float(reduce(torch.tensor(value, dtype=torch.float64, device=self.gradients.device), "sum"))
         if self.progress.best is None or value > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.without_gain = value, step, 0
             if self.is_main and self.keeps_best:
