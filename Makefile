@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-api test-scale docs format bench clean
+.PHONY: demo test test-api test-clients test-scale docs format bench clean
 
 demo: $(DEMO)  ## index the bundled sample, search it, re-rank it with the model that ships, evaluate it
 	$(BIN)/rankwell demo
@@ -28,6 +28,9 @@ test-scale: $(STAMP)  ## the tests that need Ray: local clusters of worker proce
 docs: $(STAMP)  ## the pages as a web site, with a reference of the commands and the Python API: out/site/README.html
 	$(PIP) -e '.[docs]'
 	$(BIN)/python -m sphinx -q -W -b html docs out/site
+
+test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, Haystack and others, in an environment of their own
+	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_clients.py
 
 test-api: $(STAMP)  ## schemathesis against a service, and a service without torch, each in an environment of its own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_description.py

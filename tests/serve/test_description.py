@@ -30,15 +30,15 @@ positive_data_acceptance.enabled = false
 """
 
 
-def installed(name: str, package: str) -> Path:
-    """The folder of programs of an environment with a package; the test is skipped where it cannot be installed."""
+def installed(name: str, *packages: str) -> Path:
+    """The folder of programs of an environment with packages; the test is skipped where they cannot be installed."""
     folder = Path(PLACE or "") / name
     programs = folder / "bin"
     if not (folder / "complete").exists():
         venv.create(folder, with_pip=True, clear=True)
-        done = subprocess.run([programs / "python", "-m", "pip", "install", "--quiet", package], capture_output=True)
+        done = subprocess.run([programs / "python", "-m", "pip", "install", "--quiet", *packages], capture_output=True)
         if done.returncode:
-            pytest.skip(f"{package} cannot be installed here")
+            pytest.skip(f"{', '.join(packages)} cannot be installed here")
         (folder / "complete").touch()
     return programs
 

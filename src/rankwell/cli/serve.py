@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -49,6 +50,14 @@ def serve(
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
     normalise: Normalise = "min-max",
+    alias: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--alias",
+            metavar="NAME=MODEL",
+            help="Another name of a model, for clients that send a fixed one. May be repeated.",
+        ),
+    ] = None,
     key: Annotated[
         str | None,
         typer.Option("--key", envvar="RANKWELL_KEY", help="API key that requests must send; also enables /reload."),
@@ -111,7 +120,7 @@ def serve(
     from rankwell.serve.listening import bind
     from rankwell.serve.server import ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources
-    from rankwell.serve.state import Sources, default_models
+    from rankwell.serve.state import Sources, default_models, read_aliases
 
     if system is not None:
         excludes(context, "a system", "index", "model", "backend", "fuse", "blend", "hybrid", "encoder", "normalise")
@@ -127,6 +136,7 @@ def serve(
         sources = Sources(folder, models, backend, computing, fusion=fusion)
         if system is not None:
             sources = Sources.of_system(system, device, precision)
+        sources = replace(sources, aliases=read_aliases(alias or ()))
         service = serve_sources(sources, limits, batching, options, place, _say)
     if service.unfinished:
         # A normal exit would wait for threads, or abort if they are in native code.

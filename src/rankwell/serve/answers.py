@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from rankwell.corpus.matches import match_words
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Ranking, ranking_order
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.serve.bodies import Body, CohereRerank, Explain, Search, TeiRerank
+from rankwell.serve.bodies import Body, Explain, Search
 from rankwell.serve.state import Model, State
 
 Answer = dict[str, Any]
@@ -25,21 +25,6 @@ def query_type(body: Body, model: Model | None) -> str | None:
     if body.type == "none" or (body.type is None and (model is None or not model.ranker.takes_types)):
         return None
     return rule_type(body.query) if body.type in (None, "auto") else body.type
-
-
-def rerank_answer(
-    body: CohereRerank | TeiRerank, scores: NDArray[np.float32], about: Mapping[str, Any]
-) -> Answer | list[Answer]:
-    """The texts, best first, in the shape of the request; ``about`` is added in Cohere's shape only."""
-    order = np.argsort(-scores, kind="stable").tolist()
-    texts = body.document_texts()
-    if isinstance(body, TeiRerank):
-        rows = [{"index": i, "score": float(scores[i])} for i in order]
-        return [{**row, "text": texts[row["index"]]} for row in rows] if body.return_text else rows
-    results: list[Answer] = [{"index": i, "relevance_score": float(scores[i])} for i in order[: body.top_n]]
-    if body.return_documents:
-        results = [{**row, "document": {"text": texts[row["index"]]}} for row in results]
-    return {"results": results, **about}
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,16 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from rankwell.serve.answers import Answer
-from rankwell.serve.bodies import Body, CohereRerank, Explain, Search, TeiRerank
+from rankwell.serve.bodies import Body, Explain, Search
 from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
+from rankwell.serve.formats import (
+    EmbeddingsRequest,
+    MixedbreadRerank,
+    Rerank,
+    ScoreRequest,
+    embeddings_answer,
+    rerank_format,
+)
 from rankwell.serve.listening import Hosts
 from rankwell.serve.requests import (
     ApiError,
@@ -76,14 +85,16 @@ def create_app(
         details: Answer = request.scope["state"]["about"]
         return details
 
-    async def answer(request: Request, shape: type[Body] | None, work: Work) -> Response:
+    async def answer(request: Request, shape: type[Body | EmbeddingsRequest] | None, work: Work) -> Response:
         """Read a body, check it, and do the work within its deadline."""
         arrived = time.monotonic()
         if service.draining:
             raise shutting_down()
         raw = await reader.read(request)
         about(request)["bytes"] = len(raw)
-        if shape is None and service.engine.full:  # cheaper than parsing a body that cannot be served
+        if (
+            shape is None or issubclass(shape, Rerank)
+        ) and service.engine.full:  # cheaper than parsing a body that cannot be served
             raise service.overloaded(service.engine.refusal())
         fields = parse(raw)
         body = validated(shape or _rerank_shape(fields), fields)
@@ -98,13 +109,31 @@ def create_app(
     @app.post("/v1/rerank", include_in_schema=False)
     @app.post("/v2/rerank", include_in_schema=False)
     async def rerank(request: Request) -> Response:
-        """Rank the given texts by their relevance to a query."""
+        """Rank the given texts by their relevance to a query, in the format of Cohere, Jina, Voyage or TEI."""
+        return await answer(request, None, partial(score, request))
 
-        async def work(body: CohereRerank | TeiRerank, deadline: float, details: Answer) -> Any:
-            result = await service.rerank(body, deadline, details)
-            return {"id": request.scope["state"]["request_id"], **result} if isinstance(result, dict) else result
+    @app.post("/v1/reranking", tags=["ranking"])
+    async def reranking(request: Request) -> Response:
+        """Rank the given texts by their relevance to a query, in Mixedbread's format."""
+        return await answer(request, MixedbreadRerank, partial(score, request))
 
-        return await answer(request, None, work)
+    @app.post("/score", tags=["ranking"])
+    @app.post("/v1/score", include_in_schema=False)
+    async def scores(request: Request) -> Response:
+        """Score texts for a query, in vLLM's format."""
+        return await answer(request, ScoreRequest, partial(score, request))
+
+    async def score(request: Request, body: Rerank, deadline: float, details: Answer) -> Any:
+        return body.answer(await service.rerank(body, deadline, details, request.scope["state"]["request_id"]))
+
+    @app.post("/v1/embeddings", tags=["ranking"])
+    async def embeddings(request: Request) -> Response:
+        """The vectors of texts, in OpenAI's format."""
+
+        async def work(body: EmbeddingsRequest, deadline: float, details: Answer) -> Answer:
+            return embeddings_answer(body, *await service.embed(body))
+
+        return await answer(request, EmbeddingsRequest, work)
 
     @app.post("/search", tags=["ranking"])
     async def search(request: Request) -> Response:
@@ -131,6 +160,16 @@ def create_app(
     async def models() -> Response:
         """The models served."""
         return json_response(service.models())
+
+    @app.get("/v1/models", tags=["service"])
+    async def listed() -> Response:
+        """The models served and their aliases, in OpenAI's format."""
+        return json_response(service.listed())
+
+    @app.get("/info", tags=["service"])
+    async def info() -> Response:
+        """The default model, in TEI's format."""
+        return json_response(service.info())
 
     @app.get("/ready", tags=["service"])
     async def ready() -> Response:
@@ -209,10 +248,11 @@ class PageFiles(StaticFiles):
         return response
 
 
-def _rerank_shape(fields: dict[str, Any]) -> type[CohereRerank] | type[TeiRerank]:
-    if ("documents" in fields) == ("texts" in fields):
-        raise ApiError(422, "validation", "body: expected either documents (Cohere's shape) or texts (TEI's)")
-    return TeiRerank if "texts" in fields else CohereRerank
+def _rerank_shape(fields: dict[str, Any]) -> type[Rerank]:
+    shape = rerank_format(fields)
+    if shape is None:
+        raise ApiError(422, "validation", "body: expected either documents (Cohere's format) or texts (TEI's)")
+    return shape
 
 
 def _timeout(request: Request, milliseconds: int | None, service: Service) -> int:

@@ -64,45 +64,6 @@ class Body(BaseModel):
     timeout_ms: Milliseconds | None = None
 
 
-class Rerank(Body):
-    """Fields that both shapes of a re-ranking request share."""
-
-    raw_scores: bool = Field(False, description="Return the model's raw scores instead of probabilities.")
-    truncate: bool = Field(False, description="Truncate long texts instead of reading them in windows.")
-
-
-class Text(BaseModel):
-    """A document as an object."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
-
-    text: str
-
-
-class CohereRerank(Rerank):
-    """A re-ranking request in Cohere's shape."""
-
-    documents: list[str | Text] = Field(min_length=1, description="The texts to rank.")
-    top_n: int | None = Field(None, ge=1, le=LARGEST, description="Number of results. Default: all.")
-    return_documents: bool = Field(False, description="Return the texts too.")
-
-    def document_texts(self) -> list[str]:
-        """The documents' texts."""
-        return [document if isinstance(document, str) else document.text for document in self.documents]
-
-
-class TeiRerank(Rerank):
-    """A re-ranking request in the shape of Text Embeddings Inference."""
-
-    texts: list[str] = Field(min_length=1, description="The texts to rank.")
-    return_text: bool = Field(False, description="Return the texts too.")
-    truncation_direction: Literal["right", "Right"] = "right"
-
-    def document_texts(self) -> list[str]:
-        """The documents' texts."""
-        return self.texts
-
-
 class Search(Body):
     """A search of the index."""
 

@@ -11,7 +11,15 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from rankwell.serve.bodies import CohereRerank, Explain, Search, TeiRerank
+from rankwell.serve.bodies import Explain, Search
+from rankwell.serve.formats import (
+    CohereRerank,
+    EmbeddingsRequest,
+    MixedbreadRerank,
+    ScoreRequest,
+    TeiRerank,
+    VoyageRerank,
+)
 
 _ERROR = {
     "type": "object",
@@ -40,11 +48,26 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "CohereRerank": {"query": "how do bees keep warm", "documents": ["The cluster shivers.", "Tea."], "top_n": 1},
     "TeiRerank": {"query": "how do bees keep warm", "texts": ["The cluster shivers.", "Tea."]},
+    "VoyageRerank": {"query": "how do bees keep warm", "documents": ["The cluster shivers.", "Tea."], "top_k": 1},
+    "MixedbreadRerank": {"query": "how do bees keep warm", "input": ["The cluster shivers.", "Tea."]},
+    "ScoreRequest": {"text_1": "how do bees keep warm", "text_2": ["The cluster shivers.", "Tea."]},
+    "EmbeddingsRequest": {"input": ["The cluster shivers."]},
     "Search": {"query": "how do bees keep warm", "k": 3},
     "Explain": {"query": "how do bees keep warm", "document": "The cluster shivers."},
 }
-_NOTES = {"CohereRerank": "Cohere's format.", "TeiRerank": "The format of Text Embeddings Inference."}
-_BODIES = {"/rerank": (CohereRerank, TeiRerank), "/search": (Search,), "/explain": (Explain,)}
+_NOTES = {
+    "CohereRerank": "Cohere's format, which Jina's and vLLM's clients also use.",
+    "TeiRerank": "The format of Text Embeddings Inference.",
+    "VoyageRerank": "Voyage's format.",
+}
+_BODIES = {
+    "/rerank": (CohereRerank, TeiRerank, VoyageRerank),
+    "/v1/reranking": (MixedbreadRerank,),
+    "/score": (ScoreRequest,),
+    "/v1/embeddings": (EmbeddingsRequest,),
+    "/search": (Search,),
+    "/explain": (Explain,),
+}
 STYLE = (
     ":root{color-scheme:light dark;font:16px/1.5 system-ui,sans-serif}"
     "body{max-width:60rem;margin:2rem auto;padding:0 1rem}"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -25,12 +26,12 @@ from rankwell.serve.answers import (
     documents_answer,
     explain_answer,
     query_type,
-    rerank_answer,
     search_answer,
 )
-from rankwell.serve.bodies import Body, CohereRerank, Explain, Limits, Search, TeiRerank
+from rankwell.serve.bodies import Body, Explain, Limits, Search
 from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngine
 from rankwell.serve.first_stage import SearchJob, search_together
+from rankwell.serve.formats import EmbeddingsRequest, Rerank, Scored, Vectors
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.search_queue import SearchQueue
@@ -41,11 +42,12 @@ Result = TypeVar("Result")
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_CANDIDATE = 150
 PREPARING_THREADS = 2
+TEXTS_AT_A_TIME = 32
 SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class PairScores:
     """The scores and probabilities of a request's pairs, with timings."""
 
     laid: LaidOutPairs
@@ -72,6 +74,7 @@ class Service:
         self._reloads: set[threading.Thread] = set()
         self._searches = SearchQueue(search_together, self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1)
         self._waiting = self._explanations = 0
+        self._started = int(time.time())
         self.metrics.generation.set(1)
 
     @property
@@ -95,12 +98,12 @@ class Service:
         """Whether a thread still runs: for a reload, or for requests that were not waited for."""
         return self.engine.running or any(thread.is_alive() for thread in self._reloads)
 
-    async def rerank(self, body: CohereRerank | TeiRerank, deadline: float, about: Answer) -> Answer | list[Answer]:
-        """Rank the given texts, best first."""
+    async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
+        """Score the given texts."""
         model = self._model(self.state, body.model)
         texts = body.document_texts()
         self._check_query(body)
-        field = "texts" if isinstance(body, TeiRerank) else "documents"
+        field = body.texts_field
         if len(texts) > self.limits.documents:
             raise _invalid(f"{field}: {len(texts):,} items; the limit is {self.limits.documents:,}")
         for number, text in enumerate(texts):
@@ -114,9 +117,33 @@ class Service:
             return model.lay_out(body.query, model.ranker.reader.encode(texts), label, truncate=body.truncate)
 
         scored = await self._score(model, prepare, guess, deadline, about)
-        meta = {"type": label, "tokens": len(scored.laid.sequences.tokens), "truncated": scored.laid.truncated}
         scores = scored.scores if body.raw_scores else scored.probabilities
-        return rerank_answer(body, scores, {"model": model.name, "meta": meta})
+        tokens = len(scored.laid.sequences.tokens)
+        return Scored(request, model.name, scores, tokens, scored.laid.truncated, label)
+
+    async def embed(self, body: EmbeddingsRequest) -> tuple[str, Vectors]:
+        """The vectors of texts, and the name of the bi-encoder that makes them."""
+        state = self.state
+        first_stage = state.first_stage
+        if first_stage is None or first_stage.dense is None or state.encoder is None:
+            raise ApiError(409, "unavailable", "this service has no bi-encoder; start it with --hybrid or --blend")
+        if body.model is not None and state.aliases.get(body.model, body.model) != state.encoder:
+            raise ApiError(404, "not_found", f"unknown bi-encoder; available: {state.encoder}")
+        texts, encoder, lock = body.texts, first_stage.dense.encoder, first_stage.dense_lock
+        if len(texts) > self.limits.documents:
+            raise _invalid(f"input: {len(texts):,} items; the limit is {self.limits.documents:,}")
+        for number, text in enumerate(texts):
+            self._check_text(f"input.{number}", text, self.limits.text_characters)
+        encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
+
+        def part(begin: int) -> Vectors:
+            with lock:
+                return encode(texts[begin : begin + TEXTS_AT_A_TIME])
+
+        # In small parts, so that searches can use the bi-encoder in between.
+        starts = range(0, len(texts), TEXTS_AT_A_TIME)
+        parts = [await self._prepare(partial(part, start)) for start in starts]
+        return state.encoder, np.concatenate(parts)
 
     async def search(self, body: Search, deadline: float, about: Answer) -> Answer:
         """Search the index with the first stage, the re-ranker, or both."""
@@ -259,6 +286,27 @@ class Service:
         default = state.default.name if state.default else None
         return {"default": default, "models": [model.described() for model in state.models.values()]}
 
+    def listed(self) -> Answer:
+        """The models and their aliases, in OpenAI's format."""
+        state = self.state
+        names = [*state.models, *filter(None, [state.encoder]), *state.aliases]
+        about = {"object": "model", "created": self._started, "owned_by": "rankwell"}
+        return {"object": "list", "data": [{"id": name, **about} for name in dict.fromkeys(names)]}
+
+    def info(self) -> Answer:
+        """The default model, in the format of Text Embeddings Inference."""
+        model = self._model(self.state, None)
+        return {
+            "model_id": model.name,
+            "model_dtype": model.ranker.engine.precision,
+            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
+            "max_input_length": model.ranker.template.max_length,
+            "max_batch_tokens": self.engine.limit,
+            "max_client_batch_size": self.limits.documents,
+            "max_concurrent_requests": self.limits.preparing,
+            "version": version("rankwell"),
+        }
+
     def overloaded(self, error: OverloadedError) -> ApiError:
         """The error for a full queue, with the time to retry."""
         return ApiError(429, "overloaded", str(error), {"Retry-After": str(error.retry_after)})
@@ -290,7 +338,7 @@ class Service:
 
     async def _score(
         self, model: Model, prepare: Callable[[], LaidOutPairs], guess: int, deadline: float, about: Answer
-    ) -> Scored:
+    ) -> PairScores:
         """Lay out a request's pairs and score them; if it ends early, they leave the queue."""
         entry = self._admit(guess, deadline)
         try:
@@ -309,9 +357,9 @@ class Service:
             raise FloatingPointError("the model's scores are not numbers")
         if not len(logits):
             none = np.zeros(0, np.float32)
-            return Scored(laid, none, none, 0.0, 0.0)
+            return PairScores(laid, none, none, 0.0, 0.0)
         scores, probabilities = laid.join(relevance(logits)), laid.join(probability(logits))
-        return Scored(laid, scores, probabilities, round(queue_ms, 3), round(engine_ms, 3))
+        return PairScores(laid, scores, probabilities, round(queue_ms, 3), round(engine_ms, 3))
 
     def _admit(self, tokens: int, deadline: float) -> Entry:
         left = deadline - time.monotonic()
@@ -345,6 +393,7 @@ class Service:
             raise ApiError(409, "unavailable", state.note or "")
         if name is None:
             return next(iter(state.models.values()))
+        name = state.aliases.get(name, name)
         if name not in state.models:
             raise ApiError(404, "not_found", f"unknown model; available: {', '.join(state.models)}")
         return state.models[name]

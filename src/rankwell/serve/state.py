@@ -47,6 +47,8 @@ class Sources:
     depth: int = DEPTH
     """The number of candidates to re-rank, unless a request says otherwise."""
     is_system: bool = False
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other names of models: clients that send a fixed name can use them."""
 
     @classmethod
     def of_system(cls, folder: Path, device: str | None, precision: Precision) -> Sources:
@@ -125,6 +127,9 @@ class State:
     first_stage: FirstStage | None = None
     depth: int = DEPTH
     is_system: bool = False
+    encoder: str | None = None
+    """The name of the bi-encoder, if there is one."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def default(self) -> Model | None:
@@ -174,6 +179,17 @@ class State:
         )
 
 
+def read_aliases(texts: Sequence[str]) -> dict[str, str]:
+    """Aliases from texts like ``NAME=MODEL``."""
+    aliases = {}
+    for text in texts:
+        alias, equals, name = text.partition("=")
+        if not (alias and equals and name):
+            raise RankwellError(f"--alias {text}: expected NAME=MODEL")
+        aliases[alias] = name
+    return aliases
+
+
 def open_state(sources: Sources, generation: int = 1) -> State:
     """Open everything and use it once, so that problems show now and the first request is fast."""
     if sources.index is None and not sources.models:
@@ -195,7 +211,13 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     # Computing vectors may take long, and another process may rebuild the index meanwhile.
     with index.unchanged() if index is not None and sources.fusion.encoder is not None else nullcontext():
         first_stage = open_first_stage(sources.fusion, index, bool(models))
-    state = replace(state, first_stage=first_stage)
+    encoder = None
+    if first_stage is not None and first_stage.dense is not None and sources.fusion.encoder is not None:
+        encoder = find_model(sources.fusion.encoder).resolve().name
+    for alias, name in sources.aliases.items():
+        if name not in (*models, encoder):
+            raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
+    state = replace(state, first_stage=first_stage, encoder=encoder, aliases=sources.aliases)
     if first_stage is not None:
         first_stage.search([WARM_UP], 1)
     state.tokens, state.examples  # noqa: B018  (loaded now rather than at the first request)

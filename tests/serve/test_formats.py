@@ -1,0 +1,124 @@
+"""Requests in the formats of other services get answers that their clients can read, with the ranker's own scores."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
+
+from rankwell.core.errors import RankwellError
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank.ranker import Ranker
+from rankwell.serve.api import create_app
+from rankwell.serve.first_stage import FusionOptions
+from rankwell.serve.service import Service
+from rankwell.serve.state import Sources, open_state, read_aliases
+
+QUERY, TEXTS = "how do bees keep warm", ["The cluster shivers.", "Tea.", "A hive in winter."]
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tiny_bi_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bi-encoder under a name that no ranker has."""
+    return Path(shutil.copytree(tiny_bi_encoder, tmp_path_factory.mktemp("models") / "finder"))
+
+
+@pytest.fixture(scope="module")
+def client(sources: Sources, encoder_folder: Path) -> Iterator[Any]:
+    fusion = FusionOptions(encoder=str(encoder_folder), hybrid=0.5)
+    aliases = {"rerank-v3.5": "tiny", "text-embedding-3-small": "finder"}
+    with TestClient(create_app(Service(replace(sources, fusion=fusion, aliases=aliases)), page=None)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_checkpoint: Path) -> list[tuple[int, float]]:
+    found = Ranker.from_pretrained(tiny_checkpoint).rank(QUERY, TEXTS, activation="probability")
+    return [(row["corpus_id"], row["score"]) for row in found]
+
+
+def check(rows: list[dict[str, Any]], score: str, expected: list[tuple[int, float]]) -> None:
+    assert [row["index"] for row in rows] == [number for number, _ in expected]
+    np.testing.assert_allclose([row[score] for row in rows], [value for _, value in expected], atol=1e-6)
+
+
+def test_coheres_answer_counts_tokens_as_its_clients_expect(client: Any, expected: Any) -> None:
+    answer = client.post("/v2/rerank", json={"query": QUERY, "documents": TEXTS, "model": "rerank-v3.5"}).json()
+    check(answer["results"], "relevance_score", expected)
+    tokens = answer["meta"]["tokens"]
+    assert tokens["input_tokens"] == answer["usage"]["total_tokens"] > 10
+    assert tokens["output_tokens"] == 0
+    assert answer["model"] == "tiny"
+
+
+def test_voyages_format_is_known_by_its_top_k(client: Any, expected: Any) -> None:
+    body = {"query": QUERY, "documents": TEXTS, "model": "tiny", "top_k": 2, "truncation": True}
+    answer = client.post("/v1/rerank", json={**body, "return_documents": True}).json()
+    assert answer["object"] == "list"
+    check(answer["data"], "relevance_score", expected[:2])
+    assert [row["document"] for row in answer["data"]] == [TEXTS[number] for number, _ in expected[:2]]
+    check(client.post("/v1/rerank", json={**body, "top_k": None}).json()["data"], "relevance_score", expected)
+
+
+def test_mixedbreads_format(client: Any, expected: Any) -> None:
+    answer = client.post(
+        "/v1/reranking", json={"query": QUERY, "input": TEXTS, "top_k": 2, "return_input": True}
+    ).json()
+    check(answer["data"], "score", expected[:2])
+    assert answer["data"][0]["input"] == TEXTS[expected[0][0]]
+    assert answer["top_k"] == 2
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+def test_vllms_scores_are_in_the_order_of_the_texts(client: Any, expected: Any, path: str) -> None:
+    answer = client.post(path, json={"text_1": QUERY, "text_2": TEXTS, "model": "tiny"}).json()
+    check(answer["data"], "score", sorted(expected))
+    one = client.post(path, json={"text_1": QUERY, "text_2": TEXTS[0]}).json()["data"]
+    check(one, "score", [pair for pair in expected if pair[0] == 0])
+    assert client.post(path, json={"text_2": TEXTS}).status_code == 422
+
+
+def test_openais_embeddings_are_the_bi_encoders_vectors(client: Any, encoder_folder: Path) -> None:
+    encoder = BiEncoder.from_pretrained(encoder_folder)
+    vectors = encoder.encode_documents(TEXTS)
+    answer = client.post("/v1/embeddings", json={"input": TEXTS, "model": "text-embedding-3-small"}).json()
+    np.testing.assert_allclose([row["embedding"] for row in answer["data"]], vectors, atol=1e-6)
+    packed = client.post("/v1/embeddings", json={"input": TEXTS[0], "encoding_format": "base64"}).json()["data"]
+    found = np.frombuffer(base64.b64decode(packed[0]["embedding"]), "<f4")
+    np.testing.assert_allclose(found, vectors[0], atol=1e-6)
+    many = client.post("/v1/embeddings", json={"input": TEXTS * 20, "input_type": "query"}).json()["data"]
+    np.testing.assert_allclose([row["embedding"] for row in many], encoder.encode_queries(TEXTS * 20), atol=1e-6)
+    assert client.post("/v1/embeddings", json={"input": TEXTS, "model": "tiny"}).status_code == 404
+
+
+def test_without_a_bi_encoder_there_are_no_embeddings(sources: Sources) -> None:
+    with TestClient(create_app(Service(sources), page=None)) as client:
+        answer = client.post("/v1/embeddings", json={"input": "bees"})
+    assert (answer.status_code, answer.json()["error_type"]) == (409, "unavailable")
+
+
+def test_models_and_aliases_are_listed(client: Any) -> None:
+    names = [model["id"] for model in client.get("/v1/models").json()["data"]]
+    assert names == ["tiny", "finder", "rerank-v3.5", "text-embedding-3-small"]
+    info = client.get("/info").json()
+    assert info["model_id"] == "tiny"
+    assert "reranker" in info["model_type"]
+
+
+def test_an_alias_names_a_model_that_is_served(sources: Sources) -> None:
+    assert read_aliases(["a=b", "c=d"]) == {"a": "b", "c": "d"}
+    for wrong in ("a", "=b", "a="):
+        with pytest.raises(RankwellError, match="expected NAME=MODEL"):
+            read_aliases([wrong])
+    with pytest.raises(RankwellError, match="alias a: no model called b is served"):
+        open_state(replace(sources, aliases={"a": "b"}))
