@@ -31,6 +31,7 @@ from rankwell.serve.formats import (
     rerank_format,
 )
 from rankwell.serve.listening import Hosts
+from rankwell.serve.listings import openai_list, own_list, tei_info
 from rankwell.serve.requests import (
     ApiError,
     BodyReader,
@@ -159,17 +160,17 @@ def create_app(
     @app.get("/models", tags=["service"])
     async def models() -> Response:
         """The models served."""
-        return json_response(service.models())
+        return json_response(own_list(service))
 
     @app.get("/v1/models", tags=["service"])
     async def listed() -> Response:
         """The models served and their aliases, in OpenAI's format."""
-        return json_response(service.listed())
+        return json_response(openai_list(service))
 
     @app.get("/info", tags=["service"])
     async def info() -> Response:
         """The default model, in TEI's format."""
-        return json_response(service.info())
+        return json_response(tei_info(service))
 
     @app.get("/ready", tags=["service"])
     async def ready() -> Response:

@@ -74,7 +74,7 @@ class Service:
         self._reloads: set[threading.Thread] = set()
         self._searches = SearchQueue(search_together, self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1)
         self._waiting = self._explanations = 0
-        self._started = int(time.time())
+        self.started = int(time.time())
         self.metrics.generation.set(1)
 
     @property
@@ -100,7 +100,7 @@ class Service:
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
         """Score the given texts."""
-        model = self._model(self.state, body.model)
+        model = self.model(self.state, body.model)
         texts = body.document_texts()
         self._check_query(body)
         field = body.texts_field
@@ -164,7 +164,7 @@ class Service:
         if stages == "hybrid" and stages not in first_stage.names:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
         reranks = stages not in first_stage.names
-        model = self._model(state, body.model) if reranks or body.model else state.default
+        model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
         if self.engine.full and reranks:
             raise self.overloaded(self.engine.refusal())
@@ -191,7 +191,7 @@ class Service:
     async def explain(self, body: Explain, about: Answer) -> Answer:
         """Explain the score of a query and a document."""
         state = self.state
-        model = self._model(state, body.model)
+        model = self.model(state, body.model)
         if not model.explainable:
             problem = "only BERT rankers of the backend torch show their attention"
             raise ApiError(409, "unavailable", f"{model.name} cannot be explained: {problem}")
@@ -280,33 +280,6 @@ class Service:
         """The precision of each model."""
         return {name: model.ranker.engine.precision for name, model in self.state.models.items()}
 
-    def models(self) -> Answer:
-        """The models served."""
-        state = self.state
-        default = state.default.name if state.default else None
-        return {"default": default, "models": [model.described() for model in state.models.values()]}
-
-    def listed(self) -> Answer:
-        """The models and their aliases, in OpenAI's format."""
-        state = self.state
-        names = [*state.models, *filter(None, [state.encoder]), *state.aliases]
-        about = {"object": "model", "created": self._started, "owned_by": "rankwell"}
-        return {"object": "list", "data": [{"id": name, **about} for name in dict.fromkeys(names)]}
-
-    def info(self) -> Answer:
-        """The default model, in the format of Text Embeddings Inference."""
-        model = self._model(self.state, None)
-        return {
-            "model_id": model.name,
-            "model_dtype": model.ranker.engine.precision,
-            "model_type": {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}},
-            "max_input_length": model.ranker.template.max_length,
-            "max_batch_tokens": self.engine.limit,
-            "max_client_batch_size": self.limits.documents,
-            "max_concurrent_requests": self.limits.preparing,
-            "version": version("rankwell"),
-        }
-
     def overloaded(self, error: OverloadedError) -> ApiError:
         """The error for a full queue, with the time to retry."""
         return ApiError(429, "overloaded", str(error), {"Retry-After": str(error.retry_after)})
@@ -388,7 +361,8 @@ class Service:
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
-    def _model(self, state: State, name: str | None) -> Model:
+    def model(self, state: State, name: str | None) -> Model:
+        """The model of this name or alias; by default the first."""
         if not state.models:
             raise ApiError(409, "unavailable", state.note or "")
         if name is None:
