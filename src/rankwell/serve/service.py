@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -71,7 +70,6 @@ class Service:
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "rankwell-prepare")
         # Explanations are slow and need large arrays: one runs at a time, and few may wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
-        self._reloads: set[threading.Thread] = set()
         self._searches = SearchQueue(search_together, self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1)
         self._waiting = self._explanations = 0
         self.started = int(time.time())
@@ -96,7 +94,7 @@ class Service:
     @property
     def unfinished(self) -> bool:
         """Whether a thread still runs: for a reload, or for requests that were not waited for."""
-        return self.engine.running or any(thread.is_alive() for thread in self._reloads)
+        return self.engine.running or self.holder.reloading
 
     async def rerank(self, body: Rerank, deadline: float, about: Answer, request: str) -> Scored:
         """Score the given texts."""
@@ -216,7 +214,7 @@ class Service:
     async def reload(self) -> Answer:
         """Reopen index and models; the old ones serve meanwhile, and if it fails."""
         try:
-            fresh = await asyncio.wrap_future(self._begin_reload())
+            fresh = await asyncio.wrap_future(self.holder.begin_reload())
         except Exception as error:
             # New files, however broken, must not stop a working service.
             self.metrics.reloads.labels("failed").inc()
@@ -227,24 +225,6 @@ class Service:
         self.metrics.generation.set(fresh.generation)
         LOG.info("reload", extra={"about": {"outcome": "done", "generation": fresh.generation}})
         return self.ready()
-
-    def _begin_reload(self) -> Future[State]:
-        """Reload in a thread that does not keep the process alive."""
-        result: Future[State] = Future()
-        result.set_running_or_notify_cancel()  # it can no longer be cancelled, so its result can always be set
-
-        def reload() -> None:
-            try:
-                result.set_result(self.holder.reload())
-            except BaseException as error:
-                result.set_exception(error)
-            finally:
-                self._reloads.discard(threading.current_thread())
-
-        thread = threading.Thread(target=reload, name="rankwell-reload", daemon=True)
-        self._reloads.add(thread)
-        thread.start()
-        return result
 
     def ready(self) -> Answer:
         """What is served, and whether the service accepts requests."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -253,6 +254,7 @@ class Holder:
         self.sources = sources
         self.state = open_state(sources)
         self._lock = threading.Lock()
+        self._reloads: set[threading.Thread] = set()
 
     def reload(self) -> State:
         """Reopen the sources; the new state takes over only if that succeeds."""
@@ -260,3 +262,26 @@ class Holder:
             fresh = open_state(self.sources, self.state.generation + 1)
             self.state = fresh
         return fresh
+
+    @property
+    def reloading(self) -> bool:
+        """Whether a thread is reopening the sources."""
+        return any(thread.is_alive() for thread in self._reloads)
+
+    def begin_reload(self) -> Future[State]:
+        """Reload in a thread that does not keep the process alive."""
+        result: Future[State] = Future()
+        result.set_running_or_notify_cancel()  # it can no longer be cancelled, so its result can always be set
+
+        def reload() -> None:
+            try:
+                result.set_result(self.reload())
+            except BaseException as error:
+                result.set_exception(error)
+            finally:
+                self._reloads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=reload, name="rankwell-reload", daemon=True)
+        self._reloads.add(thread)
+        thread.start()
+        return result
