@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -173,3 +174,13 @@ def test_documents_and_queries_to_explain_are_named_by_id_or_file(
     ):
         done = rankwell("explain", "--model", tiny_checkpoint, *arguments)
         assert (done.code, done.err) == (2, f"rankwell: {problem}\n")
+
+
+def test_a_long_question_is_told_to_be_truncated(rankwell: Rankwell, tiny_checkpoint: Path) -> None:
+    Path("c.tsv").write_text(f"a\t{'honey ' * 100}\nb\tbees\n")
+    common = ("rerank", "bees " * 100, "--collection", "c.tsv", "--model", tiny_checkpoint, "--json")
+    short = ("--max-length", "104")
+    done = rankwell(*common, *short)
+    assert done.code == 0
+    assert re.search(r"warning: truncated: \d+ query tokens \(1 of 2 pairs\); .*--max-query 100 keeps", done.err)
+    assert "truncated" not in rankwell(*common, *short, "--max-query", "100").err

@@ -115,7 +115,7 @@ class TestTruncation:
         assert laid.report.pieces_cut == {"query": 0, "document": cut}
 
     def test_markers_count_towards_the_querys_cap(self, lay_marked: Any) -> None:
-        template = Template(markers=True, max_length=20, max_query=5)
+        template = Template(markers=True, max_length=14, max_query=5)
         assert one(lay_marked, "tea milk bank", "tea milk") == one(lay_marked, "tea milk bank", "tea milk", MARKED)
         found = one(lay_marked, "tea milk bank", "tea milk", template)
         assert found == "[CLS] [e1] tea [/e1] [SEP] [e1] tea [/e1] [e2] milk [/e2] [SEP]"

@@ -86,7 +86,7 @@ def test_nothing_of_a_document_is_cut_or_left_out(
     laid, report = reader.lay_out(fields), reader.truncation
     lay_out_pairs(template, special, fields, plain)
     assert report.pieces_cut["document"] == 0
-    assert report.pieces_cut["query"] == plain.pieces_cut["query"] or markers
+    assert report.pieces_cut["query"] <= plain.pieces_cut["query"] or markers  # less where a window leaves room
     assert report.pairs == len(pairs)
     # Those that fit stay one, the others become several.
     whole = fields["document"]

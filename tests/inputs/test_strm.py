@@ -63,6 +63,10 @@ def rooms(template: Template, needs: dict[str, int]) -> dict[str, int]:
         sharing = len(needs) - len(caps.keys() & needs.keys()) - order
         out[name] = min(need, left // sharing)
         left -= out[name]
+    for name in [name for name in caps if name in needs]:
+        extra = min(needs[name] - out[name], left)
+        out[name] += extra
+        left -= extra
     return out
 
 

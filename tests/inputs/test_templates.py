@@ -79,6 +79,20 @@ class TestBudget:
         assert tokens.count("money") == 512 - 64 - 3
         assert tokens[65] == "[SEP]"
 
+    def test_a_longer_query_keeps_what_the_document_leaves(self, lay: Any) -> None:
+        documents = [" ".join(["money"] * count) for count in (1, 10, 90)]
+        laid = lay(Template(max_length=100), query=[" ".join(["bank"] * 100)] * 3, document=documents)
+        assert [tokens.count("bank") for tokens in laid.tokens] == [96, 87, 64]
+        assert [tokens.count("money") for tokens in laid.tokens] == [1, 10, 33]
+        assert laid.report.pieces_cut == {"query": 4 + 13 + 36, "document": 57}
+        assert laid.report.advice() == (
+            "truncated: 53 query tokens, 57 document tokens (3 of 3 pairs); --max-query 100 keeps whole queries; "
+            "--windows reads long documents whole"
+        )
+
+    def test_nothing_truncated_needs_no_advice(self, lay: Any) -> None:
+        assert lay(Template(), query="bank", document="money").report.advice() is None
+
     def test_a_long_query_never_loses_to_the_document(self, lay: Any) -> None:
         laid = lay(Template(max_length=70), query=" ".join(["bank"] * 64), document=" ".join(["money"] * 600))
         assert laid.tokens[0].count("bank") == 64

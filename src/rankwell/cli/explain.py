@@ -35,7 +35,7 @@ def explain(
     docid: Annotated[str | None, typer.Option("--docid", help="The document's id in --collection.")] = None,
     collection: Annotated[
         str | None,
-        typer.Option("--collection", "--index", help="Where --docid is: an index, a store, a file or a folder."),
+        typer.Option("--collection", "--index", help="The collection of --docid: an index, a file or a folder."),
     ] = None,
     queries: Annotated[
         str | None, typer.Option("--queries", help="A file of queries, of which --query is an id.")

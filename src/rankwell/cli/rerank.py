@@ -80,6 +80,15 @@ def rerank(
             help="Maximum sequence length in tokens; only the document is truncated. Default: the model's.",
         ),
     ] = None,
+    max_query: Annotated[
+        int | None,
+        typer.Option(
+            "--max-query",
+            min=1,
+            help="Query tokens that are kept however long the document is; more if it leaves room. Default: the "
+            "model's, usually 64.",
+        ),
+    ] = None,
     windows: Annotated[
         str | None,
         typer.Option(
@@ -177,7 +186,7 @@ def rerank(
     needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
     cluster = cluster_of(context, "cache")
     check_run(out, tag, cluster)
-    template_changes = _without_none(name=template, max_length=max_length, markers=markers)
+    template_changes = _without_none(name=template, max_length=max_length, max_query=max_query, markers=markers)
     printed = answer_format(context)
     if queries is None and not is_question(run):
         raise RankwellError(f"re-ranking the run {run} needs --queries")

@@ -58,7 +58,10 @@ def match_stems(
 
 @njit(cache=True, nogil=True)
 def _room(needs: NDArray[np.int64], caps: NDArray[np.int64], available: int, rooms: NDArray[np.int64]) -> None:
-    """Share ``available`` places: fields with a cap get what they need up to it, the others a fair share."""
+    """Share ``available`` places: fields with a cap get what they need up to it, the others a fair share.
+
+    What the others leave over goes to fields that need more than their cap.
+    """
     sharing = 0
     for f in range(len(needs)):
         if caps[f] > 0:
@@ -77,6 +80,11 @@ def _room(needs: NDArray[np.int64], caps: NDArray[np.int64], available: int, roo
         rooms[least] = min(needs[least], available // sharing)
         available -= rooms[least]
         sharing -= 1
+    for f in range(len(needs)):
+        if caps[f] > 0:
+            extra = min(needs[f] - rooms[f], available)
+            rooms[f] += extra
+            available -= extra
 
 
 @njit(cache=True, nogil=True)

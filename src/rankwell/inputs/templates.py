@@ -9,7 +9,8 @@
     twin    [CLS] Q [SEP] [CLS] D [SEP]         each text as a bi-encoder reads it, its positions counted from 0
 
 A template is data: its fields, each with a segment id and a cap. Exact-match markers combine with each of them.
-The query gets up to ``max_query`` pieces however long the document is; the document gets the rest.
+The query gets up to ``max_query`` pieces however long the document is; the document gets the rest. A longer query keeps
+what room the document leaves.
 """
 
 from __future__ import annotations
@@ -154,17 +155,29 @@ class TruncationReport:
     pairs_cut: int = 0
     pieces_cut: dict[str, int] = field(default_factory=dict)
     """Tokens that were left out, by field."""
+    longest: dict[str, int] = field(default_factory=dict, compare=False)
+    """The length in tokens of the longest text that was truncated, by field."""
     pairs_windowed: int = 0
     """Pairs that were read in more than one window."""
     windows: int = 0
     """The windows they were read in."""
     _lock: Lock = field(default_factory=Lock, repr=False, compare=False)
 
-    def count(self, fields: Sequence[Field], cut: NDArray[np.int64], owners: Rows | None = None) -> None:
-        """Add a batch: ``cut`` (W, fields) are the pieces left out of each window, ``owners`` (W,), ascending, the pair
-        it belongs to; without them, each row is a pair.
+    def count(
+        self,
+        fields: Sequence[Field],
+        cut: NDArray[np.int64],
+        owners: Rows | None = None,
+        lengths: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Add a batch: ``cut`` (W, fields) are the pieces left out of each window, of ``lengths`` that there were.
+
+        ``owners`` (W,), ascending, are the pairs the windows belong to; without them, each row is a pair.
         """
         batch = TruncationReport()
+        if lengths is not None:
+            longest = np.where(cut > 0, lengths, 0).max(axis=0, initial=0).tolist()
+            batch.longest = {f.name: length for f, length in zip(fields, longest, strict=True) if length}
         if owners is not None and len(cut):
             first = np.flatnonzero(np.diff(owners, prepend=-1))
             sizes = np.diff(first, append=len(owners))
@@ -186,12 +199,25 @@ class TruncationReport:
             self.windows += other.windows
             for name, count in other.pieces_cut.items():
                 self.pieces_cut[name] = self.pieces_cut.get(name, 0) + count
+            for name, length in other.longest.items():
+                self.longest[name] = max(length, self.longest.get(name, 0))
+
+    def advice(self) -> str | None:
+        """What to change so that nothing is truncated; None if nothing was."""
+        if not self.pairs_cut:
+            return None
+        advice = [str(self)]
+        if longest := self.longest.get("query"):
+            advice.append(f"--max-query {longest} keeps whole queries")
+        if self.pieces_cut.get("document"):
+            advice.append("--windows reads long documents whole")
+        return "; ".join(advice)
 
     def clear(self) -> None:
         """Start again from zero."""
         with self._lock:
             self.pairs = self.pairs_cut = self.pairs_windowed = self.windows = 0
-            self.pieces_cut = {}
+            self.pieces_cut, self.longest = {}, {}
 
     def __str__(self) -> str:
         tokens = ", ".join(f"{count:,} {name} tokens" for name, count in self.pieces_cut.items() if count)
@@ -262,7 +288,7 @@ def lay_out_pairs(
         cut,
     )
     if report is not None:
-        report.count(layout, cut, owners)
+        report.count(layout, cut, owners, ends - begins)
     return Sequences(tokens[:size], token_segments[:size], positions[:size], words[:size], last[:size], sequence_ends)
 
 

@@ -38,6 +38,8 @@ from rankwell.rank.engines.engine import (
 from rankwell.rank.rankers import best_first, queries_by_id
 from rankwell.rank.texts import Documents, ListedTexts, Texts, distinct, make_tokens
 
+LAYOUT = 2
+"""The version of how pairs are laid out: cached scores of another version are not used."""
 PAIRS_AT_A_TIME = 4096
 PIECES_AT_A_TIME = 512 * PAIRS_AT_A_TIME
 Activation = Literal["probability"] | None
@@ -278,7 +280,7 @@ class Ranker:
     def scope(self, activation: str | None = None) -> str:
         """A digest of what a score depends on besides the texts."""
         windows = None if self.windows is None else asdict(self.windows)
-        return digest([self.identity, asdict(self.template), windows, activation])
+        return digest([self.identity, asdict(self.template), windows, activation, LAYOUT])
 
     def _score(self, groups: Iterable[Pairs], activation: Activation) -> Iterator[tuple[Pairs, Scores]]:
         """One score for each pair of each group, from the cache where it has them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -158,6 +159,8 @@ class RerankRequest:
         begin = time.monotonic()
         reranked = pipeline.run(queries, name=name)
         seconds = time.monotonic() - begin
+        if advice := scorer.truncation.advice():
+            warnings.warn(advice, stacklevel=2)
         pairs = sum(map(len, candidates.values()))
         report = [
             f"{pairs:,} pairs, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",

@@ -163,4 +163,6 @@ def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, Truncat
             setattr(total, key, getattr(total, key) + report[key])
         for key, count in report["pieces_cut"].items():
             total.pieces_cut[key] = total.pieces_cut.get(key, 0) + count
+        for key, length in report["longest"].items():
+            total.longest[key] = max(length, total.longest.get(key, 0))
     return Run(rankings, name=name), total
