@@ -50,6 +50,22 @@ def data_folder() -> Path:
     return folder
 
 
+def forget_checksums(folder: Path) -> None:
+    """Make an index, store or model as a version without checksums wrote it."""
+    for table in folder.rglob("checksums*"):
+        table.unlink()
+    for path in folder.rglob("index.json"):
+        description = json.loads(path.read_text(encoding="utf-8"))
+        description.pop("checksum", None)
+        path.write_text(json.dumps(description), encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def without_checksums() -> Callable[[Path], None]:
+    """See :func:`forget_checksums`."""
+    return forget_checksums
+
+
 @pytest.fixture(scope="session")
 def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny model's tokenizer: ``tokenizer.json``, ``tokenizer_config.json`` and ``vocab.txt``."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwell.core.arrays import (
+    ArrayFolder,
     ArrayWriter,
     Ragged,
     RaggedWriter,
@@ -116,7 +117,7 @@ def test_rows_of_different_lengths_come_back_one_by_one(tmp_path: Path) -> None:
     with RaggedWriter(tmp_path, "rows", np.int32) as writer:
         writer.append(np.array([1, 2, 3]), np.array([2, 2, 3]))
         writer.append(np.array([4]), np.array([1]))
-    rows = Ragged.open(tmp_path, "rows", np.int32)
+    rows = Ragged.open(ArrayFolder(tmp_path), "rows", np.int32)
     assert [row.tolist() for row in rows] == [[1, 2], [], [3], [4]]
     assert [len(rows[number]) for number in range(len(rows))] == [2, 0, 1, 1]
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rankwell.core.arrays import ArrayFolder
 from rankwell.core.errors import InputError
 from rankwell.corpus.lexicon import Lexicon
 
@@ -83,7 +84,7 @@ def test_ascending_holds_for_ids_of_any_length_with_shared_beginnings(longest: i
 def test_a_saved_lexicon_answers_as_before(tmp_path_factory: pytest.TempPathFactory, batches: list[list[str]]) -> None:
     folder = tmp_path_factory.mktemp("lexicon")
     filled(batches).save(folder, "words")
-    lexicon = Lexicon.open(folder, "words")
+    lexicon = Lexicon.open(ArrayFolder(folder), "words")
     model = model_of(batches)
     assert lexicon.find([*model, "not there"]).tolist() == [*model.values(), -1]
     assert lexicon.strings(range(len(lexicon))) == list(model)
@@ -149,4 +150,4 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     filled([["a"]]).save(tmp_path, "words")
     (tmp_path / missing).unlink()
     with pytest.raises(InputError, match=missing):
-        Lexicon.open(tmp_path, "words")
+        Lexicon.open(ArrayFolder(tmp_path), "words")

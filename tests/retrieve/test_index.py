@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -257,7 +257,10 @@ def test_a_folder_in_the_place_of_the_description_is_named(tmp_path: Path) -> No
         ("analyzer", None, "the analyser's settings cannot be read"),
     ],
 )
-def test_a_description_that_was_changed_is_refused(folder: Path, key: str, value: object, problem: str) -> None:
+def test_a_description_that_was_changed_is_refused(
+    folder: Path, key: str, value: object, problem: str, without_checksums: Callable[[Path], None]
+) -> None:
+    without_checksums(folder)
     path = folder / "index.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(RankwellError, match=problem):

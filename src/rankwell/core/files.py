@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO, cast
 
+from rankwell.core.checksums import write_checksums
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.streams import is_stream, link_target, open_input, open_output
 
@@ -162,13 +163,14 @@ def atomic_text(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Fill a temporary folder, then rename it to ``path``, which must not exist."""
+    """Fill a temporary folder, then rename it to ``path``, which must not exist. The folder gets checksums."""
     path = Path(path)
     temporary = temporary_name(path)
     with disk_errors(path):
         temporary.mkdir(parents=True)
         try:
             yield temporary
+            write_checksums(temporary)
             for file in temporary.rglob("*"):
                 if file.is_file():
                     with file.open("rb") as written:

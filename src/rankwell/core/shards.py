@@ -18,6 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from numpy.typing import DTypeLike
+
+from rankwell.core.arrays import MappedArray, map_file
+from rankwell.core.checksums import FileChecksums, encode_checksums, read_checksums, table_beside
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, disk_errors, open_binary
 from rankwell.core.jsonfile import write_json
@@ -83,11 +87,25 @@ class Shards:
         if pending := self.pending():
             raise InputError(self.folder, None, f"{len(pending):,} of {len(self):,} shards are not done")
 
+    def checksums(self, number: int) -> FileChecksums | None:
+        """The checksums of a shard's file; None if it is compressed, or was written by an earlier version."""
+        path = self.path(number)
+        table = read_checksums(table_beside(path))
+        if table is not None and path.name not in table:
+            raise InputError(table_beside(path), None, f"has no checksums of {path.name}; remove it")
+        return table[path.name] if table is not None else None
+
+    def map(self, number: int, dtype: DTypeLike, shape: tuple[int, ...]) -> MappedArray:
+        """Memory-map a shard that holds nothing but an array."""
+        return map_file(self.path(number), dtype, shape, self.checksums(number))
+
     def join(self, path: Path) -> None:
         """Concatenate all shards into one file, compressed if its name ends in ``.gz``."""
         self.check()
         with atomic_binary(path) as joined:
-            for shard in self.paths():
+            for number, shard in enumerate(self.paths()):
+                if (checksums := self.checksums(number)) is not None:
+                    checksums.check_file(shard)
                 with open_binary(shard) as file:
                     shutil.copyfileobj(file, joined, 1 << 20)
 
@@ -100,10 +118,15 @@ def map_shards(shards: Shards, work: ShardWork, *, description: str = "working",
     total = sum(len(shards.items(number)) for number in shards.pending())
     with _locks(shards) as locks, progress(description, total=total, unit="documents") as shown:
         for number in _claims(shards, locks, wait):
-            items = shards.items(number)
+            path, items = shards.path(number), shards.items(number)
             shown.expect(len(items), len(items))
-            with atomic_binary(shards.path(number)) as file:
+            with atomic_binary(path) as file:
                 work(items, file)
+                if path.suffix != ".gz":  # gzip has a checksum of its own
+                    file.flush()
+                    sums = FileChecksums.of(Path(file.name))
+                    with atomic_binary(table_beside(path)) as table:
+                        table.write(encode_checksums({path.name: sums}))
             shown.finish(len(items))
 
 
@@ -141,8 +164,8 @@ def _claim(locks: IO[bytes], number: int) -> bool:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Delete what interrupted writers of this shard left. Call it only while holding its lock."""
-    for leftover in path.parent.glob(f"{TEMPORARY_PREFIX}*-{path.name}"):
+    """Delete what interrupted writers of this shard or its checksums left. Call it only while holding its lock."""
+    for leftover in path.parent.glob(f"{TEMPORARY_PREFIX}*{path.name}"):
         leftover.unlink(missing_ok=True)
 
 

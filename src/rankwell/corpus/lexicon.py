@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import map_array, pack_strings, save_array
+from rankwell.core.arrays import ArrayFolder, MappedArray, Ragged, pack_strings, save_array
+from rankwell.core.errors import InputError
 from rankwell.corpus.characters import lower_table
 from rankwell.corpus.word_kernels import find_interned, find_one, grow_table, intern_words
 
@@ -28,17 +29,36 @@ class Lexicon:
         self._keys = np.empty(len(self._slots), np.uint64)
         self._arena = np.empty(1 << 14, np.uint8)
         self._ends = np.empty(1 << 11, np.int64)
+        self._saved: tuple[Ragged, MappedArray] | None = None
+        self._checked = False
 
     @classmethod
-    def open(cls, folder: Path, name: str) -> Lexicon:
+    def open(cls, arrays: ArrayFolder, name: str) -> Lexicon:
         """Map a saved lexicon; it can be read, not added to."""
+        strings, slots = Ragged.open(arrays, name, np.uint8), arrays.map(f"{name}.slots", np.int32)
         lexicon = cls.__new__(cls)
         lexicon._lower = _KEEP_CASE
-        lexicon._slots = map_array(folder / f"{name}.slots.npy", np.int32)
-        lexicon._arena = map_array(folder / f"{name}.npy", np.uint8)
-        lexicon._ends = map_array(folder / f"{name}.ends.npy", np.int64)
-        lexicon._count = len(lexicon._ends)
+        lexicon._saved = strings, slots
+        lexicon._slots, lexicon._arena, lexicon._ends = slots.values, strings.values, strings.ends
+        lexicon._count = len(strings)
+        lexicon._checked = False
         return lexicon
+
+    def check(self) -> None:
+        """Verify a saved lexicon once, so that native code cannot leave its arrays. Raises if it is damaged."""
+        if self._saved is None:
+            return
+        strings, slots = self._saved
+        if self._checked:
+            strings.check_size()
+            slots.check_size()
+            return
+        strings.check()
+        table, size = slots.whole(), len(self._slots)
+        # Without an empty slot (-1) the search for an unknown string would never end.
+        if size == 0 or size & (size - 1) or table.min() != -1 or table.max() >= self._count:
+            raise InputError(slots.path, None, "damaged: not a hash table of these strings")
+        self._checked = True
 
     def save(self, folder: Path, name: str) -> None:
         """Write the lexicon as the files ``NAME.npy``, ``NAME.ends.npy`` and ``NAME.slots.npy``."""
@@ -67,28 +87,27 @@ class Lexicon:
 
     def add_all(self, other: Lexicon) -> None:
         """Add the strings of another lexicon."""
+        other.check()
         ends = other._ends[: other._count]
         self.intern(other._arena, np.stack([np.concatenate([[0], ends])[:-1], ends], axis=1).astype(np.int64))
 
     def find(self, strings: list[str]) -> NDArray[np.int32]:
         """The number of each string, -1 for those that are not here."""
+        self.check()
         text, ends = pack_strings(strings)
         numbers: NDArray[np.int32] = find_interned(text, ends, self._slots, self._arena, self._ends)
         return numbers
 
     def number(self, string: str) -> int:
         """The number of one string, or -1; several times faster than :meth:`find` for one."""
+        self.check()
         word = np.frombuffer(string.encode("utf-8", "surrogatepass"), np.uint8)
         return int(find_one(word, self._slots, self._arena, self._ends))
 
     def strings(self, numbers: NDArray[np.integer] | range) -> list[str]:
         """The strings with these numbers."""
-        wanted = np.asarray(numbers, np.int64)
-        ends = self._ends[wanted]
-        begins = np.where(wanted > 0, self._ends[wanted - 1], 0)
-        arena = self._arena.data
-        pairs = zip(begins.tolist(), ends.tolist(), strict=True)
-        return [str(arena[begin:end], "utf-8", "surrogatepass") for begin, end in pairs]
+        rows = self._saved[0] if self._saved else Ragged(self._arena, self._ends)
+        return rows.strings(np.asarray(numbers, np.int64))
 
     def __getitem__(self, number: int) -> str:
         if not 0 <= number < self._count:

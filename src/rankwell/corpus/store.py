@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import Array, Ragged, RaggedWriter, pack_strings
+from rankwell.core.arrays import Array, ArrayFolder, Ragged, RaggedWriter, pack_strings
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.locks import lock
@@ -128,7 +128,8 @@ class DocumentStore:
         """Open a store that :meth:`build` or an index build wrote."""
         folder = Path(folder)
         try:
-            info = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+            arrays = ArrayFolder(folder)
+            info = json.loads(arrays.read_bytes("store.json"))
             version, has_texts = info["version"], info["texts"]
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(folder, None, "not a document store (it has no store.json)") from None
@@ -136,15 +137,18 @@ class DocumentStore:
             raise InputError(folder / "store.json", None, "not the description of a document store") from None
         if version != STORE_VERSION:
             raise InputError(folder, None, f"a store of version {version}; this rankwell reads version {STORE_VERSION}")
-        texts = Ragged.open(folder, "texts", np.uint8) if has_texts else None
-        return cls(folder, Lexicon.open(folder, "docids"), texts)
+        texts = Ragged.open(arrays, "texts", np.uint8) if has_texts else None
+        docids = Lexicon.open(arrays, "docids")
+        if texts is not None and len(texts) != len(docids):
+            raise InputError(folder, None, f"{len(texts)} texts for {len(docids)} documents")
+        return cls(folder, docids, texts)
 
     def text(self, docid: str) -> str:
         """The text of one document."""
         number = self.docids.number(docid)
         if number < 0:
             raise RankwellError(f"document {docid!r} is not in the store {self.folder}")
-        return str(self._readable_texts()[number].data, "utf-8", "surrogatepass")
+        return self._readable_texts().string(number)
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents; an unknown id is an error that names it."""
@@ -159,12 +163,7 @@ class DocumentStore:
 
     def texts_at(self, numbers: NDArray[np.integer]) -> list[str]:
         """The texts at these positions."""
-        texts = self._readable_texts()
-        numbers = np.asarray(numbers, np.int64)
-        ends = texts.ends[numbers].tolist()
-        begins = np.where(numbers > 0, texts.ends[numbers - 1], 0).tolist()
-        values = texts.values.data
-        return [str(values[begin:end], "utf-8", "surrogatepass") for begin, end in zip(begins, ends, strict=True)]
+        return self._readable_texts().strings(np.asarray(numbers, np.int64))
 
     def _readable_texts(self) -> Ragged:
         if self._texts is None:
@@ -189,7 +188,7 @@ class DocumentStore:
 
     def tokens(self, name: str, dtype: DTypeLike) -> Ragged:
         """The token ids stored under ``name``, one row for each document."""
-        return Ragged.open(self._tokens_folder(name), "tokens", dtype)
+        return Ragged.open(ArrayFolder(self._tokens_folder(name)), "tokens", dtype)
 
     def _tokens_folder(self, name: str) -> Path:
         if not _TOKENS_NAME.fullmatch(name):

@@ -75,8 +75,7 @@ class _PackedTokens:
         numbers = np.asarray(numbers, np.int64)
         if len(numbers) and not (numbers.min() >= 0 and numbers.max() < len(self)):
             raise IndexError(f"documents are numbered from 0 to {len(self) - 1}")
-        ends = self._tokens.ends[numbers]
-        return np.where(numbers > 0, self._tokens.ends[numbers - 1], 0) if len(numbers) else ends, ends
+        return self._tokens.spans(numbers)
 
 
 class StoredTokens(_PackedTokens):

@@ -52,7 +52,9 @@ class PassageVectors:
         shards.check()
         self.store, self.width = store, width
         self.folder = shards.folder
-        self._parts = [self._map(shards, number) for number in range(len(shards))]
+        self._parts = [
+            shards.map(number, np.float16, (len(shards.items(number)), width)) for number in range(len(shards))
+        ]
         self._size = shards.size
 
     @classmethod
@@ -92,18 +94,14 @@ class PassageVectors:
         shard_of = numbers // self._size
         for shard in np.unique(shard_of):
             rows = shard_of == shard
-            vectors[rows] = self._parts[shard][numbers[rows] - shard * self._size]
+            part, local = self._parts[shard], numbers[rows] - shard * self._size
+            part.check(local, local + 1)
+            vectors[rows] = part.values[local]
         return vectors
 
     def blocks(self) -> Iterator[Half]:
         """All vectors, in the documents' order."""
-        return iter(self._parts)
-
-    def _map(self, shards: Shards, number: int) -> Half:
-        path, shape = shards.path(number), (len(shards.items(number)), self.width)
-        if path.stat().st_size != 2 * shape[0] * shape[1]:
-            raise RankwellError(f"{path} has the wrong size; remove it to recompute it")
-        return np.asarray(np.memmap(path, np.float16, "r", shape=shape))
+        return (part.whole() for part in self._parts)
 
 
 def _shards(store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:

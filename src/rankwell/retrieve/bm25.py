@@ -148,7 +148,7 @@ def _plan(
     distinct: dict[str, int] = {}
     pairs = [(q, distinct.setdefault(term, len(distinct))) for q, terms in enumerate(queries) for term in terms]
     terms = list(distinct)
-    numbers = [segment.terms.find(terms) for segment in segments]
+    numbers = [segment.find_terms(terms) for segment in segments]
     if statistics is None:
         frequencies = sum(
             (segment.document_frequencies(rows) for segment, rows in zip(segments, numbers, strict=True)),

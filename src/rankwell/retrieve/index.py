@@ -22,7 +22,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock
-from rankwell.core.manifest import Manifest
+from rankwell.core.manifest import Manifest, digest
 from rankwell.core.progress import track
 from rankwell.corpus.alignment import InCollectionOrder
 from rankwell.corpus.analyser import Analyzer, read_analyzer
@@ -62,6 +62,10 @@ class Index:
         folder = Path(folder)
         description = _read_description(folder)
         segments = [Segment(folder / name) for name in description["segments"]]
+        hashes = description["manifest"].get("data")
+        for segment in segments:
+            if isinstance(hashes, dict) and hashes.get(segment.folder.name, segment.data_hash) != segment.data_hash:
+                raise InputError(segment.folder, None, "not the segment that index.json describes")
         analyzer = read_analyzer(description.get("analyzer"), str(folder / "index.json"))
         return cls(folder, analyzer, segments, description["manifest"])
 
@@ -294,7 +298,7 @@ def write_description(folder: Path, analyzer: Analyzer, segments: list[str], man
         "segments": segments,
         "manifest": manifest.as_dict(),
     }
-    write_json(folder / "index.json", description)
+    write_json(folder / "index.json", {**description, "checksum": digest(description)})
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -310,6 +314,9 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if (version := description.get("version")) != INDEX_VERSION:
         problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
         raise InputError(path, None, problem)
+    checksum = description.pop("checksum", None)
+    if checksum is not None and checksum != digest(description):
+        raise InputError(path, None, "damaged: has a wrong checksum; build the index again")
     names = description.get("segments")
     if not isinstance(names, list) or not names or not all(_SEGMENT_NAME.fullmatch(str(name)) for name in names):
         raise InputError(path, None, "names no segments")

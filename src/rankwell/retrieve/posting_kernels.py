@@ -8,6 +8,8 @@ tf / document length, which bound its BM25 scores for any k1 and b.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -129,3 +131,45 @@ def cut_into_chunks(
         chunk_ends[term] = chunk + 1
         begin = term_ends[term]
     return chunk + 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def check_terms(
+    terms: NDArray[np.int64],
+    posting_begins: NDArray[np.int64],
+    chunk_begins: NDArray[np.int64],
+    documents: NDArray[np.uint16],
+    frequencies: Any,
+    windows: NDArray[np.uint16],
+    offsets: NDArray[np.uint32],
+    window_bits: int,
+    document_count: int,
+) -> bool:
+    """Whether the postings of these terms can be scored without leaving an array.
+
+    Their chunks must follow each other, lie in ascending windows and hold ascending documents of the segment.
+    """
+    width = np.int64(1) << window_bits
+    for term in terms:
+        begin, end = posting_begins[term], posting_begins[term + 1]
+        first, last = chunk_begins[term], chunk_begins[term + 1]
+        expected, window = np.int64(0), np.int64(-1)
+        for chunk in range(first, last):
+            if np.int64(windows[chunk]) <= window or np.int64(offsets[chunk]) != expected:
+                return False
+            window = np.int64(windows[chunk])
+            expected = np.int64(offsets[chunk + 1]) if chunk + 1 < last else end - begin
+            limit = min(width, document_count - window * width)
+            if not np.int64(offsets[chunk]) < expected <= end - begin:
+                return False
+            document = np.int64(-1)
+            for i in range(begin + np.int64(offsets[chunk]), begin + expected):
+                tf = np.float32(frequencies[i])
+                if np.int64(documents[i]) <= document or not (tf > 0 and tf < np.inf):
+                    return False
+                document = np.int64(documents[i])
+            if document >= limit:
+                return False
+        if expected != end - begin:
+            return False
+    return True

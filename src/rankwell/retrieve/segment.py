@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sized
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import Array, map_array
+from rankwell.core.arrays import ArrayFolder
 from rankwell.core.errors import InputError
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.builder import SEGMENT_VERSION
+from rankwell.retrieve.posting_kernels import check_terms
 from rankwell.retrieve.scoring_kernels import search
 
 _FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
+_CHUNK_DTYPES: dict[str, type] = {
+    "chunk_windows": np.uint16,
+    "chunk_offsets": np.uint32,
+    "largest_tf": np.float32,
+    "largest_ratio": np.float32,
+}
 
 
 class Segment:
-    """The postings and documents of one segment folder."""
+    """The postings and documents of one segment folder.
+
+    Opening verifies lengths and descriptions. The arrays that every search reads are verified by the first one, the
+    postings of a term when it is first searched for. So a damaged file is an error before it can change a ranking, and
+    no kernel leaves its arrays.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
         try:
-            info = json.loads((folder / "segment.json").read_text(encoding="utf-8"))
+            self._arrays = arrays = ArrayFolder(folder)
+            info = json.loads(arrays.read_bytes("segment.json"))
             if (version := info["version"]) != SEGMENT_VERSION:
                 problem = f"an index of version {version}; this rankwell reads {SEGMENT_VERSION}: build it again"
                 raise InputError(folder, None, problem)
@@ -34,21 +49,85 @@ class Segment:
             self.window_bits = int(info["window_bits"])
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise InputError(folder, None, "not a segment of an index (no readable segment.json)") from None
-        self.terms = Lexicon.open(folder, "terms")
-        self.lengths = self._map("lengths", np.float32)
-        self.posting_begins = self._map("posting_begins", np.int64)
-        self.chunk_begins = np.concatenate([[0], self._map("chunk_ends", np.int64)])
+        self.terms = Lexicon.open(arrays, "terms")
+        self._lengths = arrays.map("lengths", np.float32)
+        self._posting_begins = arrays.map("posting_begins", np.int64)
+        self._chunk_ends = arrays.map("chunk_ends", np.int64)
         # Everything is mapped now, so an index that is replaced while it is open stays readable.
         self.store = DocumentStore.open(folder / "documents")
-        self.tie_documents = self._map("tie_documents", np.uint32)
-        self._ties = self._map("ties", np.uint32)
-        self._postings = self._map_postings()
+        self._tie_documents, self._ties = arrays.map("tie_documents", np.uint32), arrays.map("ties", np.uint32)
+        self._postings, self._frequencies = arrays.map("postings", np.uint16), arrays.map("frequencies")
+        if self._frequencies.values.dtype not in _FREQUENCY_DTYPES:
+            raise InputError(self._frequencies.path, None, f"unexpected type {self._frequencies.values.dtype}")
+        self._chunks = [arrays.map(name, dtype) for name, dtype in _CHUNK_DTYPES.items()]
+        self.posting_begins, self.chunk_begins = self._posting_begins.values, self._read_chunk_begins()
+        self._checked_terms = np.zeros(len(self.terms) + 1, bool)
+        self._checked_terms[-1] = True  # term -1, which has no postings
         self._norms = lru_cache(maxsize=4)(self._compute_norms)
-        if len(self.posting_begins) != len(self.terms) + 1 or len(self.chunk_begins) != len(self.terms) + 1:
-            raise InputError(folder, None, "the files of this segment do not belong together")
+        self._check_lengths()
+
+    def _read_chunk_begins(self) -> NDArray[np.int64]:
+        begins = np.zeros(len(self._chunk_ends.values) + 1, np.int64)
+        begins[1:] = self._chunk_ends.values
+        return begins
+
+    def _check_lengths(self) -> None:
+        """Raise unless the arrays have lengths that go together."""
+        terms, documents = len(self.terms) + 1, len(self)
+        same: list[tuple[int, list[Sized]]] = [
+            (terms, [self.posting_begins, self.chunk_begins]),
+            (documents, [self.store, self._ties.values, self._tie_documents.values]),
+            (int(self.posting_begins[-1]), [self._postings.values, self._frequencies.values]),
+            (int(self.chunk_begins[-1]), [chunks.values for chunks in self._chunks]),
+        ]
+        numbers = math.isfinite(self.total_length) and self.total_length >= 0 and 0 < self.window_bits <= 16
+        if not (numbers and documents and all(len(array) == size for size, arrays in same for array in arrays)):
+            raise InputError(self.folder, None, "damaged: the files of this segment do not belong together")
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self._lengths.values)
+
+    def find_terms(self, terms: list[str]) -> NDArray[np.int32]:
+        """The numbers of these terms, -1 for those that no document has. Raises if their postings are damaged."""
+        numbers = self.terms.find(terms)
+        if not self._checked_terms[numbers].all():
+            self._check_terms(np.unique(numbers[~self._checked_terms[numbers]]).astype(np.int64))
+        return numbers
+
+    def _check_terms(self, terms: NDArray[np.int64]) -> None:
+        """Verify the postings of some terms."""
+        self._posting_begins.check(terms, terms + 2)
+        self._chunk_ends.check(np.maximum(terms - 1, 0), terms + 1)
+        for begins, files in (
+            (self.posting_begins, [self._postings, self._frequencies]),
+            (self.chunk_begins, self._chunks),
+        ):
+            first, last = begins[terms], begins[terms + 1]
+            if first.min() < 0 or (first > last).any() or last.max() > len(files[0].values):
+                raise InputError(self.folder, None, "damaged: postings lie outside their file")
+            for file in files:
+                file.check(first, last)
+        windows, offsets, *_ = self._chunks
+        if not check_terms(
+            terms,
+            self.posting_begins,
+            self.chunk_begins,
+            self._postings.values,
+            self._frequencies.values,
+            windows.values,
+            offsets.values,
+            self.window_bits,
+            len(self),
+        ):
+            raise InputError(self.folder, None, "damaged: the postings of a term are not in order")
+        self._checked_terms[terms] = True
+
+    def check(self) -> None:
+        """Verify all of the segment except the texts. Raises if a file is damaged."""
+        self._check_terms(np.arange(len(self.terms)))
+        self._norms(0.9, 0.4, 1.0)
+        self.terms.check()
+        self.store.docids.check()
 
     def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
         """The number of documents each term occurs in; 0 for term -1."""
@@ -71,8 +150,9 @@ class Segment:
         prune: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Documents and scores ``(queries, k)`` in THE order; the rest of a row is -1 and 0."""
+        self._arrays.check_sizes()
+        windows, offsets, largest_tf, largest_ratio = (chunks.values for chunks in self._chunks)
         norms, flat_norm, length_norm = self._norms(k1, b, mean_length)
-        postings, frequencies, windows, offsets, largest_tf, largest_ratio = self._postings
         keys = np.zeros((len(query_ends), k), np.uint64)
         search(
             query_ends,
@@ -80,8 +160,8 @@ class Segment:
             weights,
             self.posting_begins,
             self.chunk_begins,
-            postings,
-            frequencies,
+            self._postings.values,
+            self._frequencies.values,
             windows,
             offsets,
             largest_tf,
@@ -89,7 +169,7 @@ class Segment:
             norms,
             flat_norm,
             length_norm,
-            self._ties,
+            self._ties.values,
             self.window_bits,
             k,
             prune,
@@ -97,28 +177,19 @@ class Segment:
         )
         keys = np.sort(keys, axis=1)[:, ::-1]
         scores = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
-        documents = self.tie_documents[(keys & np.uint64(0xFFFFFFFF)).astype(np.int64)].astype(np.int64)
+        documents = self._tie_documents.values[(keys & np.uint64(0xFFFFFFFF)).astype(np.int64)].astype(np.int64)
         return np.where(keys > 0, documents, -1), scores
-
-    def _map_postings(self) -> tuple[Array, ...]:
-        frequencies = self._map("frequencies", None)
-        if frequencies.dtype not in _FREQUENCY_DTYPES:
-            raise InputError(self.folder / "frequencies.npy", None, f"unexpected type {frequencies.dtype}")
-        return (
-            self._map("postings", np.uint16),
-            frequencies,
-            self._map("chunk_windows", np.uint16),
-            self._map("chunk_offsets", np.uint32),
-            self._map("largest_tf", np.float32),
-            self._map("largest_ratio", np.float32),
-        )
 
     def _compute_norms(
         self, k1: float, b: float, mean_length: float
     ) -> tuple[NDArray[np.float32], np.float32, np.float32]:
         """BM25's length normalisation: ``flat + by_length * length(d)`` of each document, and its two parameters."""
+        # Computed before the first search: what else all searches read is verified with it.
+        lengths, count = self._lengths.whole(), len(self)
+        if not (np.isfinite(lengths).all() and lengths.min() >= 0):
+            raise InputError(self._lengths.path, None, "damaged: a length is not a number of at least 0")
+        for file in (self._ties, self._tie_documents):
+            if file.whole().max() >= count:
+                raise InputError(file.path, None, "damaged: a number above that of the documents")
         flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
-        return flat + by_length * self.lengths, flat, by_length
-
-    def _map(self, name: str, dtype: type | None) -> Array:
-        return map_array(self.folder / f"{name}.npy", dtype)
+        return flat + by_length * lengths, flat, by_length

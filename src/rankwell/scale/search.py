@@ -45,7 +45,7 @@ class Shard:
 
     def frequencies(self, terms: list[str]) -> Rows:
         """In how many documents of this shard each term occurs."""
-        counts = [segment.document_frequencies(segment.terms.find(terms)) for segment in self.segments]
+        counts = [segment.document_frequencies(segment.find_terms(terms)) for segment in self.segments]
         total: Rows = np.sum(counts, axis=0, dtype=np.int64)
         return total
 

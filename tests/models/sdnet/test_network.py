@@ -153,7 +153,7 @@ def test_it_learns_to_match_words_it_has_never_seen(vocabulary: WordVocabulary) 
 def test_a_checkpoint_scores_as_what_was_saved(vocabulary: WordVocabulary, tmp_path: Path) -> None:
     model = new_sdnet(CONFIG, seed=3).eval()
     save_sdnet(tmp_path / "model", model)
-    assert {path.name for path in (tmp_path / "model").iterdir()} == {"sdnet.safetensors", "sdnet.json"}
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {"sdnet.safetensors", "sdnet.json", "checksums"}
     again = load_sdnet(tmp_path / "model")
     batch = make(vocabulary, QUERIES, PASSAGES)(np.array([0, 1]), np.array([4, 2]))
     with torch.no_grad():

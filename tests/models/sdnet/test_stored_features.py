@@ -116,7 +116,7 @@ def test_a_damaged_shard_is_named(store: DocumentStore, encoder: FeatureEncoder)
     path = folder_of(store) / "shard-000000.f16"
     path.write_bytes(path.read_bytes()[:-2])
     damaged = open_features(store, encoder, shard_size=2)
-    with pytest.raises(RankwellError, match=r"shard-000000\.f16 is truncated or too long"):
+    with pytest.raises(RankwellError, match=r"shard-000000\.f16: has the wrong size"):
         damaged.at(np.array([0]))
 
 

@@ -7,6 +7,7 @@ seventh of that for the last layer alone. Any number of processes can compute th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,10 +17,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import Ragged, RaggedWriter
+from rankwell.core.arrays import ArrayFolder, MappedArray, Ragged, RaggedWriter
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards
@@ -56,7 +57,7 @@ class StoredFeatures:
         """The number of texts that are longer than ``max_words`` words."""
         self._shards, self._shape = shards, shape
         self._renumber = vocabulary.add(forms.strings(range(len(forms))))
-        self._arrays: dict[int, NDArray[np.float16]] = {}
+        self._arrays: dict[int, MappedArray] = {}
 
     def __len__(self) -> int:
         return len(self._words)
@@ -68,11 +69,12 @@ class StoredFeatures:
 
     def lengths(self, numbers: Rows) -> Rows:
         """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
-        return self._words.ends[numbers] - self._begins(numbers)
+        begins, ends = self._words.spans(numbers)
+        return ends - begins
 
     def at(self, numbers: Rows) -> tuple[WordRows, NDArray[np.floating]]:
         """See :class:`~rankwell.models.sdnet.word_features.FeatureSource`."""
-        begins, ends = self._begins(numbers), self._words.ends[numbers]
+        begins, ends = self._words.spans(numbers)
         out_ends = np.cumsum(ends - begins)
         words = np.empty(int(out_ends[-1]) if len(out_ends) else 0, np.int32)
         features = np.empty((len(words), *self._shape), np.float16)
@@ -81,23 +83,16 @@ class StoredFeatures:
             out = slice(out_end - (end - begin), out_end)
             words[out] = self._words.values[begin:end]
             shard, first = self._shard(number // self._shards.size)
-            features[out] = shard[begin - first : end - first]
+            shard.check_row(begin - first, end - first)
+            features[out] = shard.values[begin - first : end - first]
         return WordRows(self._renumber[words], out_ends), features
 
-    def _begins(self, numbers: Rows) -> Rows:
-        return np.where(numbers > 0, self._words.ends[numbers - 1], 0) if len(numbers) else numbers
-
-    def _shard(self, number: int) -> tuple[NDArray[np.float16], int]:
+    def _shard(self, number: int) -> tuple[MappedArray, int]:
         """A shard's features (words, K, H), and the number of its first word."""
         items = self._shards.items(number)
-        first = int(self._words.ends[items.start - 1]) if items.start else 0
+        first, last = self._words.span(items.start)[0], self._words.span(items.stop - 1)[1]
         if number not in self._arrays:
-            shape = (int(self._words.ends[items.stop - 1]) - first, *self._shape)
-            path = self._shards.path(number)
-            if path.stat().st_size != 2 * int(np.prod(shape)):
-                raise RankwellError(f"{path} is truncated or too long; delete it to compute it again")
-            mapped = np.memmap(path, np.float16, "r", shape=shape) if shape[0] else np.empty(shape, np.float16)
-            self._arrays[number] = np.asarray(mapped)
+            self._arrays[number] = self._shards.map(number, np.float16, (last - first, *self._shape))
         return self._arrays[number], first
 
 
@@ -121,8 +116,8 @@ def store_features(
     renumber = encoder.vocabulary.add(forms.strings(range(len(forms))))
 
     def work(items: range, file: IO[bytes]) -> None:
-        first = int(words.ends[items.start - 1]) if items.start else 0
-        ends = words.ends[items.start : items.stop]
+        begins, ends = words.spans(np.arange(items.start, items.stop))
+        first = int(begins[0])
         some = WordRows(renumber[words.values[first : int(ends[-1])]], ends - first)
         file.write(encoder.compute(some).data)
 
@@ -213,8 +208,9 @@ def _store_words(
         except RankwellError:
             if not target.is_dir():  # otherwise another process has just written the same files
                 raise
-    truncated = int(read_object(target / "words.json")["cut"])
-    rows = Ragged.open(target, "rows", np.int32)
+    arrays = ArrayFolder(target)
+    truncated = int(json.loads(arrays.read_bytes("words.json"))["cut"])
+    rows = Ragged.open(arrays, "rows", np.int32)
     if len(rows) != count:
         raise RankwellError(f"{target} has the words of {len(rows):,} texts, not of {count:,}; delete {folder}")
-    return rows, Lexicon.open(target, "forms"), truncated
+    return rows, Lexicon.open(arrays, "forms"), truncated
