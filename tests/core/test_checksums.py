@@ -14,6 +14,7 @@ from rankwell.core.checksums import (
     BLOCK,
     TABLE,
     FileChecksums,
+    Verified,
     encode_checksums,
     read_checksums,
     verify_folder,
@@ -43,14 +44,13 @@ def test_a_folder_that_is_written_at_once_has_checksums(folder: Path) -> None:
     checksums = read_checksums(folder / TABLE)
     assert checksums is not None
     assert {name: sums.size for name, sums in checksums.items()} == {"numbers.npy": 128 + 8 * 20_000}
-    assert verify_folder(folder)
-    assert verify_folder(folder / "inner")
+    assert verify_folder(folder) == Verified(files=2, size=160_128, without=0)
 
 
 def test_a_folder_without_checksums_is_said_to_have_none(folder: Path) -> None:
     (folder / TABLE).unlink()
     flip(folder / "numbers.npy", 130)
-    assert not verify_folder(folder)
+    assert verify_folder(folder) == Verified(files=1, size=0, without=1)
 
 
 @pytest.mark.parametrize("byte", [0, 129, BLOCK - 1, BLOCK, 100_000, 128 + 8 * 20_000 - 1])
@@ -74,7 +74,7 @@ def test_a_file_that_is_missing_or_cut_short_is_named(folder: Path) -> None:
 
 def test_a_model_card_may_be_edited(folder: Path) -> None:
     (folder / "README.md").write_text("another card")
-    assert verify_folder(folder)
+    assert verify_folder(folder).files == 2
 
 
 @given(st.data())

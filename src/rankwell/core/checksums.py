@@ -15,7 +15,7 @@ import os
 import sys
 import zlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ BLOCK = 1 << 14
 """Reading one text of a cold index verifies 16 KiB, some 8 microseconds; the table is 1/4096 of the files."""
 NOT_COVERED = (".md",)
 """Model cards are for people, who may edit them."""
+_SELF_CHECKED = {"index.json", "system.json", "shards.json", "lock"}
+"""Files that change while the folder is in use, and are checked by whoever reads them."""
 _TITLE = b"rankwell checksums 1\n"
 _AT_ONCE = 64 * BLOCK
 
@@ -127,15 +129,28 @@ def read_checksums(table: Path) -> Checksums | None:
     return files
 
 
-def verify_folder(folder: Path, *, skip: Iterable[str] = ()) -> bool:
-    """Read the files of a folder and raise if one was damaged. Returns False if the folder has no table."""
-    checksums = read_checksums(folder / TABLE)
-    if checksums is None:
-        return False
-    for name, sums in checksums.items():
-        if name not in skip:
-            sums.check_file(folder / name)
-    return True
+@dataclass(frozen=True)
+class Verified:
+    """What was read and found as it was written, and how many files have no checksums."""
+
+    files: int
+    size: int
+    without: int
+
+
+def verify_folder(folder: Path) -> Verified:
+    """Read all files of a folder, and of those below it, that have checksums. Raises if one is damaged."""
+    files = size = without = 0
+    for place, _, names in os.walk(folder):
+        tables = [name for name in names if name == TABLE or name.startswith(f"{TABLE}.")]
+        known: dict[str, FileChecksums] = {}
+        for table in tables:
+            known |= read_checksums(Path(place) / table) or {}
+        for name, checksums in known.items():
+            checksums.check_file(Path(place) / name)
+            files, size = files + 1, size + checksums.size
+        without += sum(not name.endswith(NOT_COVERED) for name in {*names} - {*tables} - {*known} - _SELF_CHECKED)
+    return Verified(files, size, without)
 
 
 def _pieces(path: Path) -> Iterator[memoryview]:

@@ -162,15 +162,19 @@ def atomic_text(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
 
 @contextmanager
-def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Fill a temporary folder, then rename it to ``path``, which must not exist. The folder gets checksums."""
+def atomic_folder(path: str | os.PathLike[str], *, checksums: bool = True) -> Iterator[Path]:
+    """Fill a temporary folder, then rename it to ``path``, which must not exist.
+
+    ``checksums`` adds a table of them, unless the parts have their own.
+    """
     path = Path(path)
     temporary = temporary_name(path)
     with disk_errors(path):
         temporary.mkdir(parents=True)
         try:
             yield temporary
-            write_checksums(temporary)
+            if checksums:
+                write_checksums(temporary)
             for file in temporary.rglob("*"):
                 if file.is_file():
                     with file.open("rb") as written:

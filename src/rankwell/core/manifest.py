@@ -40,6 +40,18 @@ def _hash() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=12)
 
 
+def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a record as JSON with a checksum of itself, for :func:`check_seal`."""
+    write_json(path, {**record, "checksum": digest(record)})
+
+
+def check_seal(path: Path, record: dict[str, Any]) -> None:
+    """Remove a record's checksum. Raises if it is wrong; records of earlier versions have none."""
+    checksum = record.pop("checksum", None)
+    if checksum is not None and checksum != digest(record):
+        raise InputError(path, None, "damaged: has a wrong checksum")
+
+
 def file_digest(path: str | os.PathLike[str]) -> str:
     """A short hash of a file's bytes."""
     try:

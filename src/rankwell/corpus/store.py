@@ -143,6 +143,12 @@ class DocumentStore:
             raise InputError(folder, None, f"{len(texts)} texts for {len(docids)} documents")
         return cls(folder, docids, texts)
 
+    def check(self) -> None:
+        """Read all ids and texts. Raises if a file is damaged."""
+        self.docids.check()
+        if self._texts is not None:
+            self._texts.check()
+
     def text(self, docid: str) -> str:
         """The text of one document."""
         number = self.docids.number(docid)

@@ -20,10 +20,11 @@ from typing import Any, overload
 
 import numpy as np
 
+from rankwell.core.checksums import write_checksums
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder, link_tree
-from rankwell.core.jsonfile import read_object, write_json
-from rankwell.core.manifest import Manifest, file_digest
+from rankwell.core.jsonfile import read_object
+from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.answers import Answer, read_answers
@@ -35,6 +36,8 @@ from rankwell.retrieve.index import Index
 SYSTEM = "system.json"
 VERSION = 1
 DEPTH = 100
+SMALL = 1 << 16
+"""Parts of up to this many bytes, such as descriptions, are compared with their checksum when a system is opened."""
 INDEX, ENCODER, RANKER = "index", "encoder", "ranker"
 _FORMAT = "rankwell-system"
 _CHANGING = {"index/index.json", "index/lock"}
@@ -88,7 +91,7 @@ class System:
         """
         folder, first = Path(folder), self.first_stage
         refuse_taken(folder)
-        with atomic_folder(folder) as temporary:
+        with atomic_folder(folder, checksums=False) as temporary:
             _link_index(first, temporary / INDEX, self.device)
             encoder = None
             if first.encoder is not None:
@@ -96,6 +99,8 @@ class System:
                 link_tree(find_model(first.encoder), encoder)
             if self.ranker is not None:
                 link_tree(find_model(self.ranker), temporary / RANKER)
+            for name in (ENCODER, RANKER):  # models from elsewhere have no checksums
+                write_checksums(temporary / name)
             FirstStage(Index.open(temporary / INDEX), first.bm25, encoder, first.share).save(temporary)
             for name, text in (files or {}).items():
                 (temporary / name).write_text(text, encoding="utf-8")
@@ -109,6 +114,8 @@ class System:
         record = _read(folder)
         for name, part in record["parts"].items():
             _check_size(folder, name, part)
+            if part["bytes"] <= SMALL and file_digest(folder / name) != part.get("digest"):
+                raise InputError(folder / name, None, "damaged: its contents have changed; copy the system again")
         try:
             shares = None if record["shares"] is None else Shares(**record["shares"])
         except TypeError:
@@ -209,7 +216,7 @@ class System:
         manifest = Manifest("system", settings, {name: part["digest"] for name, part in parts.items()})
         made = {key: value for key, value in manifest.as_dict().items() if key not in ("config", "data")}
         record = {"format": _FORMAT, "version": VERSION, **settings, "card": dict(card)}
-        write_json(folder / SYSTEM, {**record, "manifest": made, "parts": parts})
+        write_sealed(folder / SYSTEM, {**record, "manifest": made, "parts": parts})
 
     def describe(self) -> str:
         """What searches and what re-ranks, in one line.
@@ -298,6 +305,7 @@ def _read(folder: Path) -> dict[str, Any]:
     if (version := record.get("version")) != VERSION:
         problem = f"a system of version {version}; this rankwell reads version {VERSION}: fit it again"
         raise InputError(path, None, problem)
+    check_seal(path, record)
     expected = {"ranker": str | None, "depth": int, "shares": dict | None, "card": dict, "parts": dict}
     for key, kind in expected.items():
         if key not in record or not isinstance(record[key], kind):

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
-from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock
-from rankwell.core.manifest import Manifest, digest
+from rankwell.core.manifest import Manifest, check_seal, write_sealed
 from rankwell.core.progress import track
 from rankwell.corpus.alignment import InCollectionOrder
 from rankwell.corpus.analyser import Analyzer, read_analyzer
@@ -224,6 +223,11 @@ class Index:
             raise RankwellError(f"document {docids[int(missing.argmax())]!r} is not in the index {self.folder}")
         return numbers
 
+    def check(self) -> None:
+        """Read the whole index. Raises if a file is damaged."""
+        for segment in self.segments:
+            segment.check()
+
     def __contains__(self, docid: object) -> bool:
         return any(docid in segment.store for segment in self.segments)
 
@@ -298,7 +302,7 @@ def write_description(folder: Path, analyzer: Analyzer, segments: list[str], man
         "segments": segments,
         "manifest": manifest.as_dict(),
     }
-    write_json(folder / "index.json", {**description, "checksum": digest(description)})
+    write_sealed(folder / "index.json", description)
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -314,9 +318,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if (version := description.get("version")) != INDEX_VERSION:
         problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
         raise InputError(path, None, problem)
-    checksum = description.pop("checksum", None)
-    if checksum is not None and checksum != digest(description):
-        raise InputError(path, None, "damaged: has a wrong checksum; build the index again")
+    check_seal(path, description)
     names = description.get("segments")
     if not isinstance(names, list) or not names or not all(_SEGMENT_NAME.fullmatch(str(name)) for name in names):
         raise InputError(path, None, "names no segments")

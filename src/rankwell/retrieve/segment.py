@@ -123,11 +123,12 @@ class Segment:
         self._checked_terms[terms] = True
 
     def check(self) -> None:
-        """Verify all of the segment except the texts. Raises if a file is damaged."""
-        self._check_terms(np.arange(len(self.terms)))
+        """Read the whole segment. Raises if a file is damaged."""
+        if len(self.terms):
+            self._check_terms(np.arange(len(self.terms)))
         self._norms(0.9, 0.4, 1.0)
         self.terms.check()
-        self.store.docids.check()
+        self.store.check()
 
     def document_frequencies(self, terms: NDArray[np.int32]) -> NDArray[np.int64]:
         """The number of documents each term occurs in; 0 for term -1."""

@@ -110,7 +110,7 @@ class IndexJob:
                 shutil.rmtree(stale)
             for name in names:
                 # Linked, not moved: if this process is killed, the next one needs the segments where they were made.
-                with atomic_folder(self.out / name) as temporary:
+                with atomic_folder(self.out / name, checksums=False) as temporary:
                     link_tree(shards.folder / name, temporary)
             write_description(self.out, self.analyzer, names, manifest)
         return Index.open(self.out)

@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from rankwell.core.checksums import verify_folder
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 
@@ -44,7 +45,11 @@ def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of ``model.safetensors``, whole or in shards, or of the file with 8-bit weights."""
+    """The tensors of ``model.safetensors``, whole or in shards, or of the file with 8-bit weights.
+
+    Raises if a file of the folder was damaged since rankwell wrote it; other folders have no checksums.
+    """
+    verify_folder(folder)
     tensors: dict[str, Tensor] = {}
     for name in _weight_files(folder):
         if not (folder / name).is_file():

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from rankwell.core.checksums import verify_folder
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.models.checkpoints.config import first_problem
@@ -220,6 +221,7 @@ def save_sdnet(folder: Path, model: Sdnet) -> None:
 
 def load_sdnet(folder: Path) -> Sdnet:
     """The network of a folder, without its encoder."""
+    verify_folder(folder)
     try:
         config = SdnetConfig.model_validate_json((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.checksums import verify_folder
 from rankwell.core.progress import computed
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
@@ -58,6 +59,7 @@ def load_exported(
     folder: Path, backend: Backend, changes: Mapping[str, Any], make: Callable[[ExportRecord, Path], Engine]
 ) -> LoadedModel:
     """Load a folder that was exported for ``backend``; raises if the graph does not allow ``changes``."""
+    verify_folder(folder)
     record, config = read_export(folder, backend)
     config = config.changed(changes)
     check_unchanged(record, config)

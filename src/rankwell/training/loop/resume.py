@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from rankwell.core.checksums import verify_folder
 from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_folder
 from rankwell.training.loop.optimiser import load_optimiser_tensors, optimiser_tensors
@@ -70,6 +71,7 @@ def load_state(
     if not saved:
         return Progress()
     state = saved[-1]
+    verify_folder(state)
     try:
         model.load_state_dict(load_file(state / "weights.safetensors"))
         load_optimiser_tensors(optimiser, load_file(state / "optimiser.safetensors"))

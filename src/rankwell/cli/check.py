@@ -1,0 +1,55 @@
+"""``rankwell check``: whether the files of an index, a system or a model are as they were written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def check(
+    folder: Annotated[Path, typer.Argument(help="An index, a system or a model.", metavar="FOLDER")],
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Read every file and compare its checksums.")
+    ] = True,
+) -> None:
+    """Check that no file of an index, a system or a model is damaged, missing or truncated.
+
+    Exits with code 2 and names the first damaged file. With --no-verify only lengths and descriptions are checked,
+    as whenever the folder is opened.
+
+    **Examples**
+
+        rankwell check my-index
+
+        rankwell check my-system --no-verify
+    """
+    from rankwell.core.checksums import verify_folder
+    from rankwell.core.errors import InputError, RankwellError
+    from rankwell.rank.system import System, is_system
+    from rankwell.retrieve.index import Index
+
+    if not folder.is_dir():
+        raise InputError(folder, None, "no such folder")
+    if is_system(folder):
+        system = System.open(folder)
+        problems = list(system.check()) if verify else []
+        if problems:
+            raise RankwellError(problems[0] + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""))
+        index: Index | None = system.index
+    else:
+        index = Index.open(folder) if (folder / "index.json").exists() else None
+    if index is not None:
+        print(index)
+    if not verify:
+        print("lengths and descriptions are right")
+        return
+    verified = verify_folder(folder)
+    if index is not None:
+        index.check()
+    elif not verified.files:
+        raise InputError(folder, None, "has neither an index nor checksums; nothing to check")
+    print(f"{verified.files:,} files, {verified.size / 1e6:,.1f} MB: as written")
+    if verified.without and not is_system(folder):  # a system has checksums of all its parts in its description
+        print(f"{verified.without:,} more files have no checksums")

@@ -1,0 +1,64 @@
+"""`rankwell check`: damage is found and named."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Rankwell = Callable[..., Any]
+
+
+@pytest.fixture
+def copy(index: Path, tmp_path: Path) -> Path:
+    shutil.copytree(index, tmp_path / "index")
+    return tmp_path / "index"
+
+
+def test_a_sound_index_is_said_to_be_as_written(rankwell: Rankwell, copy: Path) -> None:
+    checked = rankwell("check", copy)
+    assert (checked.code, checked.err) == (0, "")
+    assert "369 documents" in checked.out
+    assert "as written" in checked.out
+    assert "no checksums" not in checked.out
+    assert rankwell("check", copy, "--no-verify").out.endswith("lengths and descriptions are right\n")
+
+
+def test_a_damaged_file_is_named(rankwell: Rankwell, copy: Path) -> None:
+    path = copy / "segment-0001" / "documents" / "texts.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    checked = rankwell("check", copy)
+    assert checked.code == 2
+    assert checked.err.startswith(f"rankwell: {path}: damaged: block ")
+    assert checked.err.count("\n") == 1
+    assert rankwell("check", copy, "--no-verify").code == 0
+
+
+def test_an_index_of_an_earlier_version_is_said_to_have_no_checksums(
+    rankwell: Rankwell, copy: Path, without_checksums: Callable[[Path], None]
+) -> None:
+    without_checksums(copy)
+    checked = rankwell("check", copy)
+    assert (checked.code, checked.err) == (0, "")
+    assert checked.out.endswith("21 more files have no checksums\n")
+
+
+def test_a_model_is_checked_too(rankwell: Rankwell, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    from rankwell.models.checkpoints.linking import link_model
+
+    link_model(tiny_checkpoint, tmp_path / "model", None)
+    assert "as written" in rankwell("check", tmp_path / "model").out
+    path = tmp_path / "model" / "config.json"
+    path.write_text(path.read_text().replace("0", "1", 1))
+    assert "config.json: damaged" in rankwell("check", tmp_path / "model").err
+
+
+def test_other_folders_are_refused(rankwell: Rankwell, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "nothing to check" in rankwell("check", tmp_path / "empty").err
+    assert "no such folder" in rankwell("check", tmp_path / "missing").err
