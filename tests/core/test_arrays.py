@@ -9,18 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwell.core.arrays import (
-    ArrayFolder,
-    ArrayWriter,
-    Ragged,
-    RaggedWriter,
-    gather,
-    map_array,
-    pack_strings,
-    positions,
-    save_array,
-)
+from rankwell.core.arrays import ArrayWriter, RaggedWriter, gather, pack_strings, positions, save_array
 from rankwell.core.errors import InputError
+from rankwell.core.mapped import ArrayFolder, Ragged, map_array
 
 
 def test_what_is_appended_in_pieces_is_mapped_as_one_array(tmp_path: Path) -> None:

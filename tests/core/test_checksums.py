@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankwell.core.arrays import ArrayFolder, Ragged, RaggedWriter, map_array, save_array
+from rankwell.core.arrays import RaggedWriter, save_array
 from rankwell.core.checksums import (
     BLOCK,
     TABLE,
@@ -22,6 +22,7 @@ from rankwell.core.checksums import (
 )
 from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_folder
+from rankwell.core.mapped import ArrayFolder, Ragged, map_array
 
 
 def flip(path: Path, byte: int, bit: int = 0) -> None:

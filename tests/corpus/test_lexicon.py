@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rankwell.core.arrays import ArrayFolder
 from rankwell.core.errors import InputError
+from rankwell.core.mapped import ArrayFolder
 from rankwell.corpus.lexicon import Lexicon
 
 # Any character there is, half surrogate pairs too; lengths on both sides of 8 bytes and of 64.

@@ -47,7 +47,7 @@ def test_vectors_are_made_once_and_kept_in_shards(store: DocumentStore, encoder:
     expected = encoder.encode_documents([d.contents for d in DOCUMENTS])
     np.testing.assert_allclose(vectors.at(np.array([11, 0, 5, 11])), expected[[11, 0, 5, 11]], atol=1e-3)
     assert [len(block) for block in vectors.blocks()] == [5, 5, 2]
-    shards = sorted((store.folder / f"vectors-{encoder.name}").glob("*.f16"))
+    shards = sorted((store.folder / f"vectors-{encoder.name}").glob("shard-*.f16"))
     before = [shard.stat().st_mtime_ns for shard in shards]
     shards[1].unlink()
     again = PassageVectors.open(store, encoder, shard_size=5)

@@ -38,10 +38,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 # The order of the help; verbs that are not named here follow in alphabetical order.
-ORDER = (
+ORDER = [
     *("fit", "index", "expand", "search", "rerank", "evaluate", "analyse", "tune", "check"),
     *("train", "experiment", "types", "explain", "export", "serve", "demo"),
-)
+]
 
 
 def find_verbs() -> list[Callable[..., None]]:

@@ -20,13 +20,13 @@ from typing import IO, Any
 
 from numpy.typing import DTypeLike
 
-from rankwell.core.arrays import MappedArray, map_file
 from rankwell.core.checksums import FileChecksums, encode_checksums, read_checksums, table_beside
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, disk_errors, open_binary
 from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock_byte, unlock_byte
 from rankwell.core.manifest import Manifest
+from rankwell.core.mapped import MappedArray, map_file
 from rankwell.core.progress import progress
 
 MANIFEST = "shards.json"

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import ArrayFolder, MappedArray, Ragged, pack_strings, save_array
+from rankwell.core.arrays import pack_strings, save_array
 from rankwell.core.errors import InputError
+from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.corpus.characters import lower_table
 from rankwell.corpus.word_kernels import find_interned, find_one, grow_table, intern_words
 

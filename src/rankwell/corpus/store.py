@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import Array, ArrayFolder, Ragged, RaggedWriter, pack_strings
+from rankwell.core.arrays import Array, RaggedWriter, pack_strings
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.locks import lock
+from rankwell.core.mapped import ArrayFolder, Ragged
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document

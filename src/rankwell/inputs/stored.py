@@ -13,8 +13,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import Array, Ragged, gather
+from rankwell.core.arrays import Array, gather
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.mapped import Ragged
 from rankwell.core.progress import track
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore, document_batches

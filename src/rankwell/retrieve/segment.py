@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import ArrayFolder
 from rankwell.core.errors import InputError
+from rankwell.core.mapped import ArrayFolder
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.builder import SEGMENT_VERSION

@@ -222,6 +222,7 @@ def test_a_head_of_one_score_and_no_pooler_is_exported_too(checkpoint: Path, tmp
 def test_an_export_says_what_it_is_and_where_it_comes_from(export: Export, checkpoint: Path) -> None:
     folder = export("onnx", "int8", "strm")
     names = {"model.onnx", "export.json", "rankwell.json", "config.json", "tokenizer.json", "tokenizer_config.json"}
+    names.add("checksums")
     assert {file.name for file in folder.iterdir()} == names
     record = ExportRecord.model_validate_json((folder / "export.json").read_text(encoding="utf-8"))
     assert (record.backend, record.precision, record.attention) == ("onnx", "int8", "strm")
@@ -273,7 +274,9 @@ def test_shorter_sequences_may_be_asked_for_but_no_other_graph(export: Export) -
         load(folder, "onnx", {"template": {"max_length": 4096}}, {})
 
 
-def test_folders_that_are_no_such_export_are_named(export: Export, checkpoint: Path, tmp_path: Path) -> None:
+def test_folders_that_are_no_such_export_are_named(
+    export: Export, checkpoint: Path, tmp_path: Path, without_checksums: Callable[[Path], None]
+) -> None:
     with pytest.raises(InputError, match=r"not an exported model \(it has no export.json; rankwell export .* makes"):
         load(checkpoint, "onnx", {}, {})
     with pytest.raises(InputError, match="nowhere: no such folder"):
@@ -284,6 +287,9 @@ def test_folders_that_are_no_such_export_are_named(export: Export, checkpoint: P
     for backend, graph in (("onnx", "model.onnx"), ("openvino", "model.xml")):
         shutil.copytree(export(backend), broken)  # type: ignore[arg-type]
         (broken / graph).write_text("nonsense", encoding="utf-8")
+        with pytest.raises(InputError, match=f"{graph}: damaged"):
+            load(broken, backend, {}, {})
+        without_checksums(broken)
         with pytest.raises(InputError, match=rf"{graph}: .* cannot read it"):
             load(broken, backend, {}, {})
         (broken / graph).unlink()

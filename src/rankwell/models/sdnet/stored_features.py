@@ -17,11 +17,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import ArrayFolder, MappedArray, Ragged, RaggedWriter
+from rankwell.core.arrays import RaggedWriter
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.jsonfile import write_json
 from rankwell.core.manifest import digest
+from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards
 from rankwell.core.types import Rows

@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.arrays import map_array, save_array
+from rankwell.core.arrays import save_array
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest
+from rankwell.core.mapped import map_array
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from rankwell.core.arrays import map_array, positions
+from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
+from rankwell.core.mapped import map_array
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
