@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
-from rankwell.cli.needs import needs
+from rankwell.cli.needs import excludes, needs
 from rankwell.cli.options import (
     Device,
     EncoderOption,
     Format,
     Hybrid,
-    IndexArgument,
     PrecisionOption,
     RunOut,
     Threads,
@@ -27,7 +27,12 @@ RUN_DEPTH = 1000
 
 def search(
     context: typer.Context,
-    index: IndexArgument,
+    index: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INDEX|SYSTEM", help="An index made by `rankwell index`, or a system made by `rankwell fit`."
+        ),
+    ],
     queries: Annotated[
         str,
         typer.Argument(
@@ -56,16 +61,18 @@ def search(
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
-    """Search an index: answer a question, or rank documents for each query of a file.
+    """Search an index or a system: answer a question, or rank documents for each query of a file.
 
     Without --out the answers are printed; with it, the rankings are written as a run. BM25 searches, with --hybrid
-    together with a bi-encoder.
+    together with a bi-encoder. A system searches, and re-ranks, as it was fitted.
 
     **Examples**
 
         rankwell search my-index "how do bees keep warm in winter"
 
         rankwell search my-index "how do bees keep warm in winter" -k 3 --json
+
+        rankwell search my-system "how do bees keep warm in winter"
 
         rankwell search my-index queries.tsv --out bm25.run
 
@@ -81,13 +88,17 @@ def search(
     """
     from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.rank.search_request import SearchRequest, SearchWorkers
+    from rankwell.rank.system import is_system
     from rankwell.retrieve.bm25 import BM25
     from rankwell.scale.search import ClusterSearch
 
     cluster = cluster_of(context)
     check_run(out, tag, cluster)
     printed = answer_format(context)
-    needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
+    if is_system(index):
+        excludes(context, "a system", "k1", "b", "k2", "hybrid", "encoder", "precision", "ray", "workers")
+    else:
+        needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     request = SearchRequest(
         index=index,
         queries=queries,

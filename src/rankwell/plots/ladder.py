@@ -15,7 +15,8 @@ import numpy as np
 WIDTH = 720
 LABEL, ROW, AXIS = 190, 34, 28
 STYLE = """
-svg { width: 100%; height: auto; display: block; font: 13px system-ui, sans-serif }
+.picture { overflow-x: auto }
+svg { width: 100%; min-width: 36em; height: auto; display: block; font: 13px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
 svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
 svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
@@ -111,7 +112,8 @@ def draw_gaps(differences: Sequence[float], measure: str) -> str:
 
 def _svg(height: float, title: str, parts: Sequence[str]) -> str:
     name = html.escape(title)
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">{"".join(parts)}</svg>'
+    picture = f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">{"".join(parts)}</svg>'
+    return f'<div class="picture">{picture}</div>'
 
 
 def _grid(value: float, x: float, floor: float, label: str) -> str:

@@ -16,6 +16,7 @@ from rankwell.rank.engines.engine import Precision
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import open_encoder
+from rankwell.rank.system import System, is_system
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -52,6 +53,7 @@ class SearchRequest:
     """
 
     index: Path
+    """An index, or a system, which is searched as it was fitted."""
     queries: str | Path
     k: int = 1000
     bm25: BM25 = DEFAULT_BM25
@@ -76,6 +78,8 @@ class SearchRequest:
         If ``workers`` search, they have the GPUs, and this process opens the bi-encoder on the CPU.
         """
         self.check()
+        if is_system(self.index):
+            return self._search_system(name)
         index, queries = self.open(), read_questions(self.queries)
         config = {"k": self.k, **asdict(self.bm25), "index": index.manifest["config_hash"]}
         data = {"index": index.manifest["data_hash"], "queries": questions_digest(self.queries)}
@@ -90,10 +94,20 @@ class SearchRequest:
             run = first.search(queries, self.k, threads=threads, device=device, precision=self.precision)
         else:
             run = workers.search(self, index, queries, encoder)
-        run = Run(run, name=name or run.name)
-        report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
-        return RunResult(run, Manifest("run", config, data), report, queries, index)
+        return _result(Run(run, name=name or run.name), Manifest("run", config, data), queries, index)
+
+    def _search_system(self, name: str | None) -> RunResult:
+        system, queries = System.open(self.index, device=self.device), read_questions(self.queries)
+        run = system.search(queries, self.k, threads=self.threads)
+        config = {"k": self.k, "system": system.manifest.get("config_hash")}
+        data = {"system": str(system.manifest.get("data_hash")), "queries": questions_digest(self.queries)}
+        return _result(Run(run, name=name or run.name), Manifest("run", config, data), queries, system.index)
 
     def open(self) -> Index:
         """Open what is searched."""
         return Index.open(self.index)
+
+
+def _result(run: Run, manifest: Manifest, queries: Sequence[Query], index: Index) -> RunResult:
+    report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
+    return RunResult(run, manifest, report, queries, index)

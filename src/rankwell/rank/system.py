@@ -77,6 +77,7 @@ class System:
         self.device = device
         self.folder: Path | None = None
         self.card: Mapping[str, Any] = {}
+        self.manifest: Mapping[str, Any] = {}
 
     def save(
         self,
@@ -122,7 +123,7 @@ class System:
             raise InputError(folder / SYSTEM, None, "not the description of a system (its shares)") from None
         ranker = None if record["ranker"] is None else folder / RANKER
         system = cls(FirstStage.open(folder), ranker=ranker, depth=record["depth"], shares=shares, device=device)
-        system.folder, system.card = folder, record["card"]
+        system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
         return system
 
     @property

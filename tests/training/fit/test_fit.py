@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.training import toys
 
 pytest.importorskip("torch")
 from rankwell import sample
 from rankwell.core.deadlines import TimeIsUp
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.rank.system import System
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
 from rankwell.training.fit.rungs import Step
 
-DEV = open_dataset(sample.FOLDER).queries("dev")
 
-
-def fitted(out: Path, encoder: Path, start: Path, data: object = sample.FOLDER, **options: Any) -> tuple[System, str]:
+def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any) -> tuple[System, str]:
     """A system and what was said while it was fitted."""
     lines: list[str] = []
     system = fit(
         str(data),
         out,
         encoder=str(encoder),
-        start=str(start),
+        start=str(encoder),
         device="cpu",
         say=lines.append,
         **{"minutes": 30, **options},
@@ -49,35 +49,40 @@ def rungs(system: System) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, tiny_bi_encoder: Path, tiny_checkpoint: Path) -> tuple[System, str]:
-    return fitted(tmp_path_factory.mktemp("fit") / "system", tiny_bi_encoder, tiny_checkpoint)
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve documents, and 110 queries in each split."""
+    return toys.write_data(tmp_path_factory.mktemp("data") / "small", queries=110)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, small: Path, tiny_bi_encoder: Path) -> tuple[System, str]:
+    return fitted(tmp_path_factory.mktemp("fit") / "system", tiny_bi_encoder, small)
 
 
 def test_every_rung_is_measured_and_the_best_is_saved(whole: tuple[System, str]) -> None:
     system, said = whole
     tried = rungs(system)
-    assert {"bm25", "bm25-tuned", "hybrid", "rerank"} <= set(tried)
+    assert list(tried) == ["bm25", "bm25-tuned", "hybrid", "adapter", "encoder", "rerank"]
     assert tried["bm25"]["kept"]
     for rung in tried.values():
-        assert 0 < rung["choose"]["RR@10"]["mean"] < 1
+        assert 0 < rung["choose"]["RR@10"]["mean"] <= 1
         assert ("report" in rung) == rung["kept"]
         if rung["rung"] != "bm25":
             test = rung["against the rung below"]
             assert rung["kept"] == (test["difference"] > 0 and test["p"] < 0.05)
     best = [rung for rung in tried.values() if rung["kept"]][-1]
     assert best["system"] == system.describe() == System.open(system.folder).describe()
-    assert "369 documents; 130 judged queries of train: 80 to fit, 50 to choose; 189 of dev to report" in said
+    assert "12 documents; 110 judged queries of train: 55 to fit, 55 to choose; 110 of dev to report" in said
     assert f"rankwell serve {system.folder}" in said
     assert not system.folder.with_name("system.work").exists()
     assert list(system.check()) == []
 
 
-def test_the_saved_system_has_the_reported_figures(whole: tuple[System, str]) -> None:
-    from rankwell.evaluation.evaluate import evaluate
-
+def test_the_saved_system_has_the_reported_figures(whole: tuple[System, str], small: Path) -> None:
     system, _ = whole
     best = [rung for rung in system.card["rungs"] if rung.get("kept")][-1]
-    figures = evaluate(open_dataset(sample.FOLDER).qrels("dev"), system.search(DEV, 100), "RR@10 R@100").mean
+    data = open_dataset(small)
+    figures = evaluate(data.qrels("dev"), system.search(data.queries("dev"), 100), "RR@10 R@100").mean
     assert figures["RR@10"] == pytest.approx(best["report"]["RR@10"]["mean"], abs=1e-6)
     assert figures["R@100"] == pytest.approx(best["report"]["R@100"]["mean"], abs=1e-6)
 
@@ -93,24 +98,24 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
 
 
 def test_a_rung_that_needs_too_long_is_skipped_and_said(
-    tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = [replace(step, seconds=lambda ground, below: 7200.0) for step in ladder.ladder() if step.name == "rerank"]
     monkeypatch.setattr(ladder, "ladder", lambda: steps)
-    system, said = fitted(tmp_path / "system", tiny_bi_encoder, tiny_checkpoint)
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert "a re-ranker on top: skipped, it needs about 120 minutes, and 29 minutes are left" in said
     assert rungs(system)["rerank"]["skipped"].startswith("it needs about 120 minutes")
     assert "it needs about 120 minutes" in (system.folder / "report.html").read_text()
 
 
 def test_when_the_time_is_up_the_best_so_far_is_saved(
-    tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def endless(ground: object, below: object) -> Any:
         raise TimeIsUp
 
     monkeypatch.setattr(ladder, "ladder", lambda: [Step("endless", "an endless rung", endless)])
-    system, said = fitted(tmp_path / "system", tiny_bi_encoder, tiny_checkpoint)
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert "an endless rung: skipped, the time was up before it was finished" in said
     assert system.describe() == "BM25 (k1 0.9, b 0.4)"
 
@@ -126,11 +131,9 @@ def take(folder: Path, queries: int, *splits: str) -> Path:
     return folder
 
 
-def test_few_queries_tune_settings_but_train_nothing(
-    tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path
-) -> None:
+def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_encoder: Path) -> None:
     data = take(tmp_path / "data", 30, "train")
-    system, said = fitted(tmp_path / "system", tiny_bi_encoder, tiny_checkpoint, data)
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert "only large differences can be told from chance" in said
     tried = rungs(system)
     assert tried["rerank"]["skipped"] == "training needs 150 judged queries, and there are 30"
@@ -138,18 +141,16 @@ def test_few_queries_tune_settings_but_train_nothing(
     assert tried["bm25"]["report"] == tried["bm25"]["choose"]
 
 
-def test_no_queries_give_hybrid_search_and_advice(tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path) -> None:
+def test_no_queries_give_hybrid_search_and_advice(tmp_path: Path, tiny_bi_encoder: Path) -> None:
     data = take(tmp_path / "data", 0)
-    system, said = fitted(tmp_path / "system", tiny_bi_encoder, tiny_checkpoint, data)
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert "What would help most: 50 to 100 real queries" in said
     assert system.describe() == "BM25 (k1 0.9, b 0.4) and a bi-encoder (share 0.7)"
     assert "Nothing was measured" in (system.folder / "report.html").read_text()
     assert len(system.search("how do bees keep warm", k=3)) == 3
 
 
-def test_hostile_documents_and_queries_are_escaped(
-    tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path
-) -> None:
+def test_hostile_documents_and_queries_are_escaped(tmp_path: Path, tiny_bi_encoder: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     attack = "<script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -157,43 +158,41 @@ def test_hostile_documents_and_queries_are_escaped(
     (data / "collection.tsv").write_text("\n".join(documents) + "\n")
     (data / "queries.dev.tsv").write_text("".join(f"q{i}\tzebra {attack} {i}\n" for i in range(10)))
     (data / "qrels.dev.txt").write_text("".join(f"q{i} 0 d{i} 1\n" for i in range(10)))
-    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, tiny_checkpoint, data)
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, data)
     page = (system.folder / "report.html").read_text()
     assert "<script" not in page
     assert "<img" not in page
 
 
-def test_another_fit_does_not_continue_this_one(tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path) -> None:
+def test_another_fit_does_not_continue_this_one(tmp_path: Path, tiny_bi_encoder: Path) -> None:
     (tmp_path / "system.work").mkdir()
     (tmp_path / "system.work" / "fit.json").write_text(json.dumps({"seed": 7}))
     with pytest.raises(RankwellError, match="holds an unfinished fit with another data"):
-        fitted(tmp_path / "system", tiny_bi_encoder, tiny_checkpoint)
+        fitted(tmp_path / "system", tiny_bi_encoder)
 
 
-def test_a_finished_system_is_not_replaced(
-    whole: tuple[System, str], tiny_bi_encoder: Path, tiny_checkpoint: Path
-) -> None:
+def test_a_finished_system_is_not_replaced(whole: tuple[System, str], tiny_bi_encoder: Path) -> None:
     with pytest.raises(RankwellError, match="holds a system already"):
-        fitted(whole[0].folder, tiny_bi_encoder, tiny_checkpoint)
+        fitted(whole[0].folder, tiny_bi_encoder)
 
 
 @pytest.mark.parametrize("options", [{"minutes": 0}, {"measure": "RR@ten"}])
 def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(RankwellError):
-        fitted(tmp_path / "system", tmp_path, tmp_path, **options)
+        fitted(tmp_path / "system", tmp_path, **options)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("moment", ["rungs/bm25-tuned-*", "stages/*-listwise-*"])
 def test_a_killed_fit_resumes_to_the_same_system(
-    whole: tuple[System, str], tmp_path: Path, tiny_bi_encoder: Path, tiny_checkpoint: Path, moment: str
+    whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path, moment: str
 ) -> None:
-    command = [sys.executable, "-m", "rankwell", "fit", str(sample.FOLDER), "--out", str(tmp_path / "system")]
+    command = [sys.executable, "-m", "rankwell", "fit", str(small), "--out", str(tmp_path / "system")]
     command += [
         "--encoder",
         str(tiny_bi_encoder),
         "--model",
-        str(tiny_checkpoint),
+        str(tiny_bi_encoder),
         "--minutes",
         "30",
         "--device",
@@ -207,9 +206,10 @@ def test_a_killed_fit_resumes_to_the_same_system(
     process.wait()
     assert work.exists()
     assert not (tmp_path / "system").exists()
-    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, tiny_checkpoint)
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small)
     assert system.describe() == whole[0].describe()
-    assert system.search(DEV, 20) == whole[0].search(DEV, 20)
+    queries = open_dataset(small).queries("dev")
+    assert system.search(queries, 20) == whole[0].search(queries, 20)
     assert {name: rung.get("choose") for name, rung in rungs(system).items()} == {
         name: rung.get("choose") for name, rung in rungs(whole[0]).items()
     }

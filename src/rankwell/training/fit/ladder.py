@@ -216,11 +216,12 @@ def line_of(rung: Rung, ground: Ground) -> str:
         mean, (low, high) = interval_of(ground.parts.choose, rung.made.choose, ground.measure)
         line += f" {ground.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
     if rung.contrast is not None:
-        line += f"  {rung.contrast.difference:+.3f}, p {_p(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
+        line += f"  {rung.contrast.difference:+.3f}, p {p_value(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
     return f"{line}  {rung.milliseconds:.0f} ms a query, {_minutes(rung.seconds)}"
 
 
-def _p(value: float) -> str:
+def p_value(value: float) -> str:
+    """A p-value for readers: ``= .012`` or ``< .001``."""
     return "< .001" if value < 0.001 else f"= {value:.3f}".replace("0.", ".")
 
 

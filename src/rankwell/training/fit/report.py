@@ -13,7 +13,7 @@ from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import STYLE as PICTURES
 from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
 from rankwell.plots.pictures import page
-from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, figures, interval_of
+from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, figures, interval_of, p_value
 from rankwell.training.fit.parts import Part
 from rankwell.training.fit.rungs import Ground
 
@@ -187,7 +187,7 @@ def _tried_cells(tried: Rung | Skipped, ground: Ground) -> str:
     if len(ground.parts.choose):
         cells[0] = _mean(ground.parts.choose, tried.made.choose, ground.measure)
     if tried.contrast is not None:
-        cells[1:] = [f"{tried.contrast.difference:+.3f}", f"{tried.contrast.p:.3f}"]
+        cells[1:] = [f"{tried.contrast.difference:+.3f}", _text(p_value(tried.contrast.p).removeprefix("= "))]
     cells += [f"{tried.milliseconds:.0f}", f"{tried.seconds / 60:.1f}"]
     mark = '<span class="good">✓</span>' if tried.kept else "·"
     return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
@@ -261,7 +261,7 @@ def _rank(ground: Ground, run: Run, query: Query) -> int | None:
 def _change(ground: Ground, run: Run, change: _Change) -> str:
     query, grades = change.query, ground.parts.report.qrels[change.query.qid]
     relevant = next((docid for docid, grade in grades.items() if grade > 0), None)
-    ranks = "" if change.before == change.after else f"rank {_place(change.before)} → {_place(change.after)}"
+    ranks = "" if change.before == change.after else f"{_place(change.before)} → {_place(change.after)}"
     kind = "good" if change.gap > 0 else "bad"
     lines = [f'<summary>{_text(query.text)} <span class="{kind}">{ranks}</span></summary>']
     if relevant is not None:
@@ -273,7 +273,7 @@ def _change(ground: Ground, run: Run, change: _Change) -> str:
 
 
 def _place(rank: int | None) -> str:
-    return "none" if rank is None else str(rank)
+    return "not found" if rank is None else f"rank {rank}"
 
 
 def _document(ground: Ground, docid: str) -> str:

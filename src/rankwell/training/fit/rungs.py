@@ -13,9 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.depths import compare_depths, cut_candidates
 from rankwell.evaluation.tuning import Tuned
+from rankwell.models.bi_encoder import has_vectors
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
@@ -203,6 +205,8 @@ def _adapter_seconds(ground: Ground, below: Made) -> float:
 
 
 def _encoder_seconds(ground: Ground, below: Made) -> float:
+    if not has_vectors(find_model(ground.start)):
+        raise RankwellError(f"{ground.start} is a cross-encoder, which has no vectors")
     parts, rates = ground.parts, ground.rates
     epoch = BACKWARD * (parts.fit.pairs / rates.documents + parts.fit.pairs / rates.queries)
     return 5 * epoch + len(ground.index) / rates.documents + ground.measured / rates.queries
@@ -251,6 +255,7 @@ def _depth_that_pays(ground: Ground, runs: Mapping[str, Run], fused: Run) -> int
 
 
 def _rerank_seconds(ground: Ground, below: Made) -> float:
+    find_model(ground.start)  # raises if it is not there
     parts, rates = ground.parts, ground.rates
     lists = 5 * parts.fit.pairs * 6  # epochs, pairs of a list
     searching = len(parts.fit) / rates.queries if below.system.first_stage.share else 0.0
