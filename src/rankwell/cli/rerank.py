@@ -20,6 +20,7 @@ from rankwell.cli.options import (
     Markers,
     Model,
     Normalise,
+    Precision,
     RunOut,
 )
 from rankwell.cli.outputs import check_run, output_file, write_result
@@ -58,11 +59,11 @@ def rerank(
     backend: BackendOption = "torch",
     device: Device = None,
     precision: Annotated[
-        Literal["auto", "fp32", "bf16"] | None,
+        Precision | None,
         typer.Option(
             "--precision",
             help="Torch precision. Default: bf16 on a GPU, and exact fp32 on a CPU; auto uses bf16 also on a CPU with "
-            "AMX, where it is twice as fast.",
+            "AMX, where it is twice as fast; int8 is three times as fast on a CPU with Arm's dot product.",
         ),
     ] = None,
     types: Annotated[

@@ -31,9 +31,10 @@ from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.devices import DTypeName
+from rankwell.models.devices import DTypeName, Precision, chosen_device, is_fast_in_bf16, is_fast_in_int8
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
+from rankwell.models.int8 import int8_lacks
 
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
@@ -56,9 +57,10 @@ class BiEncoder:
     ``query_prompt``     put before each query
     ``document_prompt``  put before each document
     ``device``           default: a GPU if there is one
-    ``dtype``            default: fp16 on a GPU (more precise than bf16), else fp32; vectors are always fp32
+    ``precision``        of the computation; ``auto``: fp16 on a GPU, bf16 on a CPU with AMX, int8 on a CPU with Arm's
+                         dot product, else fp32, which is exact; vectors are always fp32
     ``budget``           tokens computed at a time (see :class:`~rankwell.models.compute.Compute`)
-    ``name``             identifies what makes a document's vector; stored vectors are named by it
+    ``name``             identifies what makes an exact vector of a document; see :attr:`name`
     ``base_name``        the name that it would have without dense layers
     ===================  ===============================================================================================
     """
@@ -73,7 +75,7 @@ class BiEncoder:
         query_prompt: str = "",
         document_prompt: str = "",
         device: str | None = None,
-        dtype: torch.dtype | DTypeName | None = None,
+        precision: Precision = "auto",
         budget: int | None = None,
         name: str = "",
         base_name: str = "",
@@ -83,7 +85,7 @@ class BiEncoder:
             encoder,
             encoder,
             device=device,
-            dtype=dtype,
+            dtype=_dtype(precision, encoder, device),
             budget=budget,
             gpu_dtype=torch.float16,
             cpu_budget=2 * CPU_BUDGET,
@@ -95,7 +97,7 @@ class BiEncoder:
         self.query_prompt, self.document_prompt = query_prompt, document_prompt
         for prompt in filter(None, (query_prompt, document_prompt)):
             self._check_room(prompt)
-        self.name, self._base_name = name, base_name
+        self.exact_name, self._base_name = name, base_name
 
     @classmethod
     def from_pretrained(
@@ -106,7 +108,7 @@ class BiEncoder:
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         device: str | None = None,
-        dtype: torch.dtype | DTypeName | None = None,
+        precision: Precision = "auto",
         budget: int | None = None,
     ) -> BiEncoder:
         """Load a bi-encoder from a folder, a package or the hub (``checkpoints/names.py``).
@@ -136,7 +138,7 @@ class BiEncoder:
             query_prompt=query_prompt,
             document_prompt=document_prompt,
             device=device,
-            dtype=dtype,
+            precision=precision,
             budget=budget,
             name=digest([base_name, modules.normalised, *layers]) if layers else base_name,
             base_name=base_name,
@@ -158,7 +160,7 @@ class BiEncoder:
             return None
         base = copy.copy(self)
         base.modules = Modules(self.modules.pooling)
-        base.name = self._base_name
+        base.exact_name = self._base_name
         return base
 
     def map_documents(self, vectors: NDArray[np.floating]) -> Vectors:
@@ -169,6 +171,18 @@ class BiEncoder:
         for layer in layers:
             vectors = layer(vectors)
         return functional.normalize(vectors, dim=1) if layers or not self.modules.normalised else vectors
+
+    @property
+    def precision(self) -> str:
+        """The precision in use."""
+        return self._compute.precision
+
+    @property
+    def name(self) -> str:
+        """Identifies what makes a document's vector; stored vectors are named by it. Those in int8 are others than the
+        exact ones; those in 16 bits are taken to be equal.
+        """
+        return f"{self.exact_name}-int8" if self.exact_name and self.precision == "int8" else self.exact_name
 
     @property
     def identity(self) -> dict[str, str]:
@@ -244,6 +258,16 @@ class BiEncoder:
             lengths = torch.from_numpy(batch.lengths()).to(self.device)
             pooled = torch.segment_reduce(states, "mean", lengths=lengths)
         return functional.normalize(pooled, dim=1) if self.modules.normalised else pooled
+
+
+def _dtype(precision: Precision, encoder: Encoder | ForeignEncoder, device: str | None) -> DTypeName | None:
+    if precision != "auto":
+        return precision
+    if chosen_device(device).type != "cpu":
+        return None
+    if is_fast_in_bf16():
+        return "bf16"
+    return "int8" if is_fast_in_int8() and int8_lacks(encoder) is None else "fp32"
 
 
 def is_cross_encoder(folder: Path) -> bool:

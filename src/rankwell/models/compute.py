@@ -30,12 +30,14 @@ from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences,
 from rankwell.models.batch import Placer, packed_blocks
 from rankwell.models.devices import DTypeName, chosen_device
 from rankwell.models.encoder import Encoder
+from rankwell.models.int8 import quantise_encoder
 from rankwell.models.spec import AttentionRule
 
 CPU_BUDGET = 2048
 GPU_BUDGET = 1 << 18
 """Default token budgets of a batch."""
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.float32}
+PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -51,7 +53,8 @@ class Compute:
     ``rule``        which tokens attend to which
     ``parts``       whether the layout also locates the two parts of each sequence
     ``device``      default: a GPU if there is one
-    ``dtype``       ``fp32``, ``bf16`` or a torch type; default: ``gpu_dtype`` on a GPU, fp32 on a CPU
+    ``dtype``       ``fp32``, ``bf16``, ``int8`` (the encoder's layers, on a CPU) or a torch type; default:
+                    ``gpu_dtype`` on a GPU, fp32 on a CPU
     ``budget``      tokens computed at a time (on the grid, padding included); default: ``gpu_budget`` or ``cpu_budget``
     ``lanes``       batches computed in parallel on a CPU; default: the number of torch's threads
     ``divide``      whether less than a batch for each lane is divided evenly between them. Small matrix products may
@@ -82,9 +85,14 @@ class Compute:
         explicit = DTYPES[dtype] if isinstance(dtype, str) else dtype
         self.dtype = explicit or (gpu_dtype if on_gpu else torch.float32)
         model.eval().to(self.device, self.dtype)
+        if int8 := dtype == "int8":
+            if self.device.type != "cpu":
+                raise RankwellError(f"int8 is for CPUs; use the precision fp32 or bf16 on {self.device}")
+            quantise_encoder(encoder)
+        self.precision = "int8" if int8 else PRECISIONS.get(self.dtype, str(self.dtype))
         self.budget = budget or (gpu_budget if on_gpu else cpu_budget)
         self.lanes = 1 if self.device.type != "cpu" else lanes or torch.get_num_threads()
-        self._divide = divide
+        self._divide = divide or int8  # whose rows do not depend on their batch
         wants_packed = packed or (packed is None and on_gpu and self.dtype in HALF_TYPES)
         blocks = packed_blocks(encoder, rule) if wants_packed and encoder is not None else None
         if packed and blocks is None:

@@ -21,6 +21,7 @@ from rankwell.models.spec import EncoderConfig
 
 if TYPE_CHECKING:
     from rankwell.models.foreign import ForeignEncoder
+    from rankwell.models.int8 import Int8Layer
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -63,14 +64,19 @@ class Layer(nn.Module):
         # The places of dropout in a packed batch are numbered: the embeddings are 0, each layer has three.
         self.site = 1 + 3 * number
         self.joined_gelu = False  # see Encoder.join_gelu
+        self.int8: Int8Layer | None = None  # computes this layer on a CPU, see models/int8.py
 
     def forward(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """All tokens."""
+        if self.int8 is not None and isinstance(layout, Layout):
+            return self.int8(x, layout)
         mixed = attend(self.qkv(x), layout, self.heads, self.attention_dropout if self.training else 0.0, self.site)
         return self._finish_packed(x, mixed, layout) if isinstance(layout, Packed) else self.finish(x, mixed)
 
     def forward_first(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """The first token of each sequence alone: (T, H) → (B, H)."""
+        if self.int8 is not None and isinstance(layout, Layout):
+            return self.int8(x, layout, first_only=True)
         hidden = x.shape[1]
         # The gradient of index_select is one pass; for indexing, torch would sort the indices.
         first = x.index_select(0, layout.first) if isinstance(layout, Packed) else x[layout.first]

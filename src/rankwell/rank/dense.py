@@ -77,7 +77,8 @@ class PassageVectors:
                     vectors = encoder.encode_documents(store.texts_at(numbers))
                 file.write(vectors.astype(np.float16).data)
 
-            map_shards(shards, work, description="computing vectors")
+            how = " in int8 (exact: --precision fp32)" if encoder.precision == "int8" else ""
+            map_shards(shards, work, description=f"computing vectors{how}")
         return cls(store, shards, encoder.width)
 
     @staticmethod
@@ -105,10 +106,16 @@ class PassageVectors:
 
 
 def _shards(store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
+    """The shards of the encoder's vectors; those of the exact ones if they are complete, made on a GPU, say."""
     if not encoder.name:
         raise RankwellError("this bi-encoder has no name to store its vectors under")
-    config = {"model": encoder.name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
-    return Shards(store.folder / f"vectors-{encoder.name}", len(store), size, config, suffix=".f16")
+    exact, own = (_shards_named(name, store, encoder, size) for name in (encoder.exact_name, encoder.name))
+    return exact if exact.folder.is_dir() and not exact.pending() else own
+
+
+def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
+    config = {"model": name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
+    return Shards(store.folder / f"vectors-{name}", len(store), size, config, suffix=".f16")
 
 
 def search_vectors(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object, write_json
 from rankwell.corpus.records import Query, Run
-from rankwell.rank.engines.engine import Precision
+from rankwell.models.devices import Precision
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import open_encoder
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25

@@ -24,12 +24,12 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.config import ConfigChanges
 from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.devices import Precision
 from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engines.engine import (
     Engine,
     LoadedModel,
     Logits,
-    Precision,
     engine_options,
     load,
     probability,

@@ -15,7 +15,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model
-from rankwell.rank.engines.engine import Precision, engine_options
+from rankwell.models.devices import Precision
 from rankwell.rank.ranker_kinds import kind_of
 from rankwell.rank.texts import Texts
 
@@ -93,12 +93,12 @@ def open_ranker(
 
 
 def open_encoder(name: str | Path, device: str | None, precision: Precision | None = None) -> BiEncoder:
-    """Open a bi-encoder; without a precision it is exact on a CPU."""
+    """Open a bi-encoder; without a precision it chooses its own (``auto``)."""
     try:
         from rankwell.models.bi_encoder import BiEncoder
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "models", "a bi-encoder") from None
-    return BiEncoder.from_pretrained(name, **{"device": device, **engine_options("torch", device, precision)})
+    return BiEncoder.from_pretrained(name, device=device, precision=precision or "auto")
 
 
 def queries_by_id(run: Run, queries: Sequence[Query]) -> dict[str, Query]:

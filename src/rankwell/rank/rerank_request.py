@@ -21,8 +21,8 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.windows import Windows, parse_windows
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
+from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.engines.engine import Precision
 from rankwell.rank.fusion import Shares
 from rankwell.rank.pipeline import Duo, Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker

@@ -12,7 +12,7 @@ from rankwell.core.manifest import Manifest
 from rankwell.corpus.questions import questions_digest, read_questions
 from rankwell.corpus.records import Query, Run
 from rankwell.models.checkpoints.names import DEFAULT
-from rankwell.rank.engines.engine import Precision
+from rankwell.models.devices import Precision
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import open_encoder

@@ -18,7 +18,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.types import Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
-from rankwell.rank.engines.engine import Precision, engine_options
+from rankwell.models.devices import Precision
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -66,7 +66,7 @@ class FusionOptions:
         shares = Shares.from_options(fuse, blend, normalise)
         if blend is None and hybrid is None:
             return cls(shares)
-        engine = engine_options("torch", device, precision)
+        engine = {"device": device, "precision": precision}
         return cls(shares, encoder or (DEFAULT if blend is None else BACKBONE), engine, hybrid)
 
 

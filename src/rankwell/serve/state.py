@@ -23,7 +23,8 @@ from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
-from rankwell.rank.engines.engine import Precision, engine_options, load
+from rankwell.models.devices import Precision
+from rankwell.rank.engines.engine import engine_options, load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import DEPTH, System
 from rankwell.rank.texts import find_tokens

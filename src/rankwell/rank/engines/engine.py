@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from rankwell.core.registry import Registry
 from rankwell.core.types import Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.devices import device_named, is_fast_in_bf16
+from rankwell.models.devices import Precision, device_named, is_fast_in_bf16
 from rankwell.rank.ranker_kinds import check_cross_encoder
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.models.checkpoints.config import RankerConfig
 
 Logits = NDArray[np.float32]
-Precision = Literal["auto", "fp32", "bf16"]
 _SUFFIX = "_engine"
 
 

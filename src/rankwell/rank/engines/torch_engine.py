@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from rankwell.inputs.batching import Sequences
-from rankwell.models.compute import DTYPES, HALF_TYPES, Compute
+from rankwell.models.compute import HALF_TYPES, Compute
 from rankwell.models.devices import DTypeName
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.spec import AttentionRule
 from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
-
-_PRECISIONS = {dtype: name for name, dtype in DTYPES.items()} | {torch.float16: "fp16"}
 
 
 class TorchEngine(Engine):
@@ -82,7 +80,7 @@ class TorchEngine(Engine):
     @property
     def precision(self) -> str:
         """See :class:`~rankwell.rank.engines.engine.Engine`."""
-        return _PRECISIONS.get(self.compute.dtype, str(self.compute.dtype))
+        return self.compute.precision
 
     @property
     def explainable(self) -> bool:

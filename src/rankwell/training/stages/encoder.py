@@ -114,7 +114,7 @@ def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
     options = stage.options
     folder = find_encoder(work, stage, options.encoder)
     assert folder is not None
-    start = BiEncoder.from_pretrained(folder, device="cpu", dtype="fp32", max_length=options.max_length)
+    start = BiEncoder.from_pretrained(folder, device="cpu", precision="fp32", max_length=options.max_length)
     encoder = copy.deepcopy(start.encoder).requires_grad_(True)
     assert isinstance(encoder, Encoder)
     model = VectorModel(encoder, start.modules.pooling, scale=options.scale, learn_scale=options.learn_scale)

@@ -1,0 +1,90 @@
+"""An encoder's layers in int8 on a CPU: the weights of :class:`~rankwell.models.encoder.Layer`, quantised once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, from_numpy, nn
+
+from rankwell.core.errors import RankwellError
+from rankwell.models.encoder import Encoder, Layer
+from rankwell.models.layout import Layout
+
+TILE = 8
+Product = tuple[NDArray[np.int8], NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
+
+
+class Int8Layer:
+    """Computes what a layer computes; see ``kernels/int8_kernels.py``."""
+
+    def __init__(self, layer: Layer):
+        self.heads = layer.heads
+        self._qkv = _scale_queries(quantise_linear(layer.qkv), layer.qkv.in_features, layer.heads)
+        self._rest = (
+            quantise_linear(layer.mix),
+            _norm(layer.mix_norm),
+            quantise_linear(layer.inner),
+            quantise_linear(layer.outer),
+            _norm(layer.outer_norm),
+            float(layer.mix_norm.eps),
+        )
+
+    def __call__(self, x: Tensor, layout: Layout, *, first_only: bool = False) -> Tensor:
+        """All tokens (T, H) → (T, H), or (B, H) of the first tokens alone."""
+        from rankwell.models.kernels.int8_kernels import attend, finish, project  # imports numba
+
+        states = np.ascontiguousarray(x.numpy())
+        begins, lengths = layout.first.numpy(), layout.lengths.numpy()
+        mask = np.zeros((0, 0, 0), np.bool_)
+        if layout.mask is not None and layout.mask.shape[2] > 1:  # otherwise it only marks padding
+            mask = layout.mask[:, 0].numpy()
+        mixed = attend(project(states, self._qkv), begins, lengths, mask, self.heads, first_only)
+        return from_numpy(finish(states[begins] if first_only else states, mixed, *self._rest))
+
+
+def int8_lacks(encoder: nn.Module | None) -> str | None:
+    """Why an encoder cannot be computed in int8; ``None`` if it can."""
+    if not isinstance(encoder, Encoder):
+        return "int8 is for BERT encoders"
+    config = encoder.config
+    if not config.hidden_act.startswith("gelu"):
+        return f"int8 is for encoders with gelu, not {config.hidden_act}"
+    if config.head_size % TILE or config.intermediate_size % TILE:
+        sizes = f"heads of {config.head_size} and {config.intermediate_size} inner dimensions"
+        return f"int8 needs sizes that are multiples of {TILE}, not {sizes}"
+    return None
+
+
+def quantise_encoder(encoder: nn.Module | None) -> None:
+    """Let an encoder compute its layers in int8. Raises if the kernels cannot compute it."""
+    if problem := int8_lacks(encoder):
+        raise RankwellError(f"{problem}; use the precision fp32")
+    assert isinstance(encoder, Encoder)
+    for layer in encoder.layers:
+        assert isinstance(layer, Layer)
+        layer.int8 = Int8Layer(layer)
+
+
+def quantise_linear(linear: nn.Linear) -> Product:
+    """The arrays of a linear layer for the kernels."""
+    weight = linear.weight.detach().float().numpy()
+    scales = np.maximum(np.abs(weight).max(axis=1), np.float32(1e-30)) / np.float32(127)
+    whole = np.rint(weight / scales[:, None]).astype(np.int8)
+    columns, depth = whole.shape
+    panels = whole.reshape(columns // TILE, TILE, depth // 4, 4).transpose(0, 2, 1, 3)
+    totals = scales * whole.sum(axis=1, dtype=np.int64).astype(np.float32)
+    return np.ascontiguousarray(panels), scales, totals, linear.bias.detach().float().numpy().copy()
+
+
+def _scale_queries(qkv: Product, width: int, heads: int) -> Product:
+    """Fold the scale of attention, 1 / √(head size), into the columns of the queries."""
+    panels, *columns = qkv
+    for values in columns:
+        values[:width] *= np.float32((width // heads) ** -0.5)
+    return panels, columns[0], columns[1], columns[2]
+
+
+def _norm(norm: nn.LayerNorm) -> tuple[NDArray[Any], NDArray[Any]]:
+    return norm.weight.detach().float().numpy().copy(), norm.bias.detach().float().numpy().copy()

@@ -1,0 +1,228 @@
+"""Tiles of matrix products on a CPU: 8 rows and 8 columns whose sums stay in registers, in int8 or in fp32.
+
+The processor's dot-product instruction adds four products of 8 bits to each sum. LLVM does not find this form in a
+loop, so a tile is written as LLVM's own instructions; where the processor has no such instruction, the same sums are
+computed from plain ones.
+
+    columns    (N / 8, K, 8) fp32 or (N / 8, K / 4, 8, 4) int8     panels of 8 columns
+    rows       (M / 8, K, 8) fp32 or (M / 8, K / 4, 8, 4) int8     panels of 8 rows
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from rankwell.models.devices import is_fast_in_int8
+
+TILE = 8
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_INTS, _BYTES, _FLOATS = ir.VectorType(_I32, 4), ir.VectorType(ir.IntType(8), 16), ir.VectorType(_F32, 4)
+_VECTORS = TILE // 4
+_HAS_DOT = is_fast_in_int8(Path("/proc/cpuinfo"))  # of this machine, whatever a test calls the machine's processor
+# 2^f for f in [0, 1): Taylor's series around ½, relative error at most 5e-5.
+_POWER = tuple(math.sqrt(2) * math.log(2) ** n / math.factorial(n) for n in range(5))
+_LEAST = -80.0
+
+
+def _call(builder: Any, name: str, *arguments: Any) -> Any:
+    """Call one of LLVM's vector instructions, whose result has the type of the first argument."""
+    kind = ir.FunctionType(arguments[0].type, [argument.type for argument in arguments])
+    return builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), arguments)
+
+
+def _multiply_add(builder: Any, left: Any, right: Any, added: Any) -> Any:
+    return _call(builder, "llvm.fma.v4f32", left, right, added)
+
+
+def _add_products(builder: Any, sums: Any, columns: Any, row: Any) -> Any:
+    """``sums`` (4,) plus the dot products of four columns (4, 4) and one row (4,), repeated four times."""
+    if _HAS_DOT:
+        return _call(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", sums, columns, row)
+    wide = ir.VectorType(_I32, 16)
+    products = builder.mul(builder.sext(columns, wide), builder.sext(row, wide))
+    for offset in range(4):
+        places = ir.Constant(_INTS, [offset, 4 + offset, 8 + offset, 12 + offset])
+        sums = builder.add(sums, builder.shuffle_vector(products, ir.Constant(wide, ir.Undefined), places))
+    return sums
+
+
+def _tile_of(kind: str) -> Any:
+    """The intrinsic for one tile; the arguments but the numbers of steps and bytes are addresses.
+
+    ``fp32``: ``out[r, c] = scales[r] · Σ_k rows[k, r] · columns[k, c]``.
+    ``int8``: ``out[r, c] = scales[r] · weights[c] · Σ_k … + middles[r] · totals[c] + bias[c]``.
+    """
+    whole = kind == "int8"
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        rows, columns, steps, out, stride, scales, middles, weights, totals, bias = arguments
+        kept = _INTS if whole else _FLOATS
+
+        def number(value: int) -> Any:
+            return ir.Constant(_I64, value)
+
+        def load(base: Any, offset: Any, vector: Any) -> Any:
+            return builder.load(builder.inttoptr(builder.add(base, offset), vector.as_pointer()), align=4)
+
+        def spread(vector: Any, lane: int) -> Any:
+            return builder.shuffle_vector(
+                vector, ir.Constant(vector.type, ir.Undefined), ir.Constant(_INTS, [lane] * 4)
+            )
+
+        before, loop, after = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("sums")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        step = builder.phi(_I64)
+        step.add_incoming(number(0), before)
+        sums = [builder.phi(kept) for _ in range(TILE * _VECTORS)]
+        for value in sums:
+            value.add_incoming(ir.Constant(kept, [0 if whole else 0.0] * 4), before)
+        begin = builder.mul(step, number(4 * TILE))
+        left = [load(rows, builder.add(begin, number(16 * i)), kept) for i in range(_VECTORS)]
+        right = [load(columns, builder.add(begin, number(16 * i)), _BYTES if whole else _FLOATS) for i in range(2)]
+        added = []
+        for row in range(TILE):
+            factor = spread(left[row // 4], row % 4)
+            for part in range(_VECTORS):
+                value = sums[_VECTORS * row + part]
+                if whole:
+                    added.append(_add_products(builder, value, right[part], builder.bitcast(factor, _BYTES)))
+                else:
+                    added.append(_multiply_add(builder, right[part], factor, value))
+        following = builder.add(step, number(1))
+        step.add_incoming(following, loop)
+        for value, total in zip(sums, added, strict=True):
+            value.add_incoming(total, loop)
+        builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+
+        builder.position_at_end(after)
+        offsets = [number(16 * i) for i in range(_VECTORS)]
+        row_scales = [load(scales, offset, _FLOATS) for offset in offsets]
+        if whole:
+            row_middles = [load(middles, offset, _FLOATS) for offset in offsets]
+            of_columns = [[load(base, offset, _FLOATS) for offset in offsets] for base in (weights, totals, bias)]
+        for row in range(TILE):
+            for part in range(_VECTORS):
+                total, factor = added[_VECTORS * row + part], spread(row_scales[row // 4], row % 4)
+                if whole:
+                    weight, column, constant = (values[part] for values in of_columns)
+                    value = builder.fmul(builder.sitofp(total, _FLOATS), weight)
+                    constant = _multiply_add(builder, spread(row_middles[row // 4], row % 4), column, constant)
+                    value = _multiply_add(builder, value, factor, constant)
+                else:
+                    value = builder.fmul(total, factor)
+                place = builder.add(builder.add(out, builder.mul(stride, number(row))), offsets[part])
+                builder.store(value, builder.inttoptr(place, _FLOATS.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def tile(  # type: ignore[no-untyped-def]
+        context, rows, columns, steps, out, stride, scales, middles, weights, totals, bias
+    ):
+        return types.void(*[types.intp] * 10), generate
+
+    return tile
+
+
+int8_tile = _tile_of("int8")
+fp32_tile = _tile_of("fp32")
+
+
+def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    scores, rows, factors = arguments
+
+    def number(value: int) -> Any:
+        return ir.Constant(_I64, value)
+
+    def constant(value: float) -> Any:
+        return ir.Constant(_FLOATS, [value] * 4)
+
+    def places(row: Any) -> list[Any]:
+        begin = builder.add(scores, builder.mul(row, number(4 * TILE)))
+        return [builder.inttoptr(builder.add(begin, number(16 * i)), _FLOATS.as_pointer()) for i in range(_VECTORS)]
+
+    def each_row(name: str, start: Any, step: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+        """Fold ``step`` over the rows."""
+        before, loop, after = builder.block, builder.append_basic_block(name), builder.append_basic_block(f"{name}.end")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        row = builder.phi(_I64)
+        row.add_incoming(number(0), before)
+        values = [builder.phi(_FLOATS) for _ in range(_VECTORS)]
+        for value in values:
+            value.add_incoming(start, before)
+        results = step(row, values)
+        following = builder.add(row, number(1))
+        row.add_incoming(following, loop)
+        for value, result in zip(values, results, strict=True):
+            value.add_incoming(result, loop)
+        builder.cbranch(builder.icmp_signed("<", following, rows), loop, after)
+        builder.position_at_end(after)
+        return results
+
+    def find_largest(row: Any, values: list[Any]) -> list[Any]:
+        loaded = [builder.load(place, align=4) for place in places(row)]
+        return [_call(builder, "llvm.maxnum.v4f32", *pair) for pair in zip(values, loaded, strict=True)]
+
+    def exponential(x: Any) -> Any:
+        x = _call(builder, "llvm.maxnum.v4f32", x, constant(_LEAST))
+        # Above 0, so that truncation rounds down.
+        power = _multiply_add(builder, x, constant(1 / math.log(2)), constant(128.0))
+        whole = builder.fptosi(power, _INTS)
+        rest = builder.fsub(builder.fsub(power, builder.sitofp(whole, _FLOATS)), constant(0.5))
+        value = constant(_POWER[-1])
+        for coefficient in reversed(_POWER[:-1]):
+            value = _multiply_add(builder, value, rest, constant(coefficient))
+        # Added to a number's exponent bits: 2^(whole - 128).
+        exponent = builder.shl(builder.sub(whole, ir.Constant(_INTS, [128] * 4)), ir.Constant(_INTS, [23] * 4))
+        return builder.bitcast(builder.add(builder.bitcast(value, _INTS), exponent), _FLOATS)
+
+    largest = each_row("largest", constant(-math.inf), find_largest)
+
+    def add_exponential(row: Any, values: list[Any]) -> list[Any]:
+        sums = []
+        for place, top, value in zip(places(row), largest, values, strict=True):
+            raised = exponential(builder.fsub(builder.load(place, align=4), top))
+            builder.store(raised, place, align=4)
+            sums.append(builder.fadd(value, raised))
+        return sums
+
+    for i, total in enumerate(each_row("exponentials", constant(0.0), add_exponential)):
+        place = builder.inttoptr(builder.add(factors, number(16 * i)), _FLOATS.as_pointer())
+        builder.store(builder.fdiv(constant(1.0), total), place, align=4)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def softmax_columns(context, scores, rows, factors):  # type: ignore[no-untyped-def]
+    """Replace ``scores`` (rows, 8) by their exponentials, scaled so that the largest of a column is 1.
+
+    ``factors`` (8,) becomes 1 / the sums of the columns. Both are given by their addresses.
+    """
+    return types.void(*[types.intp] * 3), _softmax_instructions
+
+
+def _comparison(name: str) -> Any:
+    """An intrinsic for one of two fp32 numbers; a loop over it is computed on vectors, unlike Python's own."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(_F32, [_F32, _F32])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        return builder.call(function, arguments, fastmath=("fast",))
+
+    @intrinsic
+    def compare(context, left, right):  # type: ignore[no-untyped-def]
+        return types.float32(types.float32, types.float32), generate
+
+    return compare
+
+
+larger = _comparison("llvm.maxnum.f32")
+smaller = _comparison("llvm.minnum.f32")
