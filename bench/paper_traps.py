@@ -9,13 +9,12 @@ import csv
 import json
 import random
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import Stemmer
 
 from harness import write_json
 from rankwell import sample
@@ -25,8 +24,8 @@ from rankwell.corpus.records import Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import BACKBONE, find_model
 from rankwell.rank.ranker import Ranker
+from rankwell.training.experiments.rare_words import SplitWords, words_of
 
-WORD = re.compile(r"[a-z]+")
 PASSAGE_WORDS, CANDIDATE_WORDS = 110, 130
 SAMPLED = 50_000
 MOST_CASES = 600
@@ -44,43 +43,6 @@ class Case:
     copies: dict[str, str]
 
 
-class Words:
-    """The split words of a vocabulary: their tokens and stems."""
-
-    def __init__(self, words: Iterable[str], tokenizer: Tokenizer):
-        listed = sorted(words)
-        pieces = tokenizer.encode(listed)
-        spans = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
-        tokens = (pieces.ids[begin:end].tolist() for begin, end in spans)
-        self.tokens = {word: ids for word, ids in zip(listed, tokens, strict=True) if len(ids) > 1}
-        stem = Stemmer.Stemmer("english").stemWord
-        self._stems = {word: stem(word) for word in self.tokens}
-        self._by_first: dict[int, list[str]] = defaultdict(list)
-        self._by_length: dict[int, list[str]] = defaultdict(list)
-        for word, ids in self.tokens.items():
-            self._by_first[ids[0]].append(word)
-            self._by_length[len(ids)].append(word)
-
-    def look_alikes(self, word: str) -> list[str]:
-        """Words that share the first token and nothing else."""
-        return [
-            other
-            for other in self._by_first[self.tokens[word][0]]
-            if self._stems[other] != self._stems[word] and not other.startswith(word) and not word.startswith(other)
-        ]
-
-    def unlike(self, word: str) -> list[str]:
-        """Words of as many tokens with another first token and another first letter."""
-        tokens = self.tokens[word]
-        same_length = self._by_length[len(tokens)]
-        return [other for other in same_length if self.tokens[other][0] != tokens[0] and other[0] != word[0]]
-
-
-def words_of(text: str) -> list[str]:
-    """The distinct words of a text, in order."""
-    return list(dict.fromkeys(WORD.findall(text.lower())))
-
-
 def make_traps(folder: Path, split: str, out: Path) -> None:
     """Write up to 600 cases: a relevant passage, and copies with another word in place of a split query word."""
     draw = random.Random(7)
@@ -90,7 +52,7 @@ def make_traps(folder: Path, split: str, out: Path) -> None:
     frequency = Counter(word for text in some for word in words_of(text))
     queries, qrels = data.queries(split), data.qrels(split)
     vocabulary = {word for word, count in frequency.items() if count >= 2 and 4 <= len(word) <= 20}
-    words = Words(vocabulary | {word for query in queries for word in words_of(query.text)}, tokenizer)
+    words = SplitWords(vocabulary | {word for query in queries for word in words_of(query.text)}, tokenizer)
     types = data.types(split) if data.has("types") else {}
     cases = []
     for query in queries:
@@ -105,7 +67,7 @@ def make_traps(folder: Path, split: str, out: Path) -> None:
 
 
 def _trap_texts(
-    query: Query, passages: list[str], words: Words, vocabulary: set[str], draw: random.Random
+    query: Query, passages: list[str], words: SplitWords, vocabulary: set[str], draw: random.Random
 ) -> Iterator[tuple[str, dict[str, str]]]:
     asked = words_of(query.text)
     split = [word for word in asked if word in words.tokens and len(word) >= 4]
@@ -174,7 +136,7 @@ def compare_candidates(folder: Path, split: str, arm: Path, out: Path) -> None:
     inside = {docid: set(words_of(" ".join(text.split()[:CANDIDATE_WORDS]))) for docid, text in texts.items()}
     listed = {word for some in inside.values() for word in some if 4 <= len(word) <= 20}
     asked = {word for some in queries.values() for word in some if len(word) >= 4}
-    words = Words(listed | asked, Tokenizer.open(find_model(BACKBONE)))
+    words = SplitWords(listed | asked, Tokenizer.open(find_model(BACKBONE)))
     with open(out, "w", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
         table.writerow(["qid", "look-alike documents", "look-alike", "neither"])

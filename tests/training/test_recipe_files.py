@@ -54,3 +54,10 @@ finally:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "set()\n")
     assert done.stderr.startswith("rankwell: nowhere.yaml: no such file")
+
+
+def test_a_papers_own_settings_are_another_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("papers/drbert", "recipes/papers/drbert.yaml"):
+        assert find_recipe(name) == ROOT / "recipes" / "papers" / "drbert.yaml"
+    assert find_recipe("drbert") == ROOT / "recipes" / "drbert.yaml"

@@ -9,10 +9,19 @@ import typer
 
 from rankwell.cli.options import Device
 from rankwell.cli.outputs import output_folder
+from rankwell.core.errors import RankwellError
+
+RARE_WORDS = "rare-words"
 
 
 def experiment(
-    suite: Annotated[str, typer.Argument(help="A suite: a YAML file, or the name of one that ships, such as table1.")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            help="A suite: a YAML file, or the name of one that ships, such as table1. Or rare-words, to compare two "
+            "models."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder for all runs and tables.")],
     settings: Annotated[
         list[str] | None,
@@ -32,6 +41,22 @@ def experiment(
             "--jobs", min=1, help="Number of variants to run at once, each in its own process, on the same device."
         ),
     ] = 1,
+    models: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="For rare-words: a trained ranker. Give two, the expected better one second."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="For rare-words: folder of a data set (default: the bundled sample)."),
+    ] = None,
+    cases: Annotated[
+        Path | None,
+        typer.Option(
+            "--cases",
+            help="For rare-words: file with query id, word, look-alike, right docid and misleading docid "
+            "(default: the sample's, or with --data cases mined from the split dev).",
+        ),
+    ] = None,
     device: Device = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the suite, data, models and stages, and list the stages.")
@@ -47,7 +72,14 @@ def experiment(
         rankwell experiment table1 --set data=my-data --out table1
 
         rankwell experiment negatives --set data=my-data --seeds 1 --jobs 4 --out negatives
+
+        rankwell experiment rare-words --model without-strm/model --model drbert/model --out rare-words
     """
+    if suite == RARE_WORDS:
+        compare_rare_words(models or [], data, cases, out, device)
+        return
+    if models or data or cases:
+        raise RankwellError(f"--model, --data and --cases are options of rare-words; {suite} is a suite: use --set")
     from rankwell.training.recipe_files import find_recipe
 
     path = find_recipe(suite, "suite")  # before what takes long to import
@@ -77,3 +109,17 @@ def experiment(
             report(f"\n{place}\n{as_text(table)}")
     if outcome.failures:
         raise typer.Exit(1)
+
+
+def compare_rare_words(models: list[str], data: Path | None, cases: Path | None, out: Path, device: str | None) -> None:
+    """``rankwell experiment rare-words``."""
+    from rankwell import sample
+    from rankwell.training.experiments.rare_words import compare_on_rare_words, read_cases
+
+    if cases is None and data is None:
+        cases = sample.FOLDER / "rare_words.tsv"
+    given = None if cases is None else read_cases(cases)
+    compare_on_rare_words(models, data or sample.FOLDER, out, cases=given, device=device)
+    summary = (out / "table.md").read_text(encoding="utf-8").split("\n\n")
+    print("\n\n".join(summary[1:3]))
+    print(f"\n{out / 'table.md'}")

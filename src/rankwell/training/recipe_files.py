@@ -15,28 +15,35 @@ from rankwell.core.errors import InputError
 _PACKAGE = Path(__file__).parents[1]
 FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parents[1] / "recipes")
 """Where they are: in an installed package, or beside the sources of a clone."""
-_PLACES = {"recipe": (".", "papers"), "suite": ("suites", "papers")}
+PAPERS = "papers"
+_PLACES = {"recipe": (".", PAPERS), "suite": ("suites",)}
 Kind = Literal["recipe", "suite"]
 
 
 def find_recipe(name: str | os.PathLike[str], kind: Kind = "recipe") -> Path:
-    """The file of a recipe: a path, or a name such as ``listwise`` (also ``recipes/listwise.yaml``, from anywhere)."""
+    """The file of a recipe: a path, or a name such as ``listwise`` or ``papers/drbert``.
+
+    ``recipes/listwise.yaml`` is found from anywhere, too.
+    """
     path = Path(name)
     if path.exists():
         return path
     shipped = shipped_recipes(kind)
-    short = [part for part in path.parts if part not in ("recipes", "suites", "papers")]
-    stem = short[-1].removesuffix(".yaml") if short else ""
-    if len(short) == 1 and stem in shipped:
-        return shipped[stem]
-    close = difflib.get_close_matches(stem, shipped, n=1)
+    short = "/".join(part for part in path.parts if part not in ("recipes", "suites")).removesuffix(".yaml")
+    if short in shipped:
+        return shipped[short]
+    close = difflib.get_close_matches(short, shipped, n=1)
     hint = f"; did you mean {close[0]}?" if close else f"; known by name: {', '.join(shipped)}"
     raise InputError(name, None, f"no such file, and no {kind} of that name{hint if shipped else ''}")
 
 
 def shipped_recipes(kind: Kind = "recipe") -> dict[str, Path]:
-    """The recipes or suites that ship, by name."""
+    """The recipes or suites that ship, by name; those with a paper's own settings as ``papers/NAME``."""
     folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
     if folder is None:
         return {}
-    return {path.stem: path for place in reversed(_PLACES[kind]) for path in sorted((folder / place).glob("*.yaml"))}
+    return {
+        f"{PAPERS}/{path.stem}" if place == PAPERS else path.stem: path
+        for place in _PLACES[kind]
+        for path in sorted((folder / place).glob("*.yaml"))
+    }

@@ -117,7 +117,7 @@ def test_a_random_model_learns_the_sample(sample: tuple[InMemoryTokens, MaskingV
     source, words = sample
     task, held_out = (
         PretrainingTask(source, rows, words, PretrainOptions(max_length=64), 1)
-        for rows in hold_out(len(source), 0.2, 0)
+        for rows in hold_out(np.arange(len(source)), 0.2, 0)
     )
     model = tiny_model(len(words.ordinary))
     before = evaluate_pretraining(model, held_out, step_of(4096))
@@ -164,9 +164,9 @@ def test_held_out_figures_are_means_over_all_pieces_and_pairs(sample: tuple[InMe
 
 
 def test_what_is_held_out_is_not_trained_on() -> None:
-    train, held_out = hold_out(1000, 0.1, seed=3)
+    train, held_out = hold_out(np.arange(1000), 0.1, seed=3)
     assert (len(train), len(held_out)) == (900, 100)
     assert sorted([*train, *held_out]) == list(range(1000))
-    assert not np.array_equal(hold_out(1000, 0.1, seed=4)[1], held_out)
-    assert len(hold_out(2_000_000, 0.1, seed=3)[1]) == 10_000
-    assert len(hold_out(100, 0.01, seed=3)[1]) == 0  # one passage has no other
+    assert not np.array_equal(hold_out(np.arange(1000), 0.1, seed=4)[1], held_out)
+    assert len(hold_out(np.arange(2_000_000), 0.1, seed=3)[1]) == 10_000
+    assert len(hold_out(np.arange(100), 0.01, seed=3)[1]) == 0  # one passage has no other

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import rankwell.sample
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.rank import duo
 from rankwell.rank.ranker import Ranker
@@ -21,8 +21,8 @@ from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stages import denoise
-from rankwell.training.stages.shared import training_candidates
+from rankwell.training.stages import denoise, pretrain
+from rankwell.training.stages.shared import ListOptions, training_candidates
 
 QUERIES = 14
 RECIPE = {
@@ -139,6 +139,21 @@ def test_pre_training_is_measured_on_held_out_passages(data: Path, start: Path, 
     assert found["domain gap"] > 0.9
 
 
+def test_documents_can_be_left_out_of_pre_training(data: Path, start: Path, tmp_path: Path) -> None:
+    ids = [line.split("\t")[0] for line in (data / "collection.tsv").read_text(encoding="utf-8").splitlines()]
+    (data / "test-articles.txt").write_text("\n".join([*ids[:5], ids[7]]) + "\n", encoding="utf-8")
+    only = {f"stages.{stage}": "off" for stage in ("pointwise", "denoise", "listwise")}
+    changes = {**only, "stages.pretrain.max_steps": 1, "stages.pretrain.leave_out": "test-articles.txt"}
+    trained, _ = run(data, start, tmp_path / "fewer", **changes)
+    (done,) = trained.work.done
+    documents = pretrain._documents(done.work, done.stage.options)
+    assert documents.tolist() == [5, 6, *range(8, len(ids))]
+    assert done.result.figures["held-out MLM loss"] > 1  # held out by default
+    (data / "test-articles.txt").write_text(f"{ids[0]}\nP999\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"test-articles\.txt, line 2: document 'P999' is not in the collection"):
+        run(data, start, tmp_path / "unknown", **changes)
+
+
 def test_the_audit_lists_what_was_dropped(trained: tuple[Path, Trained]) -> None:
     (folder,) = (trained[0] / "stages").glob("*-denoise-*")
     summary = json.loads((folder / "audit.json").read_text())
@@ -238,7 +253,7 @@ def test_what_is_kept_can_be_cut_further(trained: tuple[Path, Trained]) -> None:
     assert work.candidates is not None
     store = work.data.collection.store
     whole = training_candidates(work, store)
-    few = training_candidates(work, store, skip=1, depth=3)
+    few = training_candidates(work, store, ListOptions(skip=1, depth=3))
     assert few.lengths.max() < whole.lengths.max()
     assert few.per_query(~few.relevant).max() <= 2
 
@@ -314,7 +329,7 @@ def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start:
         ({"stages.duo": "{labels: grade}"}, r"stages\.duo\.labels is grade"),
         ({"model.template": "duo"}, "model.template is duo, which is not for one query and document"),
         ({"stages.blend": "{encoder: nowhere}"}, "nowhere: not a checkpoint"),
-        ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "searches its own index only"),
+        ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "a stage that builds an index searches that index only"),
         ({"stages": "{classify: {train: nowhere.tsv}, pointwise: {}}"}, "nowhere.tsv: no such file"),
     ):
         with pytest.raises(RankwellError, match=problem):

@@ -24,7 +24,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import read_lines
 from rankwell.core.jsonfile import write_json
 from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences
@@ -69,11 +70,16 @@ class PretrainOptions(TrainingOptions):
     short: float = Field(default=0.1, ge=0, le=1, description="Share of pairs truncated to a random shorter length.")
     max_length: int = Field(default=180, ge=8, description="Maximum length of a span pair in tokens.")
     held_out: float = Field(
-        default=0,
+        default=0.01,
         ge=0,
         lt=1,
-        description="Share of the passages, at most 10,000, that are left out of training to measure the model on: MLM "
-        "loss, MLM accuracy and NSP accuracy.",
+        description="Share of the passages, at most 10,000, that are held out to measure the model on: MLM loss, MLM "
+        "accuracy and NSP accuracy; 0: none.",
+    )
+    leave_out: Annotated[str | None, Meaning.DATA_FILE] = Field(
+        default=None,
+        description="File of document ids, one per line, that are neither trained nor measured on, such as those of "
+        "test articles; none: all documents are used.",
     )
     reference: Annotated[str | None, Meaning.DATA_FILE] = Field(
         default=None,
@@ -220,13 +226,13 @@ class PretrainingTask(Task):
         return _means(total, masked, labelled)
 
 
-def hold_out(documents: int, share: float, seed: int) -> tuple[Rows, Rows]:
-    """The numbers of the documents to train on, and of those held out: a random ``share``, at most 10,000."""
-    count = min(MOST_HELD_OUT, round(documents * share))
+def hold_out(documents: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    """The documents to train on, and those held out: a random ``share``, at most 10,000."""
+    count = min(MOST_HELD_OUT, round(len(documents) * share))
     if count < 2:  # next sentence prediction needs another passage
         count = 0
-    order = np.random.default_rng([seed, documents]).permutation(documents)
-    return np.sort(order[count:]), np.sort(order[:count])
+    order = np.random.default_rng([seed, len(documents)]).permutation(len(documents))
+    return np.sort(documents[order[count:]]), np.sort(documents[order[:count]])
 
 
 def evaluate_pretraining(model: nn.Module, task: PretrainingTask, step: Step) -> dict[str, float]:
@@ -301,7 +307,7 @@ def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageR
         PretrainingTask(documents, rows, MaskingVocabulary.of(tokenizer), options, work.seed, segments=segments)
         if len(rows)
         else None
-        for rows in hold_out(len(work.data.collection.store), options.held_out, work.seed)
+        for rows in hold_out(_documents(work, options), options.held_out, work.seed)
     )
     assert task is not None
     outcome = train(
@@ -322,8 +328,24 @@ def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageR
 
 
 def check(work: Work, stage: RecipeStage[PretrainOptions]) -> None:
-    """Raise if the reference list has no words."""
+    """Raise if the reference list has no words, or a document to leave out is not in the collection."""
     _reference(work, stage.options)
+    _documents(work, stage.options)
+
+
+def _documents(work: Work, options: PretrainOptions) -> Rows:
+    """The numbers of the documents that are not left out."""
+    store = work.data.collection.store
+    documents = np.arange(len(store))
+    if options.leave_out is None:
+        return documents
+    path = Path(work.recipe.data.folder) / options.leave_out
+    lines = [(number, line.strip()) for number, line in read_lines(path) if line.strip()]
+    left_out = store.docids.find([docid for _, docid in lines])
+    for (number, docid), found in zip(lines, left_out.tolist(), strict=True):
+        if found < 0:
+            raise InputError(path, number, f"document {docid!r} is not in the collection")
+    return np.setdiff1d(documents, left_out)
 
 
 def _reference(work: Work, options: PretrainOptions) -> Reference | None:
