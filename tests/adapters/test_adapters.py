@@ -8,7 +8,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from rankwell.adapters.searching import open_searched
+from rankwell.corpus.records import Document
 from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
 
 QUERY = "how do bees keep warm in winter"
 TEXTS = [
@@ -141,3 +144,70 @@ class TestPyTerrier:
         assert len(RankwellTransformer(ranker)(frame.head(0))) == 0
         with pytest.raises(pt.validate.InputValidationError, match="text"):
             RankwellTransformer(ranker)(frame.drop(columns="text"))
+
+
+class TestLlamaIndex:
+    @pytest.fixture(autouse=True)
+    def _package(self) -> None:
+        pytest.importorskip("llama_index.core")
+
+    def test_nodes_come_best_first_with_their_scores(
+        self, tiny_checkpoint: Path, order: list[int], probabilities: list[float]
+    ) -> None:
+        from llama_index.core.schema import NodeWithScore, TextNode
+
+        from rankwell.adapters.llamaindex import RankwellRerank
+
+        nodes = [NodeWithScore(node=TextNode(text=text), score=0.0) for text in TEXTS]
+        found = RankwellRerank(tiny_checkpoint, top_n=3).postprocess_nodes(nodes, query_str=QUERY)
+        assert [node.node.get_content() for node in found] == [TEXTS[i] for i in order[:3]]
+        assert [node.score for node in found] == pytest.approx([probabilities[i] for i in order[:3]], abs=1e-6)
+        assert all(node.score == 0.0 for node in nodes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adapters") / "index"
+    Index.build([Document(f"d{n}", text) for n, text in enumerate(TEXTS)], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def hits(folder: Path) -> list[tuple[str, float]]:
+    hits = list(Index.open(folder).rank(QUERY, k=2))
+    assert len(hits) == 2
+    return hits
+
+
+class TestRetrievers:
+    """Each toolkit's retriever returns what the index itself finds; with a share for a bi-encoder, what both find."""
+
+    def test_langchain(self, folder: Path, hits: list[tuple[str, float]]) -> None:
+        pytest.importorskip("langchain_core")
+        from rankwell.adapters.langchain import RankwellRetriever
+
+        found = RankwellRetriever.open(folder, k=2).invoke(QUERY)
+        assert [(document.metadata["id"], document.metadata["score"]) for document in found] == hits
+        assert [document.page_content for document in found] == [TEXTS[int(docid[1:])] for docid, _ in hits]
+
+    def test_haystack(self, folder: Path, hits: list[tuple[str, float]]) -> None:
+        pytest.importorskip("haystack")
+        from rankwell.adapters.haystack import RankwellRetriever
+
+        found = RankwellRetriever(str(folder)).run(QUERY, top_k=2)["documents"]
+        assert [(document.id, document.score) for document in found] == hits
+
+    def test_llama_index(self, folder: Path, hits: list[tuple[str, float]]) -> None:
+        pytest.importorskip("llama_index.core")
+        from rankwell.adapters.llamaindex import RankwellRetriever
+
+        found = RankwellRetriever(folder, top_k=2).retrieve(QUERY)
+        assert [(node.node.node_id, node.score) for node in found] == hits
+
+    def test_an_index_is_searched_by_meaning_too_and_a_system_in_its_own_way(
+        self, folder: Path, tiny_bi_encoder: Path, tmp_path: Path
+    ) -> None:
+        hybrid = open_searched(folder, hybrid=0.5, encoder=str(tiny_bi_encoder))
+        assert len(hybrid.search(QUERY, 5)) == 5  # BM25 alone finds fewer
+        hybrid.save(tmp_path / "system")
+        assert open_searched(tmp_path / "system").search(QUERY, 5) == hybrid.search(QUERY, 5)

@@ -1,4 +1,4 @@
-"""A Haystack ranker: documents in, documents out, best first."""
+"""Haystack: a ranker of documents, and a retriever over an index or system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 from haystack import Document, component
 
+from rankwell.adapters.searching import open_searched
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import System
 
 
 @component
@@ -43,3 +45,27 @@ class RankwellRanker:
         most = self.top_k if top_k is None else top_k
         rows = self._ranker.rank(query, texts, most, activation="probability")
         return {"documents": [replace(documents[row["corpus_id"]], score=row["score"]) for row in rows]}
+
+
+@component
+class RankwellRetriever:
+    """The best ``top_k`` documents of an index or a system. ``options`` are ``hybrid``, ``encoder`` and ``device``."""
+
+    def __init__(self, folder: str, top_k: int = 10, options: dict[str, Any] | None = None):
+        self.folder = folder
+        self.top_k = top_k
+        self.options = options
+        self._system: System | None = None
+
+    def warm_up(self) -> None:
+        """Open the folder, once."""
+        if self._system is None:
+            self._system = open_searched(self.folder, **(self.options or {}))
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:
+        """Search; ``top_k`` overrides the component's own."""
+        self.warm_up()
+        assert self._system is not None
+        answers = self._system.search(query, self.top_k if top_k is None else top_k)
+        return {"documents": [Document(id=a.docid, content=a.text, score=a.score) for a in answers]}

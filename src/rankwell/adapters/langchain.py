@@ -1,4 +1,4 @@
-"""A LangChain document compressor: retrieved documents in the ranker's order, the best of them kept."""
+"""LangChain: a compressor that re-ranks retrieved documents, and a retriever over an index or system."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from langchain_core.callbacks import Callbacks
+from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
+from rankwell.adapters.searching import open_searched
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import System
 
 
 class RankwellCompressor(BaseDocumentCompressor):
@@ -39,3 +42,23 @@ class RankwellCompressor(BaseDocumentCompressor):
 
 def _scored(document: Document, score: float) -> Document:
     return document.model_copy(update={"metadata": {**document.metadata, "relevance_score": score}})
+
+
+class RankwellRetriever(BaseRetriever):
+    """The best ``k`` documents of an index or a system; id and score are in their metadata."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    system: System
+    k: int = 10
+
+    @classmethod
+    def open(cls, folder: str | Path, *, k: int = 10, **options: Any) -> RankwellRetriever:
+        """Search a folder; ``options`` are ``hybrid``, ``encoder`` and ``device``."""
+        return cls(system=open_searched(folder, **options), k=k)
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        return [
+            Document(page_content=answer.text, id=answer.docid, metadata={"id": answer.docid, "score": answer.score})
+            for answer in self.system.search(query, self.k)
+        ]
