@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -62,5 +63,5 @@ def fit(
         report=report,
         encoder=encoder or DEFAULT,
         start=model,
-        say=print,
+        say=partial(print, flush=True),  # so that a log shows each rung when it is done
     )
