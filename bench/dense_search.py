@@ -14,7 +14,7 @@ import numpy as np
 
 from harness import make_parser, median_seconds
 from rankwell.models.devices import chosen_device
-from rankwell.rank.dense import SHARD_SIZE, search_vectors
+from rankwell.rank.dense import LARGEST_SHARD, search_vectors
 
 WIDTH = 384
 FOUND = 1000
@@ -25,11 +25,11 @@ def main() -> None:
     options = read_options()
     device = chosen_device(options.device)
     random = np.random.default_rng(0)
-    shard = random.standard_normal((SHARD_SIZE, WIDTH)).astype(np.float16)
+    shard = random.standard_normal((LARGEST_SHARD, WIDTH)).astype(np.float16)
     shard.flags.writeable = False  # as a shard that is mapped to be read
     print(f"{'documents':>10}{'queries':>9}{'ms/query':>12}   {device}, the best {FOUND:,}")
     for documents in options.documents:
-        blocks = [shard] * (documents // SHARD_SIZE) + [shard[: documents % SHARD_SIZE]]
+        blocks = [shard] * (documents // LARGEST_SHARD) + [shard[: documents % LARGEST_SHARD]]
         for queries in options.queries:
             vectors = random.standard_normal((queries, WIDTH)).astype(np.float32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,21 @@ import pytest
 import torch
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.jobs import do
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.bi_encoder_modules import Dense, Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
-from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
+from rankwell.rank.dense import (
+    LARGEST_SHARD,
+    SMALLEST_SHARD,
+    DenseRanker,
+    PassageVectors,
+    VectorsJob,
+    search_vectors,
+    shard_size,
+)
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.hybrid import Blend
 from rankwell.rank.pipeline import Cut, First, Given, Stage, StageInput
@@ -72,6 +82,46 @@ def test_vectors_behind_dense_layers_are_made_from_stored_ones(
     vectors = PassageVectors.open(store, mapped).at(np.arange(12))
     np.testing.assert_allclose(vectors, mapped.map_documents(stored.at(np.arange(12))), atol=1e-3)
     assert vectors.shape == (12, 8)
+
+
+def test_stored_shards_keep_their_size(
+    store: DocumentStore, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = PassageVectors.open(store, encoder, shard_size=5).at(np.arange(12))
+    monkeypatch.setattr(BiEncoder, "encode_tokens", None)  # nothing is computed again
+    np.testing.assert_array_equal(PassageVectors.open(store, encoder).at(np.arange(12)), expected)
+    assert PassageVectors.is_complete(store, encoder)
+
+
+def test_the_larger_the_model_the_smaller_its_shards(encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shard_size(encoder) == LARGEST_SHARD
+    config = encoder.encoder.config
+    minilm = dataclasses.replace(config, num_hidden_layers=6, hidden_size=384)
+    monkeypatch.setattr(encoder.encoder, "config", minilm)
+    assert shard_size(encoder) == 4096  # of at most 32 tokens
+    monkeypatch.setattr(encoder.encoder, "config", dataclasses.replace(config, num_hidden_layers=24, hidden_size=4096))
+    assert shard_size(encoder) == SMALLEST_SHARD
+
+
+def test_vectors_are_computed_as_a_job(
+    store: DocumentStore, encoder: BiEncoder, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
+    expected = whole.encode_documents([document.contents for document in DOCUMENTS])
+    do(VectorsJob(store.folder, str(tiny_bi_encoder), "cpu"))
+    assert PassageVectors.is_complete(store, whole)
+    monkeypatch.setattr(BiEncoder, "encode_tokens", None)  # nothing is computed again
+    np.testing.assert_allclose(PassageVectors.open(store, whole).at(np.arange(12)), expected, atol=1e-3)
+
+
+def test_vectors_in_int8_are_others_unless_exact_ones_are_stored(store: DocumentStore, tiny_bi_encoder: Path) -> None:
+    exact = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", precision="fp32")
+    fast = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", precision="int8")
+    assert PassageVectors.open(store, fast).folder.name == f"vectors-{fast.name}"
+    assert not PassageVectors.is_complete(store, exact)
+    folder = PassageVectors.open(store, exact).folder
+    assert folder.name == f"vectors-{exact.name}"
+    assert PassageVectors.open(store, fast).folder == folder
 
 
 def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,15 @@ def map_shards(shards: Shards, work: ShardWork, *, description: str = "working",
             shown.finish(len(items))
 
 
+def recorded_size(folder: Path) -> int | None:
+    """The number of items in each shard of a folder; ``None`` if the folder has none yet."""
+    try:
+        size = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["config"]["shard size"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # whoever opens the shards reports what is wrong with them
+    return size if isinstance(size, int) and size > 0 else None
+
+
 def open_shards(shards: Shards) -> None:
     """Record in the folder what makes these shards. Raises if it holds shards of other work."""
     with _locks(shards):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -18,20 +19,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.shards import Shards, map_shards
+from rankwell.core.shards import Shards, map_shards, recorded_size
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.devices import Precision
 from rankwell.models.kernels.top_k import top_k
-from rankwell.rank.rankers import queries_by_id
+from rankwell.rank.rankers import open_encoder, queries_by_id
 from rankwell.rank.texts import Texts, is_writable, stores_of
 from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
 
-SHARD_SIZE = 1 << 14
+SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
+SHARD_OPERATIONS = 1.4e12
+"""Arithmetic operations of a shard on a CPU. If interrupted, at most a shard's work is lost."""
 WORTH_STORING = 0.5
 """The vectors of a whole collection are computed and stored if a run needs at least this part of its documents."""
 DOCUMENTS_AT_A_TIME = 1 << 16
@@ -43,6 +47,7 @@ DEEP, TIES = 1000, 100
 id, so a short list must be the top of a long one."""
 _ON_ARM = platform.machine() in ("aarch64", "arm64")
 Half = NDArray[np.float16]
+Block = NDArray[np.floating]
 
 
 class PassageVectors:
@@ -58,33 +63,17 @@ class PassageVectors:
         self._size = shards.size
 
     @classmethod
-    def open(cls, store: DocumentStore, encoder: BiEncoder, *, shard_size: int = SHARD_SIZE) -> PassageVectors:
+    def open(cls, store: DocumentStore, encoder: BiEncoder, *, shard_size: int | None = None) -> PassageVectors:
         """Open the vectors stored beside the store's texts, after computing those that are missing."""
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
-            # Dense layers are applied to stored vectors, which are much more expensive to compute.
-            base = None if encoder.base is None else cls.open(store, encoder.base, shard_size=shard_size)
-            reads = base is None and encoder.takes_tokens
-            tokens = StoredTokens.open(store, encoder.tokenizer) if reads else None
-
-            def work(items: range, file: IO[bytes]) -> None:
-                numbers = np.arange(items.start, items.stop)
-                if base is not None:
-                    vectors = encoder.map_documents(base.at(numbers))
-                elif tokens is not None:
-                    vectors = encoder.encode_tokens(tokens, numbers)
-                else:
-                    vectors = encoder.encode_documents(store.texts_at(numbers))
-                file.write(vectors.astype(np.float16).data)
-
-            how = " in int8 (exact: --precision fp32)" if encoder.precision == "int8" else ""
-            map_shards(shards, work, description=f"computing vectors{how}")
+            _compute(store, encoder, shards)
         return cls(store, shards, encoder.width)
 
     @staticmethod
-    def is_complete(store: DocumentStore, encoder: BiEncoder, *, shard_size: int = SHARD_SIZE) -> bool:
+    def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
         """Whether all vectors are stored."""
-        return not _shards(store, encoder, shard_size).pending()
+        return not _shards(store, encoder).pending()
 
     def __len__(self) -> int:
         return len(self.store)
@@ -105,7 +94,49 @@ class PassageVectors:
         return (part.whole() for part in self._parts)
 
 
-def _shards(store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
+@dataclass(frozen=True)
+class VectorsJob:
+    """Computing the vectors of a store's documents, for the workers of a cluster."""
+
+    store: Path
+    encoder: str
+    device: str | None = None
+    precision: Precision = "auto"
+
+    def prepare(self) -> Shards:
+        """See :class:`~rankwell.core.jobs.Job`. Tokenises the documents, once for all workers."""
+        store, encoder = DocumentStore.open(self.store), open_encoder(self.encoder, "cpu", self.precision)
+        shards = _shards(store, encoder)
+        if shards.pending() and encoder.takes_tokens:
+            StoredTokens.open(store, encoder.tokenizer)
+        return shards
+
+    def work(self, shards: Shards) -> None:
+        """See :class:`~rankwell.core.jobs.Job`."""
+        _compute(DocumentStore.open(self.store), open_encoder(self.encoder, self.device, self.precision), shards)
+
+
+def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:
+    """Compute the shards that are not done."""
+    # Dense layers are applied to stored vectors, which are much more expensive to compute.
+    base = None if encoder.base is None else PassageVectors.open(store, encoder.base)
+    tokens = StoredTokens.open(store, encoder.tokenizer) if base is None and encoder.takes_tokens else None
+
+    def work(items: range, file: IO[bytes]) -> None:
+        numbers = np.arange(items.start, items.stop)
+        if base is not None:
+            vectors = encoder.map_documents(base.at(numbers))
+        elif tokens is not None:
+            vectors = encoder.encode_tokens(tokens, numbers)
+        else:
+            vectors = encoder.encode_documents(store.texts_at(numbers))
+        file.write(vectors.astype(np.float16).data)
+
+    how = " in int8 (exact: --precision fp32)" if encoder.precision == "int8" else ""
+    map_shards(shards, work, description=f"computing vectors{how}")
+
+
+def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None) -> Shards:
     """The shards of the encoder's vectors; those of the exact ones if they are complete, made on a GPU, say."""
     if not encoder.name:
         raise RankwellError("this bi-encoder has no name to store its vectors under")
@@ -113,13 +144,25 @@ def _shards(store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
     return exact if exact.folder.is_dir() and not exact.pending() else own
 
 
-def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int) -> Shards:
+def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int | None) -> Shards:
+    folder = store.folder / f"vectors-{name}"
     config = {"model": name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
-    return Shards(store.folder / f"vectors-{name}", len(store), size, config, suffix=".f16")
+    size = size or recorded_size(folder) or shard_size(encoder)
+    return Shards(folder, len(store), size, config, suffix=".f16")
+
+
+def shard_size(encoder: BiEncoder) -> int:
+    """The documents of a shard: a power of two with some 20 seconds of work for two cores in fp32."""
+    if encoder.device.type != "cpu" or encoder.base is not None:
+        return LARGEST_SHARD
+    config, tokens = encoder.encoder.config, encoder.reader.template.max_length / 2
+    operations = 24 * config.num_hidden_layers * config.hidden_size**2 * tokens
+    fitting = int(SHARD_OPERATIONS / operations)
+    return min(LARGEST_SHARD, max(SMALLEST_SHARD, 1 << max(0, fitting.bit_length() - 1)))
 
 
 def search_vectors(
-    queries: Vectors, blocks: Iterator[NDArray[np.floating]], k: int, *, device: torch.device | str = "cpu"
+    queries: Vectors, blocks: Iterator[Block], k: int, *, device: torch.device | str = "cpu"
 ) -> tuple[Rows, Vectors]:
     """The ``k`` documents nearest to each query, best first: their numbers and similarities, both (Q, k).
 
@@ -130,54 +173,74 @@ def search_vectors(
     scores = torch.full((len(vectors), 0), 0.0, device=device)
     numbers = torch.zeros((len(vectors), 0), dtype=torch.int64, device=device)
     first = 0
-    for block in blocks if device.type == "cpu" else _joined(blocks):
-        products = _on_cpu(block) if device.type == "cpu" else _on_device(block, device)
-        step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, len(block)))
+    for group in _groups(blocks):
+        products = _on_cpu(group) if device.type == "cpu" else _on_device(group, device)
+        count = sum(map(len, group))
+        step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, count))
         parts = [top_k(products(vectors[b : b + step]), k) for b in range(0, len(vectors), step)]
         if parts:
             scores = torch.cat([scores, torch.cat([values for values, _ in parts])], dim=1)
             numbers = torch.cat([numbers, torch.cat([places for _, places in parts]) + first], dim=1)
             scores, order = top_k(scores, k)
             numbers = numbers.gather(1, order)
-        first += len(block)
+        first += count
     return numbers.cpu().numpy(), scores.cpu().numpy()
 
 
-def _on_device(block: NDArray[np.floating], device: torch.device) -> Callable[[Tensor], Tensor]:
-    documents = torch.from_numpy(block).to(device).float()
+def _on_device(group: Sequence[Block], device: torch.device) -> Callable[[Tensor], Tensor]:
+    documents = torch.from_numpy(np.concatenate(group)).to(device).float()
     return lambda queries: queries @ documents.T
 
 
-def _on_cpu(block: NDArray[np.floating]) -> Callable[[Tensor], Tensor]:
+def _on_cpu(group: Sequence[Block]) -> Callable[[Tensor], Tensor]:
     """Like :func:`_on_device`, but converts to fp32 piece by piece to stay in the processor's cache."""
+    count = sum(map(len, group))
 
     def products(queries: Tensor) -> Tensor:
-        scores = queries.new_empty(len(queries), len(block))
-        narrow = np.empty((min(PIECE, len(block)), queries.shape[1]), block.dtype)
+        scores = queries.new_empty(len(queries), count)
+        narrow = np.empty((min(PIECE, count), queries.shape[1]), group[0].dtype)
         wide = queries.new_empty(narrow.shape)
-        for begin in range(0, len(block), PIECE):
-            some = block[begin : begin + PIECE]
-            if _ON_ARM:  # numpy converts four times as fast as torch there
-                np.copyto(wide.numpy()[: len(some)], some)
-            else:
-                narrow[: len(some)] = some  # torch takes no read-only array
+        for begin, parts in _pieces(group, len(narrow)):
+            filled = 0
+            for part in parts:
+                # numpy converts four times as fast as torch on Arm; elsewhere torch is faster, but takes no read-only
+                # array.
+                np.copyto((wide.numpy() if _ON_ARM else narrow)[filled : filled + len(part)], part)
+                filled += len(part)
+            if not _ON_ARM:
                 wide.copy_(torch.from_numpy(narrow))
-            scores[:, begin : begin + len(some)] = queries @ wide[: len(some)].T
+            scores[:, begin : begin + filled] = queries @ wide[:filled].T
         return scores
 
     return products
 
 
-def _joined(blocks: Iterator[NDArray[np.floating]]) -> Iterator[NDArray[np.floating]]:
-    """Join blocks, for fewer and larger products."""
-    parts: list[NDArray[np.floating]] = []
-    for block in blocks:
-        parts.append(block)
-        if sum(map(len, parts)) >= DOCUMENTS_AT_A_TIME:
-            yield np.concatenate(parts)
-            parts = []
+def _pieces(group: Sequence[Block], size: int) -> Iterator[tuple[int, list[Block]]]:
+    """The rows of some blocks, ``size`` at a time: the number of the first, and the parts of blocks they are in."""
+    begin, parts, left = 0, [], size
+    for block in group:
+        taken = 0
+        while taken < len(block):
+            parts.append(block[taken : taken + left])
+            taken += len(parts[-1])
+            left -= len(parts[-1])
+            if not left:
+                yield begin, parts
+                begin, parts, left = begin + size, [], size
     if parts:
-        yield np.concatenate(parts)
+        yield begin, parts
+
+
+def _groups(blocks: Iterator[Block]) -> Iterator[list[Block]]:
+    """Blocks whose best documents are found together, for fewer and larger steps."""
+    group: list[Block] = []
+    for block in blocks:
+        group.append(block)
+        if sum(map(len, group)) >= DOCUMENTS_AT_A_TIME:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 class DenseRanker:

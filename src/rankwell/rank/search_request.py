@@ -86,7 +86,9 @@ class SearchRequest:
         device, encoder = self.device if workers is None else "cpu", None
         first = FirstStage(index, self.bm25, None if self.hybrid is None else self.encoder, self.hybrid or 0.0)
         if self.hybrid is not None:
-            encoder = first.dense(device, self.precision).encoder
+            # Workers with GPUs compute exact vectors, whatever this machine would choose.
+            on_gpus = workers is not None and self.device not in (None, "cpu") and self.precision == "auto"
+            encoder = first.dense(device, "fp32" if on_gpus else self.precision).encoder
             config |= {"hybrid": self.hybrid}
             data |= encoder.identity
         if workers is None:

@@ -11,21 +11,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.jobs import do
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.rank.dense import DenseRanker, PassageVectors, search_vectors
+from rankwell.rank.dense import DenseRanker, PassageVectors, VectorsJob, search_vectors
 from rankwell.rank.hybrid import search_hybrid
 from rankwell.rank.search_request import SearchRequest
 from rankwell.rank.texts import stores_of
 from rankwell.retrieve.index import Index
 from rankwell.scale.search import Shard, ShardedIndex
-from rankwell.scale.workers import RETRIES, Cluster, for_workers
+from rankwell.scale.workers import Cluster, for_workers
 
 
 class HybridShard(Shard):
@@ -78,9 +76,15 @@ class ClusterHybridSearch:
         share = request.hybrid
         assert share is not None
         assert encoder is not None
-        request = replace(request, encoder=for_workers(request.encoder))
-        with self.cluster.connected() as ray:
-            _make_vectors(ray, self.cluster, index, encoder, request)
+        # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
+        precision = "int8" if encoder.precision == "int8" else request.precision
+        request = replace(request, encoder=for_workers(request.encoder), precision=precision)
+        device = request.device or "cpu"
+        with self.cluster.connected():
+            for store in stores_of(index):
+                if not PassageVectors.is_complete(store, encoder):
+                    job = VectorsJob(store.folder.absolute(), request.encoder, device, precision)
+                    do(job, self.cluster, description="computing vectors")
             # Comparing with millions of vectors may take long, and an actor that is lost is noticed at once.
             held = ShardedIndex.on(
                 self.cluster,
@@ -93,31 +97,3 @@ class ClusterHybridSearch:
             with held as sharded:
                 dense, threads = ShardedDense(encoder, sharded), request.threads or 1
                 return search_hybrid(sharded, dense, queries, share, request.bm25, k=request.k, threads=threads)
-
-
-def _make_vectors(ray: Any, cluster: Cluster, index: Index, encoder: BiEncoder, request: SearchRequest) -> None:
-    missing = [store for store in stores_of(index) if not PassageVectors.is_complete(store, encoder)]
-    if not missing:
-        return
-    room = cluster.room(ray)  # raises if there is none; Ray would wait silently
-    if encoder.takes_tokens:
-        for store in missing:
-            StoredTokens.open(store, encoder.tokenizer)  # once, for all workers
-    options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_retries": RETRIES}
-    remote = ray.remote(_make).options(scheduling_strategy="SPREAD", **options)
-    folders = [store.folder.absolute() for store in missing]
-    count = cluster.workers or room
-    for problem in ray.get([remote.remote(folders, request) for _ in range(count)]):
-        if problem is not None:
-            raise RankwellError(problem)
-
-
-def _make(folders: Sequence[Path], request: SearchRequest) -> str | None:
-    """A worker's task: compute the shards that no other worker has taken. Returns an error message, if any."""
-    try:
-        encoder = request.open_encoder(request.device or "cpu")
-        for folder in folders:
-            PassageVectors.open(DocumentStore.open(folder), encoder)
-    except RankwellError as error:
-        return str(error)
-    return None
