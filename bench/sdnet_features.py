@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from harness import make_parser
-from rankwell.corpus.datasets import resolve_documents
+from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.sdnet.network import SdnetConfig, new_sdnet
 from rankwell.models.sdnet.stored_features import open_features

@@ -11,9 +11,10 @@ import pytest
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import file_digest
-from rankwell.corpus.datasets import FolderDataset, open_dataset, resolve_documents
+from rankwell.corpus.datasets import FolderDataset, open_dataset
 from rankwell.corpus.formats import read_qrels, read_run, write_documents
 from rankwell.corpus.records import Document, Query
+from rankwell.corpus.sources import resolve_documents
 
 Fill = Callable[..., Path]
 
@@ -117,7 +118,7 @@ def test_the_whole_collection_goes_before_its_parts(fill: Fill) -> None:
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        (["notes.md"], r"no files of a data set: looked for collection\.tsv, .*; found notes\.md"),
+        (["notes.bin"], r"no files of a data set: looked for collection\.tsv, .*; found notes\.bin"),
         ([], "found nothing"),
         (["queries.dev.tsv"], r"no collection: looked for collection\.tsv, corpus\.jsonl; found queries\.dev\.tsv"),
         (["collection.tsv", "corpus.jsonl"], r"found collection\.tsv, corpus\.jsonl, expected one of them"),

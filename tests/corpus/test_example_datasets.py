@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import InputError
-from rankwell.corpus.datasets import Dataset, collection_digest, open_dataset, resolve_documents
+from rankwell.corpus.datasets import Dataset, open_dataset
 from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.sources import collection_digest, resolve_documents
 
 
 def example(query: str, pos: str, neg: str = "") -> str:

@@ -16,9 +16,9 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.core.jobs import do
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_queries, write_documents
 from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.sources import resolve_documents
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rankwell.cli.options import IgnoreIdentical
 from rankwell.cli.outputs import output_file
 
 
@@ -48,6 +49,7 @@ def evaluate(
     rel: Annotated[
         int | None, typer.Option(min=0, help="Lowest relevant grade, for measures that do not state one.")
     ] = None,
+    ignore_identical_ids: IgnoreIdentical = False,
     average: Annotated[
         Average, typer.Option(help="Average over all judged queries, or those that also have results.")
     ] = Average.qrels,
@@ -87,6 +89,8 @@ def evaluate(
     judgments = read_qrels(qrels)
     names = dict(zip(paths, names_of_runs(paths), strict=True))
     named = {name: read_run(path, name=name) for path, name in names.items()}
+    if ignore_identical_ids:
+        named = {name: run.without_identical_ids() for name, run in named.items()}
     for name, run in named.items():
         for problem in validate(judgments, run, parsed):
             if problem.severity == "warning":

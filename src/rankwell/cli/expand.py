@@ -75,8 +75,8 @@ def expand(
         rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local --workers 4
     """
     from rankwell.core.errors import RankwellError
-    from rankwell.corpus.datasets import resolve_documents
     from rankwell.corpus.formats.expansions import read_expansions
+    from rankwell.corpus.sources import resolve_documents
     from rankwell.enrich.doc2query import ExpandRequest, Filtering, find_writer, write_generated
     from rankwell.models.doc2query.checkpoints import read_writer_config
     from rankwell.models.doc2query.decoding import WritingOptions

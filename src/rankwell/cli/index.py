@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +11,11 @@ import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 from rankwell.cli.needs import excludes, needs
+from rankwell.cli.options import IdField, TextField
 from rankwell.cli.outputs import output_file, output_folder
 
 if TYPE_CHECKING:
+    from rankwell.corpus.records import Document
     from rankwell.retrieve.index import Index
     from rankwell.scale.workers import Cluster
 
@@ -22,9 +24,29 @@ def index(
     context: typer.Context,
     collection: Annotated[
         str,
-        typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
+        typer.Argument(
+            help="A csv, tsv, jsonl, json, parquet or Arrow file, a file of lines, a folder of text files, or an "
+            "id like irds:msmarco-passage or hf:owner/name."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Folder of the index.")],
+    id_field: IdField = None,
+    text_field: TextField = None,
+    title_field: Annotated[
+        str | None,
+        typer.Option(
+            "--title", metavar="FIELD", help="Field or column of the titles. Default: recognised by its name."
+        ),
+    ] = None,
+    passages: Annotated[
+        int,
+        typer.Option(
+            "--passages",
+            metavar="WORDS",
+            min=0,
+            help="Split documents into passages of at most this many words, with the ids ID#1, ID#2 and so on.",
+        ),
+    ] = 0,
     append: Annotated[bool, typer.Option("--append", help="Add to the index in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the index in --out.")] = False,
     store: Annotated[
@@ -91,6 +113,10 @@ def index(
 
         rankwell index corpus.jsonl.gz --out my-index --append
 
+        rankwell index products.csv --id sku --text description --out my-index
+
+        rankwell index notes --passages 150 --out my-index
+
         rankwell index irds:beir/scifact --out scifact --no-store
 
         rankwell index collection.tsv --out my-index --tokens model
@@ -108,6 +134,8 @@ def index(
     """
     from rankwell.core.files import folder_size
     from rankwell.corpus.analyser import analyzer_from_options
+    from rankwell.corpus.formats.fields import Columns
+    from rankwell.corpus.sources import resolve_documents
     from rankwell.scale.index import IndexJob, build_index
 
     begin = time.monotonic()
@@ -126,7 +154,8 @@ def index(
         made = build_index(IndexJob(collection, out.absolute(), segment_documents, analyzer, store), cluster)
     else:
         how = {"analyzer": analyzer, "store": store, "append": append, "overwrite": overwrite}
-        made = _build(collection, out, weights, expansions, **how)
+        documents = resolve_documents(collection, Columns(id_field, text_field, title_field), passages=passages)
+        made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
         tokenise(made)
     size, seconds = folder_size(out) / 1e6, time.monotonic() - begin
@@ -141,18 +170,20 @@ def _check(context: typer.Context, by_model: bool) -> Cluster | None:
     present = {"weights MODEL": by_model}
     needs(context, dict.fromkeys(("scaling", "weights_out", "show", "device"), "weights MODEL"), present)
     needs(context, {"tokens": "store", "segment_documents": "ray"})
-    cluster = cluster_of(context, "append", "expansions", *(() if by_model else ("overwrite", "weights")))
+    fields = ("id_field", "text_field", "title_field", "passages")
+    cluster = cluster_of(context, "append", "expansions", *fields, *(() if by_model else ("overwrite", "weights")))
     if by_model:
         excludes(context, "--weights MODEL; use the file that --weights-out writes", "expansions")
-        excludes(context, "--weights MODEL", "append")
+        excludes(context, "--weights MODEL", "append", *fields)
         if (options["stemmer"], options["stop_words"]) != ("porter", "lucene"):
             raise RankwellError("--weights MODEL needs the default --stemmer and --stop-words")
     return cluster
 
 
-def _build(collection: str, out: Path, weights: Path | None, expansions: Path | None, **how: Any) -> Index:
+def _build(
+    documents: Iterable[Document], out: Path, weights: Path | None, expansions: Path | None, **how: Any
+) -> Index:
     """Build an index in this process, from files."""
-    from rankwell.corpus.datasets import resolve_documents
     from rankwell.corpus.formats import read_weights
     from rankwell.corpus.formats.expansions import read_expansions
     from rankwell.retrieve.index import Index
@@ -163,7 +194,7 @@ def _build(collection: str, out: Path, weights: Path | None, expansions: Path | 
         from rankwell.enrich.doc2query import combine_weights
 
         vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
-    return Index.build(resolve_documents(collection), out, weights=vectors, expansions=queries, **how)
+    return Index.build(documents, out, weights=vectors, expansions=queries, **how)
 
 
 def _tokeniser(model: str) -> Callable[[Index], None]:

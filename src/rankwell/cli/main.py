@@ -16,7 +16,7 @@ import typer
 
 from rankwell import cli
 from rankwell.core import progress
-from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.errors import MissingExtraError, Notice, RankwellError
 from rankwell.core.streams import reading_pipes_once
 
 PACKAGE = Path(__file__).parents[1]
@@ -85,7 +85,8 @@ def _show_warning(
     """Print rankwell's own warnings as one line for the user; leave those of other packages as they are."""
     progress.clear()
     if Path(filename).is_relative_to(PACKAGE):
-        print(f"rankwell: warning: {message}", file=sys.stderr)
+        kind = "" if issubclass(category, Notice) else "warning: "
+        print(f"rankwell: {kind}{message}", file=sys.stderr)
     else:
         default(message, category, filename, *rest)
 

@@ -26,6 +26,22 @@ RunOut = Annotated[
 Format = Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Output format.")]
 Threads = Annotated[int, typer.Option("--threads", help="Number of threads; 0 uses all cores.")]
 
+IdField = Annotated[
+    str | None,
+    typer.Option("--id", metavar="FIELD", help="Field or column of the ids. Default: recognised by its name."),
+]
+TextField = Annotated[
+    str | None,
+    typer.Option("--text", metavar="FIELD", help="Field or column of the texts. Default: recognised by its name."),
+]
+IgnoreIdentical = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-identical-ids",
+        help="Leave out documents that have the id of the query, as BEIR does.",
+    ),
+]
+
 Model = Annotated[
     str, typer.Option("--model", help="A checkpoint folder, a name on the Hugging Face hub, or an exported model.")
 ]

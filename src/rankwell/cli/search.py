@@ -15,8 +15,11 @@ from rankwell.cli.options import (
     EncoderOption,
     Format,
     Hybrid,
+    IdField,
+    IgnoreIdentical,
     PrecisionOption,
     RunOut,
+    TextField,
     Threads,
 )
 from rankwell.cli.outputs import check_run, write_result
@@ -37,10 +40,13 @@ def search(
         str,
         typer.Argument(
             metavar="QUERIES",
-            help="A question, a file of queries (tsv with id and text, or jsonl; .gz too), or - for standard input.",
+            help="A question, a file of queries (csv, tsv, jsonl, json, parquet or lines; .gz too), "
+            "or - for standard input.",
         ),
     ],
     out: RunOut = None,
+    id_field: IdField = None,
+    text_field: TextField = None,
     k: Annotated[
         int | None, typer.Option("--k", "-k", help="Results per query. Default: 1000 in a run, 10 if printed.")
     ] = None,
@@ -53,6 +59,7 @@ def search(
     format: Format = "trec",
     json: AsJson = False,
     tsv: AsTsv = False,
+    ignore_identical_ids: IgnoreIdentical = False,
     tag: Annotated[str | None, typer.Option("--tag", help="Run name. Default: BM25, hybrid or dense.")] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
@@ -87,6 +94,7 @@ def search(
     finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
     """
     from rankwell.core.shards import remove_shards, shards_folder
+    from rankwell.corpus.formats.fields import Columns
     from rankwell.rank.search_request import SearchRequest, SearchWorkers
     from rankwell.rank.system import is_system
     from rankwell.retrieve.bm25 import BM25
@@ -109,6 +117,8 @@ def search(
         encoder=encoder or DEFAULT,
         device=device,
         precision=precision,
+        columns=Columns(id_field, text_field),
+        ignore_identical_ids=ignore_identical_ids,
     )
     request.check()
     searchers: SearchWorkers | None = None

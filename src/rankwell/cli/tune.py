@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from rankwell.cli.needs import needs
-from rankwell.cli.options import Device, EncoderOption, IndexArgument, PrecisionOption, Threads
+from rankwell.cli.options import Device, EncoderOption, IdField, IndexArgument, PrecisionOption, TextField, Threads
 from rankwell.cli.outputs import output_file
 from rankwell.models.checkpoints.names import DEFAULT
 
@@ -19,6 +19,8 @@ def tune(
     index: IndexArgument,
     queries: Annotated[Path, typer.Argument(help="Development queries.")],
     qrels: Annotated[Path, typer.Argument(help="Their relevance judgments.")],
+    id_field: IdField = None,
+    text_field: TextField = None,
     measure: Annotated[str, typer.Option("--measure", help="Measure to maximise.")] = "RR@10",
     k1: Annotated[
         str, typer.Option("--k1", help="Values of k1 to try: FIRST:LAST:STEP, or separated by commas.")
@@ -49,13 +51,15 @@ def tune(
     """
     from rankwell.core.jsonfile import write_json
     from rankwell.corpus.formats import read_qrels, read_queries
+    from rankwell.corpus.formats.fields import Columns
     from rankwell.rank.rankers import open_encoder
     from rankwell.retrieve.index import Index
     from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
 
+    columns = Columns(id_field, text_field)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     bi_encoder = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
-    opened, records, judgments = Index.open(index), read_queries(queries), read_qrels(qrels)
+    opened, records, judgments = Index.open(index), read_queries(queries, columns), read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
     tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)
     print(grid_table(tuning))

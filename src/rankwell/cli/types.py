@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.needs import needs
-from rankwell.cli.options import Device
+from rankwell.cli.options import Device, IdField, TextField
 from rankwell.cli.outputs import output_file
 
 
@@ -34,6 +34,8 @@ def types(
         typer.Option("--check", help="Gold labels (qid, tab, label); prints accuracy and a confusion matrix."),
     ] = None,
     device: Device = None,
+    id_field: IdField = None,
+    text_field: TextField = None,
 ) -> None:
     """Label queries by the kind of answer they ask for: location, numeric, person, description or entity.
 
@@ -52,11 +54,12 @@ def types(
     from rankwell.core.errors import InputError
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, read_types, write_types
+    from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.query_types import QUERY_TYPES, rule_types
     from rankwell.evaluation.confusion import NO_LABEL, Confusion
 
     needs(context, {"device": "model"})
-    records = read_queries(queries)
+    records = read_queries(queries, Columns(id_field, text_field))
     qids = {query.qid for query in records}
 
     def read_labels(path: Path) -> dict[str, str]:

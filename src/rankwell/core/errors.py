@@ -42,6 +42,10 @@ class MissingExtraError(RankwellError):
         super().__init__(f"{purpose} needs the package {package}: pip install 'rankwell[{extra}]'")
 
 
+class Notice(UserWarning):
+    """What rankwell decided by itself and the user may want to know, such as which column has the texts."""
+
+
 def excerpt(value: str, limit: int = 60) -> str:
     """``value`` quoted for an error message: printable and shortened."""
     shown = value if len(value) <= limit else value[:limit] + "…"

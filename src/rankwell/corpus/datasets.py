@@ -32,22 +32,31 @@ EXAMPLES = ("examples", "triples")
 Lists = dict[str, tuple[dict[str, None], dict[str, None]]]
 """Query → its relevant documents and its negatives, as ordered sets."""
 
+_TABLES = "tsv|txt|jsonl|csv|json|parquet|arrow"
 # Patterns of file names, relative to the folder, and how an error message shows them.
 FILE_NAMES: dict[str, tuple[re.Pattern[str], str]] = {
     kind: (re.compile(pattern + r"(?:\.gz)?"), shown)
     for kind, pattern, shown in (
         (
             "collection",
-            r"(?:collection|corpus)(?P<part>.*)\.(?:tsv|txt|jsonl)",
+            rf"(?:collection|corpus)(?P<part>.*)(?<!\.manifest)\.(?:{_TABLES})",
             "collection.tsv, corpus.jsonl",
         ),
-        ("queries", r"(?:queries|topics)(?:\.(?P<part>.+))?\.(?:tsv|txt|jsonl)", "queries.SPLIT.tsv, queries.jsonl"),
+        (
+            "queries",
+            rf"(?:queries|topics)(?:\.(?P<part>.+))?(?<!\.manifest)\.(?:{_TABLES})",
+            "queries.SPLIT.tsv, queries.jsonl",
+        ),
         ("qrels", r"qrels(?:[./](?P<part>.+))?\.(?:tsv|txt)", "qrels.SPLIT.txt, qrels/SPLIT.tsv"),
         ("types", r"types(?:\.(?P<part>.+))?\.tsv", "types.SPLIT.tsv"),
         ("examples", r"examples(?:\.(?P<part>.+))?\.jsonl", "examples.jsonl"),
         ("triples", r"triples(?:\.(?P<part>.+))?\.(?:tsv|txt)", "triples.tsv"),
     )
 }
+
+
+class NoDatasetError(InputError):
+    """A folder has no file with one of the usual names."""
 
 
 class Dataset(ABC):
@@ -100,14 +109,6 @@ def open_dataset(source: str | os.PathLike[str]) -> Dataset:
     return ExampleDataset(folder.folder) if folder.has(*EXAMPLES) else folder
 
 
-def resolve_documents(source: str | os.PathLike[str]) -> Iterator[Document]:
-    """The documents of a collection file, a folder or an ``irds:NAME``."""
-    name = os.fspath(source)
-    if name.startswith(IRDS_PREFIXES) or os.path.isdir(name):
-        return open_dataset(name).documents()
-    return read_documents(name)
-
-
 class FolderDataset(Dataset):
     """A folder whose files have the usual names (:data:`FILE_NAMES`)."""
 
@@ -117,7 +118,7 @@ class FolderDataset(Dataset):
         self.folder = folder
         self.name = str(folder)
         if not any(self._files.values()):
-            raise self._missing("files of a data set", *FILE_NAMES)
+            raise self._missing("files of a data set", *FILE_NAMES, error=NoDatasetError)
         named = {split for kind in ("queries", "qrels") for split in self._files[kind]}
         self.splits = tuple(sorted(named - {ALL}) or sorted(named))
 
@@ -140,10 +141,10 @@ class FolderDataset(Dataset):
         """Whether there is a file of one of these kinds."""
         return any(self._files[kind] for kind in kinds)
 
-    def _missing(self, wanted: str, *kinds: str) -> InputError:
+    def _missing(self, wanted: str, *kinds: str, error: type[InputError] = InputError) -> InputError:
         looked = "; ".join(FILE_NAMES[kind][1] for kind in kinds)
         names = self._listing[:20] + ["…"] * (len(self._listing) > 20)
-        return InputError(self.folder, None, f"no {wanted}: looked for {looked}; found {', '.join(names) or 'nothing'}")
+        return error(self.folder, None, f"no {wanted}: looked for {looked}; found {', '.join(names) or 'nothing'}")
 
     def _find(self, kind: str, part: str) -> Path | None:
         """The one file of this kind and split."""
@@ -384,11 +385,3 @@ def _document(record: Any) -> Document:
     # The default text already contains the title.
     title = "" if hasattr(record, "default_text") else getattr(record, "title", "")
     return Document(record.doc_id, _text(record), title)
-
-
-def collection_digest(source: str) -> str:
-    """A digest that identifies the documents of a file, a folder or an ``irds:NAME``."""
-    path = Path(source)
-    if path.is_dir():
-        return open_dataset(source).digest()
-    return file_digest(path) if path.is_file() else digest({"collection": source})

@@ -8,6 +8,8 @@ import re
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.formats import read_queries
+from rankwell.corpus.formats.binary_tables import HF_PREFIX
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Query
 
 TYPED = "1"
@@ -25,10 +27,10 @@ def is_question(source: str | os.PathLike[str]) -> bool:
     return not os.path.exists(text) and not _FILE_NAME.fullmatch(text)
 
 
-def read_questions(source: str | os.PathLike[str]) -> list[Query]:
+def read_questions(source: str | os.PathLike[str], columns: Columns | None = None) -> list[Query]:
     """The question itself, or the queries of a file or, for ``-``, of standard input."""
     if not is_question(source):
-        return read_queries(source)
+        return read_queries(source, columns)
     if not os.fspath(source).strip():
         raise RankwellError("the question is empty")
     return [Query(TYPED, os.fspath(source))]
@@ -43,5 +45,6 @@ def read_query(source: str | os.PathLike[str], qid: str) -> Query:
 
 
 def questions_digest(source: str | os.PathLike[str]) -> str:
-    """A hash of the question, or of the bytes of the file."""
-    return digest(os.fspath(source)) if is_question(source) else file_digest(source)
+    """A hash of the question, of the name of a data set, or of the bytes of a file."""
+    named = is_question(source) or os.fspath(source).startswith(HF_PREFIX)
+    return digest(os.fspath(source)) if named else file_digest(source)

@@ -117,6 +117,16 @@ class Run(Mapping[str, Ranking]):
         """The run cut to the first ``depth`` documents of each query."""
         return Run({qid: ranking.head(depth) for qid, ranking in self.items()}, name=self.name)
 
+    def without_identical_ids(self) -> Run:
+        """The run without documents that have the id of their query, as BEIR evaluates ArguAna, Quora and others."""
+        rankings = {}
+        for qid, ranking in self.items():
+            if qid in ranking.docids:
+                others = [place for place, docid in enumerate(ranking.docids) if docid != qid]
+                ranking = Ranking(tuple(ranking.docids[place] for place in others), ranking.scores[others])
+            rankings[qid] = ranking
+        return Run(rankings, name=self.name)
+
     def __getitem__(self, qid: str) -> Ranking:
         return self._rankings[qid]
 

@@ -27,9 +27,9 @@ from rankwell.core.locks import SharedFolder
 from rankwell.core.manifest import digest
 from rankwell.core.shards import Shards, map_shards, open_shards, shards_folder
 from rankwell.core.types import Rows
-from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.records import TermWeights
+from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.enrich.terms import STEM_BITS, StemWords, TermFrequencies
 from rankwell.inputs.batching import Sequences, slice_sequences

@@ -23,10 +23,10 @@ from rankwell.core.shards import Shards, map_shards, open_shards, shards_folder
 from rankwell.core.types import Scores
 from rankwell.corpus.alignment import InCollectionOrder
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.formats import write_qrels, write_queries
 from rankwell.corpus.formats.expansions import Expansion, expansion_line, read_expansions
 from rankwell.corpus.records import Document, Qrels, Query, TermWeights
+from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import Manifest, file_digest
 from rankwell.core.progress import duration
-from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.formats import read_run, read_types
 from rankwell.corpus.questions import is_question, questions_digest, read_questions
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.sources import resolve_documents
 from rankwell.inputs.windows import Windows, parse_windows
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model

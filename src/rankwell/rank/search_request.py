@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rankwell.core.manifest import Manifest
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.questions import questions_digest, read_questions
 from rankwell.corpus.records import Query, Run
 from rankwell.models.checkpoints.names import DEFAULT
@@ -50,6 +51,7 @@ class SearchRequest:
 
     ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device`` and ``precision``
     are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
+    ``columns`` names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id.
     """
 
     index: Path
@@ -62,6 +64,8 @@ class SearchRequest:
     encoder: str = DEFAULT
     device: str | None = None
     precision: Precision = "auto"
+    columns: Columns | None = None
+    ignore_identical_ids: bool = False
 
     def check(self) -> None:
         """Raise for a wrong share before anything is read."""
@@ -80,7 +84,7 @@ class SearchRequest:
         self.check()
         if is_system(self.index):
             return self._search_system(name)
-        index, queries = self.open(), read_questions(self.queries)
+        index, queries = self.open(), read_questions(self.queries, self.columns)
         config = {"k": self.k, **asdict(self.bm25), "index": index.manifest["config_hash"]}
         data = {"index": index.manifest["data_hash"], "queries": questions_digest(self.queries)}
         device, encoder = self.device if workers is None else "cpu", None
@@ -91,19 +95,29 @@ class SearchRequest:
             encoder = first.dense(device, "fp32" if on_gpus else self.precision).encoder
             config |= {"hybrid": self.hybrid}
             data |= encoder.identity
+        if self.ignore_identical_ids:
+            config |= {"ignore_identical_ids": True}
+        k = self.k + self.ignore_identical_ids
         if workers is None:
             threads = self.threads or os.cpu_count() or 1
-            run = first.search(queries, self.k, threads=threads, device=device, precision=self.precision)
+            run = first.search(queries, k, threads=threads, device=device, precision=self.precision)
         else:
-            run = workers.search(self, index, queries, encoder)
-        return _result(Run(run, name=name or run.name), Manifest("run", config, data), queries, index)
+            run = workers.search(replace(self, k=k), index, queries, encoder)
+        run = self._without_identical(Run(run, name=name or run.name))
+        return _result(run, Manifest("run", config, data), queries, index)
 
     def _search_system(self, name: str | None) -> RunResult:
-        system, queries = System.open(self.index, device=self.device), read_questions(self.queries)
-        run = system.search(queries, self.k, threads=self.threads)
+        system, queries = System.open(self.index, device=self.device), read_questions(self.queries, self.columns)
+        run = system.search(queries, self.k + self.ignore_identical_ids, threads=self.threads)
         config = {"k": self.k, "system": system.manifest.get("config_hash")}
+        if self.ignore_identical_ids:
+            config |= {"ignore_identical_ids": True}
         data = {"system": str(system.manifest.get("data_hash")), "queries": questions_digest(self.queries)}
-        return _result(Run(run, name=name or run.name), Manifest("run", config, data), queries, system.index)
+        run = self._without_identical(Run(run, name=name or run.name))
+        return _result(run, Manifest("run", config, data), queries, system.index)
+
+    def _without_identical(self, run: Run) -> Run:
+        return run.without_identical_ids().head(self.k) if self.ignore_identical_ids else run
 
     def open(self) -> Index:
         """Open what is searched."""

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.types import Rows
-from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.records import Ranking, Run
+from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader

@@ -10,15 +10,16 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, write_sealed
@@ -29,6 +30,7 @@ from rankwell.corpus.formats.expansions import Expansion
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
+from rankwell.corpus.sources import Source, resolve_documents, resolve_queries
 from rankwell.corpus.store import RepeatedIdError, document_batches
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, search_segments
 from rankwell.retrieve.builder import SegmentBuilder
@@ -44,9 +46,13 @@ _SEGMENT_NAME = re.compile(r"segment-\d{4,}")
 class Index:
     """A searchable collection.
 
-    >>> index = Index.build(documents, "my-index")        # doctest: +SKIP
-    >>> index.rank("how do bees make honey?", k=10)        # doctest: +SKIP
+    >>> index = Index.build(["Bees make honey.", "Tea is hot."])
+    >>> index.search("how do bees make honey?").docids
+    ('0',)
     """
+
+    _temporary: tempfile.TemporaryDirectory[str] | None = None
+    """The folder of an index that was built without one; it is deleted with the index."""
 
     def __init__(self, folder: Path, analyzer: Analyzer, segments: Sequence[Segment], manifest: Mapping[str, Any]):
         self.folder = folder
@@ -71,8 +77,8 @@ class Index:
     @classmethod
     def build(
         cls,
-        documents: Iterable[Document],
-        folder: str | os.PathLike[str],
+        documents: Source,
+        folder: str | os.PathLike[str] | None = None,
         *,
         analyzer: Analyzer | None = None,
         weights: Iterable[TermWeights] | None = None,
@@ -81,8 +87,10 @@ class Index:
         append: bool = False,
         overwrite: bool = False,
     ) -> Index:
-        """Index ``documents`` into ``folder``.
+        """Index ``documents`` into ``folder``, or into a temporary one that lasts as long as the index.
 
+        ``documents`` is a file, a folder or a name of a data set, or Python objects: texts, ``{id: text}``, dicts with
+        fields, a pandas frame, documents (:func:`~rankwell.corpus.sources.resolve_documents`).
         ``store`` also stores the texts, for re-ranking and display. ``append`` adds a segment to an existing index,
         ``overwrite`` replaces it; without either, an existing index is an error. ``weights`` replace the documents'
         term frequencies, by word, with any positive numbers. ``expansions`` are queries whose terms are counted with
@@ -90,7 +98,9 @@ class Index:
         """
         if weights is not None and expansions is not None:
             raise RankwellError("weights and expansions cannot be combined; add the expansions to the weights first")
-        folder = Path(folder)
+        temporary_folder = tempfile.TemporaryDirectory(prefix="rankwell-") if folder is None else None
+        folder = Path(folder or str(temporary_folder and temporary_folder.name))
+        documents = resolve_documents(documents)
         exists = (folder / "index.json").exists()
         if exists and not (append or overwrite):
             raise RankwellError(
@@ -128,7 +138,9 @@ class Index:
             )
             write_description(folder, analyzer, [*old, name], manifest)
             _remove_unused(folder, [*old, name])
-        return cls.open(folder)
+        index = cls.open(folder)
+        index._temporary = temporary_folder
+        return index
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -169,20 +181,35 @@ class Index:
     def __repr__(self) -> str:
         return f"Index({str(self.folder)!r}, {len(self):,} documents, {len(self.segments)} segments)"
 
+    @overload
+    def search(self, queries: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 1000, threads: int = 1) -> Ranking: ...
+    @overload
     def search(
         self,
-        queries: Iterable[Query],
+        queries: Source,
         bm25: BM25 = DEFAULT_BM25,
         *,
         k: int = 1000,
         threads: int = 1,
         name: str = "BM25",
-    ) -> Run:
+    ) -> Run: ...
+    def search(
+        self,
+        queries: Source,
+        bm25: BM25 = DEFAULT_BM25,
+        *,
+        k: int = 1000,
+        threads: int = 1,
+        name: str = "BM25",
+    ) -> Run | Ranking:
         """The best ``k`` documents of each query; queries without results are left out.
 
-        Document ids are looked up only for the rankings that are read.
+        ``queries`` is a question as a string, which gives its ranking, or else queries, texts, ``{id: text}`` or the
+        path of a file, which give a run. Document ids are looked up only for the rankings that are read.
         """
-        queries = list(queries)
+        if isinstance(queries, str):
+            return self.rank(queries, bm25, k=k)
+        queries = resolve_queries(queries)
         batches = []
         for start in track(range(0, len(queries), QUERIES_AT_A_TIME), "searching", unit="batches"):
             batch = queries[start : start + QUERIES_AT_A_TIME]
@@ -197,6 +224,10 @@ class Index:
 
     def rank(self, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10) -> Ranking:
         """The best ``k`` documents for one query."""
+        if not isinstance(text, str):
+            raise RankwellError(
+                f'expected a question, as in index.rank("how do bees keep warm"), found {excerpt(repr(text))}'
+            )
         return self.search([Query("q", text)], bm25, k=k).get("q", Ranking.of([], []))
 
     def docids(self, numbers: NDArray[np.integer]) -> list[str]:

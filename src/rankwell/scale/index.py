@@ -26,9 +26,9 @@ from rankwell.core.manifest import Manifest, digest
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.datasets import collection_digest, resolve_documents
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
+from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore, RepeatedIdError, document_batches
 from rankwell.retrieve.builder import SEGMENT_VERSION, SegmentBuilder
 from rankwell.retrieve.index import Index, analyzer_json, refuse_foreign_folder, write_description

@@ -11,8 +11,8 @@ import pytest
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.datasets import resolve_documents
 from rankwell.corpus.records import Document
+from rankwell.corpus.sources import resolve_documents
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.sample import FOLDER
 from rankwell.training.data.domain_gap import (

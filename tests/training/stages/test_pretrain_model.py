@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankwell.corpus.datasets import resolve_documents
+from rankwell.corpus.sources import resolve_documents
 from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer

@@ -1,8 +1,8 @@
-"""The field's plain files: TREC and MS MARCO runs and qrels, tsv and jsonl texts. Gzip is transparent both ways.
+"""The files people have: TREC and MS MARCO runs and qrels, and texts in many formats. Gzip is transparent both ways.
 
-Readers detect the format from the first non-empty line, not from the file name. Malformed input raises an
-:class:`~rankwell.core.errors.InputError` that names the file, the line, what was found and what was expected. Writers
-refuse anything that could not be read back, and change nothing silently.
+Readers detect the format from the file's contents and, only where these leave it open, from its name. Malformed input
+raises an :class:`~rankwell.core.errors.InputError` that names the file, the line, what was found and what was expected.
+Writers refuse anything that could not be read back, and change nothing silently.
 """
 
 from rankwell.corpus.formats.qrels import read_qrels, write_qrels

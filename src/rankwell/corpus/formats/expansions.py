@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rankwell.corpus.formats.fields import DOCUMENT_ID_KEYS
 from rankwell.corpus.formats.lines import (
     FilePath,
     json_line,
@@ -15,7 +16,6 @@ from rankwell.corpus.formats.lines import (
     writable_id,
     write_lines,
 )
-from rankwell.corpus.formats.texts import DOCUMENT_ID_KEYS
 
 
 @dataclass(frozen=True, slots=True)

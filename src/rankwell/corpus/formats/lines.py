@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
+
+import numpy as np
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.files import atomic_text, read_lines
@@ -60,7 +62,7 @@ def wrong_columns(
     )
 
 
-def check_id(path: FilePath, number: int, name: str, value: str) -> None:
+def check_id(path: FilePath, number: int | None, name: str, value: str) -> None:
     """Raise unless ``value`` is an id; ``name`` says which (query id, document id)."""
     if not value:
         raise InputError(path, number, f"the {name} is empty")
@@ -97,19 +99,34 @@ def by_query(path: FilePath, rows: Iterable[tuple[int, str, str, Value]]) -> dic
     return table
 
 
-def parse_object(path: FilePath, number: int, line: str) -> dict[str, Any]:
-    """The JSON object in ``line``."""
+def decode_json(path: FilePath, number: int, shown: str, decode: Callable[[], Value]) -> Value:
+    """What ``decode`` makes of the JSON that ``shown`` begins."""
     try:
-        record = json.loads(line)
-        # JSON can escape half a surrogate pair, which makes a string that no UTF-8 file could hold afterwards.
-        broken = _ESCAPED_HALF.search(line) and _HALF_PAIR.search(json.dumps(record, ensure_ascii=False))
+        return decode()
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise InputError(path, number, f"not JSON ({reason}): {excerpt(line)}") from None
+        raise InputError(path, number, f"not JSON ({reason}): {excerpt(shown)}") from None
+
+
+def may_hold_half_pairs(text: str) -> bool:
+    """Whether JSON may have strings that no UTF-8 file could hold afterwards: it can escape half a surrogate pair."""
+    return _ESCAPED_HALF.search(text) is not None
+
+
+def refuse_half_pairs(path: FilePath, number: int, value: Any) -> None:
+    """Raise if a value of JSON holds half a surrogate pair."""
+    text = decode_json(path, number, "", lambda: json.dumps(value, ensure_ascii=False))
+    if broken := _HALF_PAIR.search(text):
+        raise InputError(path, number, f"holds half a surrogate pair, {excerpt(broken[0])}, which is not text")
+
+
+def parse_object(path: FilePath, number: int, line: str) -> dict[str, Any]:
+    """The JSON object in ``line``."""
+    record = decode_json(path, number, line, lambda: json.loads(line))
     if not isinstance(record, dict):
         raise InputError(path, number, f"expected a JSON object, found {excerpt(line)}")
-    if broken:
-        raise InputError(path, number, f"holds half a surrogate pair, {excerpt(broken[0])}, which is not text")
+    if may_hold_half_pairs(line):
+        refuse_half_pairs(path, number, record)
     return record
 
 
@@ -119,7 +136,7 @@ def json_kind(value: object) -> str:
     return kinds.get(type(value), "a number")
 
 
-def take(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str]) -> Any:
+def take(path: FilePath, number: int | None, record: Mapping[str, Any], keys: Sequence[str]) -> Any:
     """The value of the first of ``keys`` that ``record`` has."""
     for key in keys:
         if key in record:
@@ -129,7 +146,7 @@ def take(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[
     )
 
 
-def take_text(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str]) -> str:
+def take_text(path: FilePath, number: int | None, record: Mapping[str, Any], keys: Sequence[str]) -> str:
     """:func:`take` for a string."""
     value = take(path, number, record, keys)
     if not isinstance(value, str):
@@ -149,10 +166,10 @@ def take_texts(path: FilePath, number: int, record: Mapping[str, Any], key: str)
     return tuple(texts)
 
 
-def take_id(path: FilePath, number: int, record: Mapping[str, Any], keys: Sequence[str], name: str) -> str:
+def take_id(path: FilePath, number: int | None, record: Mapping[str, Any], keys: Sequence[str], name: str) -> str:
     """:func:`take` for an id; a whole number counts as one."""
     value = take(path, number, record, keys)
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
         raise InputError(path, number, f"the {name} is {json_kind(value)}, expected a string")

@@ -1,4 +1,4 @@
-"""Texts: queries, query types and documents, as tsv, or as jsonl with the keys of BEIR and similar formats.
+"""Texts: queries, query types and documents, from tables of any format.
 
 Documents are streamed. Repeated document ids are found by the index builder, which has all ids in memory anyway. The
 lines of an id are looked up only then, so that reading need not store them.
@@ -6,68 +6,54 @@ lines of an id are looked up only then, so that reading need not store them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.corpus.formats.fields import DOCUMENTS, QUERIES, Columns, choose_fields
 from rankwell.corpus.formats.lines import (
     FilePath,
     Lines,
     check_id,
-    is_jsonl,
     json_line,
     names_jsonl,
     open_lines,
-    parse_object,
-    take_id,
-    take_text,
     writable_cell,
     writable_id,
     write_lines,
     wrong_columns,
 )
+from rankwell.corpus.formats.tables import open_table
 from rankwell.corpus.records import Document, Query
 
-DOCUMENT_ID_KEYS = ("_id", "id", "docid", "pid")
-DOCUMENT_TEXT_KEYS = ("text", "contents", "body", "passage")
-QUERY_ID_KEYS = ("_id", "id", "qid")
-QUERY_TEXT_KEYS = ("text", "query")
 
-PASSAGE_COLUMNS = ("document id", "text")
-DOCUMENT_COLUMNS = ("document id", "url", "title", "body")
+def read_queries(path: FilePath, columns: Columns | None = None) -> list[Query]:
+    """Read queries from a file of any format that :mod:`~rankwell.corpus.formats.tables` knows.
 
-
-def read_queries(path: FilePath) -> list[Query]:
-    """Read ``qid<TAB>text`` or BEIR's ``{"_id", "text"}``."""
-    first, lines = open_lines(path, "queries")
-    pairs = _query_objects(path, lines) if is_jsonl(first) else _pairs(path, lines, "text")
+    ``columns`` names the fields of ids and texts; by default they are recognised.
+    """
+    table = open_table(path, QUERIES.layout(columns))
+    fields = choose_fields(table, QUERIES, columns)
+    pairs = ((number, qid, text) for number, qid, text, _ in fields.records(table))
     return [Query(qid, text) for qid, text in _unique(path, pairs).items()]
 
 
 def read_types(path: FilePath) -> dict[str, str]:
     """Read the kind of answer each query asks for, ``qid<TAB>label``."""
     _, lines = open_lines(path, "query types")
-    return _unique(path, _pairs(path, lines, "label"))
+    return _unique(path, _labels(path, lines))
 
 
-def _pairs(path: FilePath, lines: Lines, second: str) -> Iterator[tuple[int, str, str]]:
+def _labels(path: FilePath, lines: Lines) -> Iterator[tuple[int, str, str]]:
     for number, line in lines:
         if not line:
             continue
-        qid, tab, text = line.partition("\t")
-        if not tab or "\t" in text or (second == "label" and not text):
-            raise wrong_columns(path, number, line, ("query id", second), "\t")
+        qid, tab, label = line.partition("\t")
+        if not tab or "\t" in label or not label:
+            raise wrong_columns(path, number, line, ("query id", "label"), "\t")
         check_id(path, number, "query id", qid)
-        yield number, qid, text
-
-
-def _query_objects(path: FilePath, lines: Lines) -> Iterator[tuple[int, str, str]]:
-    for number, line in lines:
-        if line.strip():
-            record = parse_object(path, number, line)
-            qid = take_id(path, number, record, QUERY_ID_KEYS, "query id")
-            yield number, qid, take_text(path, number, record, QUERY_TEXT_KEYS)
+        yield number, qid, label
 
 
 def _unique(path: FilePath, pairs: Iterable[tuple[int, str, str]]) -> dict[str, str]:
@@ -83,10 +69,12 @@ def _unique(path: FilePath, pairs: Iterable[tuple[int, str, str]]) -> dict[str, 
 class DocumentFile(Iterator[Document]):
     """The documents of one file, streamed once."""
 
-    def __init__(self, path: FilePath):
+    def __init__(self, path: FilePath, columns: Columns | None = None):
         self.path = path
-        first, lines = open_lines(path, "a collection")
-        self._documents = _parser(first)(path, lines)
+        self._layout = DOCUMENTS.layout(columns)
+        table = open_table(path, self._layout)
+        self._fields = choose_fields(table, DOCUMENTS, columns)
+        self._documents = (Document(docid, text, title) for _, docid, text, title in self._fields.records(table))
 
     def __iter__(self) -> Iterator[Document]:
         return self._documents  # the generator itself, so that iterating adds no cost
@@ -96,13 +84,9 @@ class DocumentFile(Iterator[Document]):
 
     def lines_of(self, docid: str) -> Iterator[int]:
         """The numbers of the lines with this id. Reads the file again; empty for a pipe."""
-        if not Path(self.path).is_file():
-            return
-        first, lines = open_lines(self.path, "a collection")
-        parse = _parser(first)
-        for line in lines:
-            if any(document.docid == docid for document in parse(self.path, iter([line]))):
-                yield line[0]
+        if Path(self.path).is_file():
+            table = open_table(self.path, self._layout)
+            yield from (number for number, known, _, _ in self._fields.records(table) if known == docid)
 
 
 def blame_line(documents: Iterable[Document], docid: str, problem: str, *, time: int = 1) -> RankwellError:
@@ -114,51 +98,12 @@ def blame_line(documents: Iterable[Document], docid: str, problem: str, *, time:
     return InputError(documents.path, lines[-1] if len(lines) == time else None, problem + before)
 
 
-def read_documents(path: FilePath) -> DocumentFile:
-    """Stream ``docid<TAB>text``, MS MARCO's ``docid<TAB>url<TAB>title<TAB>body``, or jsonl objects."""
-    return DocumentFile(path)
+def read_documents(path: FilePath, columns: Columns | None = None) -> DocumentFile:
+    """Stream documents from a file of any format that :mod:`~rankwell.corpus.formats.tables` knows.
 
-
-def _parser(first: str) -> Callable[[FilePath, Lines], Iterator[Document]]:
-    """The reader for a file, chosen by its first line."""
-    if is_jsonl(first):
-        return _document_objects
-    return _long_documents if first.count("\t") == 3 else _passages
-
-
-def _passages(path: FilePath, lines: Lines) -> Iterator[Document]:
-    for number, line in lines:
-        try:
-            docid, text = line.split("\t")
-        except ValueError:
-            if not line:
-                continue
-            raise wrong_columns(path, number, line, PASSAGE_COLUMNS, "\t") from None
-        if not docid.isalnum():  # quicker than the whole check
-            check_id(path, number, "document id", docid)
-        yield Document(docid, text)
-
-
-def _long_documents(path: FilePath, lines: Lines) -> Iterator[Document]:
-    for number, line in lines:
-        try:
-            docid, _, title, body = line.split("\t")
-        except ValueError:
-            if not line:
-                continue
-            raise wrong_columns(path, number, line, DOCUMENT_COLUMNS, "\t") from None
-        check_id(path, number, "document id", docid)
-        yield Document(docid, body, title)
-
-
-def _document_objects(path: FilePath, lines: Lines) -> Iterator[Document]:
-    for number, line in lines:
-        if line.strip():
-            record = parse_object(path, number, line)
-            docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
-            text = take_text(path, number, record, DOCUMENT_TEXT_KEYS)
-            title = take_text(path, number, record, ("title",)) if record.get("title") is not None else ""
-            yield Document(docid, text, title)
+    ``columns`` names the fields of ids, texts and titles; by default they are recognised.
+    """
+    return DocumentFile(path, columns)
 
 
 def write_queries(queries: Iterable[Query], path: FilePath) -> None:

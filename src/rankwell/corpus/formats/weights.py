@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.corpus.formats.fields import DOCUMENT_ID_KEYS
 from rankwell.corpus.formats.lines import (
     FilePath,
     json_line,
@@ -17,7 +18,6 @@ from rankwell.corpus.formats.lines import (
     writable_id,
     write_lines,
 )
-from rankwell.corpus.formats.texts import DOCUMENT_ID_KEYS
 from rankwell.corpus.records import TermWeights
 
 VECTOR_KEYS = ("vector", "weights")

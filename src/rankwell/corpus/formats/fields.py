@@ -1,0 +1,194 @@
+"""Which fields of a table are a record's id, text and title: named by the user, or recognised and said in one line."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankwell.core.errors import InputError, Notice, excerpt
+from rankwell.corpus.formats.lines import take_id, take_text
+from rankwell.corpus.formats.tables import Layout, Table
+
+DOCUMENT_ID_KEYS = ("_id", "id", "docid", "pid")
+_PARTS = ("id", "text", "title")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The fields to read, by name or, in a file without a header, by number from 1. ``None``: recognised."""
+
+    id: str | None = None
+    text: str | None = None
+    title: str | None = None
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The fields that are named."""
+        return tuple(name for name in (self.id, self.text, self.title) if name is not None)
+
+
+@dataclass(frozen=True)
+class RecordKind:
+    """A kind of record: its usual names of fields, the most usual first, and its columns in files without names.
+
+    Names are compared without regard to case and punctuation, so that ``docid`` also stands for ``Doc_ID``.
+    """
+
+    name: str
+    collective: str
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    titles: tuple[str, ...]
+    columns: Mapping[str, Mapping[int, tuple[str, ...]]]
+
+    def layout(self, columns: Columns | None) -> Layout:
+        """The layout of files without names of fields, given what the user names."""
+        named = (columns or Columns()).named
+        by_number = bool(named) and all(name.isdecimal() for name in named)
+
+        def is_header(cells: Sequence[str], tabs: bool) -> bool:
+            if named:
+                return set(named) <= set(cells)
+            identifier, text, title = (self.find(part, cells) is not None for part in _PARTS)
+            # A tsv line of the usual columns may be a document whose title is "Title": only an id makes it a header.
+            free = not (tabs and len(cells) in self.columns["\t"])
+            return text and (identifier or (free and (title or len(cells) == 1)))
+
+        return Layout(self.collective, self.columns, is_header, by_number)
+
+    def find(self, part: str, names: Sequence[str]) -> str | None:
+        """The one of ``names`` that is a usual name of a record's id, text or title."""
+        usual = {"id": self.ids, "text": self.texts, "title": self.titles}[part]
+        plain = {name: re.sub(r"[^a-z0-9]", "", name.lower()) for name in reversed(names)}
+        for known in usual:
+            if known in plain:
+                return known
+            found = next((name for name, short in plain.items() if short == known), None)
+            if found is not None:
+                return found
+        return None
+
+
+DOCUMENTS = RecordKind(
+    "document",
+    "a collection",
+    (*DOCUMENT_ID_KEYS, "documentid", "passageid", "corpusid", "docno", "identifier", "uuid", "uid"),
+    ("text", "contents", "body", "passage", "content", "document", "doc", "passagetext", "documenttext", "abstract"),
+    ("title", "headline", "heading"),
+    {
+        "\t": {2: ("document id", "text"), 4: ("document id", "url", "title", "body")},
+        ",": {1: ("text",), 2: ("document id", "text"), 3: ("document id", "title", "text")},
+    },
+)
+QUERIES = RecordKind(
+    "query",
+    "queries",
+    ("_id", "id", "qid", "queryid", "questionid", "topicid"),
+    ("text", "query", "question", "querytext", "questiontext", "topic"),
+    (),
+    {"\t": {2: ("query id", "text")}, ",": {1: ("text",), 2: ("query id", "text")}},
+)
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The fields of one table: for each part of a record the names that it can have in a row, the likeliest first."""
+
+    kind: RecordKind
+    ids: tuple[str, ...]
+    """Empty if the records are numbered."""
+    texts: tuple[str, ...]
+    titles: tuple[str, ...]
+
+    @property
+    def _parts(self) -> tuple[tuple[str, ...], ...]:
+        return self.ids, self.texts, self.titles
+
+    def records(self, table: Table) -> Iterator[tuple[int, str, str, str]]:
+        """The number, id, text and title of each row."""
+        wanted = [name for name in table.names if any(name in names for names in self._parts)]
+        key: dict[str, Any] = dict(zip(table.names, table.positions or table.names, strict=True))
+        mapped = not table.positions
+        if mapped:  # objects may have keys that the first one lacks
+            key |= {name: name for name in self.titles}
+        id_key, text_key, title_key = (key.get(names[0]) if names else None for names in self._parts)
+        count = table.base - 1
+        identifier = title = ""
+        for number, row in table.read(wanted):
+            if mapped and not (text_key in row and (id_key is None or id_key in row)):
+                yield number, *self._whole(table, number, row, count := count + 1)
+                continue
+            if id_key is None:
+                count += 1
+                identifier = str(count)
+            else:
+                identifier = row[id_key]
+            text = row[text_key]
+            if title_key is not None:
+                title = row.get(title_key, "") if mapped else row[title_key]
+            if type(identifier) is str and identifier.isalnum() and type(text) is str and type(title) is str:
+                yield number, identifier, text, title  # quicker than all checks
+            else:
+                yield number, *self._whole(table, number, row, count)
+
+    def _whole(self, table: Table, number: int, row: Any, count: int) -> tuple[str, str, str]:
+        """The id, text and title of a row, fully checked."""
+        row = row if isinstance(row, Mapping) else dict(zip(table.names, row, strict=True))
+        place = table.place(number)
+        identifier = take_id(*place, row, self.ids, f"{self.kind.name} id") if self.ids else str(count)
+        text = take_text(*place, row, self.texts)
+        # Neither missing nor the NaN that pandas puts there.
+        titles = [name for name in self.titles if row.get(name) is not None and row[name] == row[name]]
+        return identifier, text, take_text(*place, row, titles) if titles else ""
+
+
+def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None) -> Fields:
+    """The fields of a table: those the user names, else those with usual names. What was guessed is said in a line."""
+    given = columns or Columns()
+    for option, name in zip(_PARTS, (given.id, given.text, given.title), strict=True):
+        if name is not None and name not in table.names:
+            fields = ", ".join(map(repr, table.names)) or "none"
+            raise InputError(table.path, None, f"no field {name!r} for the {option}; found {fields}")
+    if not table.stated and not given.named:
+        ids = tuple(name for name in table.names if name == f"{kind.name} id")
+        if not ids:
+            _say(table, f"no ids: each line is a {kind.name}, numbered from 1")
+        return Fields(kind, ids, table.names[-1:], tuple(name for name in table.names if name == "title"))
+    identifier = given.id or (kind.find("id", table.names) if table.stated else None)
+    text = given.text or kind.find("text", table.names) or _only_other(table, identifier)
+    if text is None:
+        found = ", ".join(map(repr, table.names)) or "none"
+        raise InputError(*table.place(table.first), f"no field for the text; found {found}; name one with --text")
+    title = given.title or kind.find("title", table.names)
+    standard = identifier in kind.ids and text in kind.texts and (title in kind.titles or title is None)
+    if table.header or not (standard or (given.id and given.text)):
+        parts = {"id": identifier, "text": text, "title": title}
+        said = ", ".join(f"{part}: {excerpt(name)}" for part, name in parts.items() if name is not None)
+        header = "the first line is a header; " * table.header
+        numbered = f"; no ids, so numbered from {table.base} (--id names a field)" * (identifier is None)
+        _say(table, f"{header}{said}{numbered}")
+    return Fields(
+        kind,
+        _alternatives(identifier, given.id, DOCUMENT_ID_KEYS if kind is DOCUMENTS else kind.ids[:3]),
+        _alternatives(text, given.text, kind.texts[:4]),
+        _alternatives(title, given.title, kind.titles[:1]) or kind.titles[:1],
+    )
+
+
+def _alternatives(name: str | None, given: str | None, usual: Sequence[str]) -> tuple[str, ...]:
+    """The names that a part can have in other rows of a jsonl file, whose objects need not have the same keys."""
+    if name is None:
+        return ()
+    return (name, *(other for other in usual if other != name)) if given is None and name in usual else (name,)
+
+
+def _only_other(table: Table, identifier: str | None) -> str | None:
+    others = [name for name in table.names if name != identifier]
+    return others[0] if len(others) == 1 else None
+
+
+def _say(table: Table, message: str) -> None:
+    warnings.warn(f"{table.path}: {message}", Notice, stacklevel=4)
