@@ -11,12 +11,13 @@ import gzip
 import io
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness import write_json
 from paper_runs import MEASURES
+from paper_tables import MODELS
 from rankwell.core.errors import InputError
 
 
@@ -38,6 +39,17 @@ def collect(arms: Sequence[Path], out: Path) -> None:
     write_json(path, runs)
 
 
+def collect_rare_words(folder: Path, name: str, out: Path) -> None:
+    """Write what ``rankwell experiment rare-words`` measured, without words: a row for each case."""
+    with open(folder / "cases.csv", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    figures = [column.rsplit(" ", 2)[-2:] for column in header[5:]]
+    half = len(figures) // 2
+    names = [f"{model} {' '.join(figure)}" for k, figure in enumerate(figures) for model in [MODELS[k // half]]]
+    values = [[row[0], *row[5:]] for row in rows]
+    _write_table(out / f"rare-words.{name}.csv.gz", [["qid", *names], *values])
+
+
 def _write_values(
     path: Path, measure: str, arms: Sequence[Path], results: Sequence[dict[str, Any]], numbers: Sequence[int]
 ) -> None:
@@ -53,9 +65,12 @@ def _write_values(
         columns.setdefault("BM25", [_short(row[f"BM25 {measure}"]) for row in rows])
         arm = results[number]["arm"]
         columns[f"{arm['row']}/seed {arm['seed']}"] = [_short(row[measure]) for row in rows]
+    _write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
+
+
+def _write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerows([list(columns), *zip(*columns.values(), strict=True)])
+    csv.writer(text, lineterminator="\n").writerows(rows)
     # Without name and time, so that the same values make the same bytes.
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 

@@ -19,6 +19,8 @@ from rankwell.evaluation.significance import holm, paired_t_test
 DATA = ("medquad", "insuranceqa", "questions")
 STARTS = {"minilm": "MiniLM", "pretrained-6500": "pre-trained"}
 RULES = {"strm": "STRM", "exact_match": "exact_match"}
+MODELS = ("full", "STRM")
+"""The two models of the rare-words experiment: without and with the rule."""
 POWER = 2.802
 """Standard errors that a true difference must have to be found at p < .05, two-sided, with a power of .8."""
 

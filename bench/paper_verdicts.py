@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness import Table
-from paper_tables import PerQuery, Results, average, compare, mean_cell, number, p_value, signed
+from paper_tables import MODELS, PerQuery, Results, average, compare, mean_cell, number, p_value, signed
 from rankwell.core.types import Values
+from rankwell.evaluation.significance import paired_t_test
 
 DATA = "insuranceqa"
 Seeds = Mapping[int, Values]
@@ -42,6 +43,7 @@ NOISE = {
     "1 of 100/threshold 0.97": "the same, noise reduction at .97",
     "1 of 100/clean": "without the hidden passages",
 }
+RARE_WORDS = {"sample": "bundled sample"}
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 """The 97.5 % quantile of Student's t by degrees of freedom."""
 
@@ -98,7 +100,19 @@ def print_overview(results: Results) -> None:
     row("DR-BERT, Table 1", "all parts together, against BERT", (BERT, WHOLE), whole, pointwise)
     for name, (label, without) in DRBERT.items():
         part = label.removeprefix("without ")
-        row("DR-BERT, Table 1", f"{part}", (without, WHOLE), whole, arms[name])
+        row("DR-BERT, Table 1", part, (without, WHOLE), whole, arms[name])
+    before, after = misleading_ranks(results, "sample")
+    p = paired_t_test(after, before)
+    here = f"{before.mean():.1f} → {after.mean():.1f} (mean of {len(before)}, p {p_value(p)})"
+    verdict = "reproduced" if p < 0.05 and after.mean() > before.mean() else "cannot be told"
+    table.row("DR-BERT, Table 3", "rank of a passage with a look-alike", "1 → 139, 1 → 71", here, verdict)
+
+
+def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
+    """The ranks of the misleading documents, without and with STRM."""
+    values = results.values(f"rare-words.{name}").labels
+    before, after = (np.array(values[f"{model} misleading rank"], np.float64) for model in MODELS)
+    return before, after
 
 
 def print_table1(results: Results) -> None:
@@ -151,10 +165,26 @@ def print_drops(results: Results) -> None:
         table.row(f"{threshold:g}"[1:], f"{dropped / unjudged:.1%}", f"{hidden / total:.1%}", precision)
 
 
+def print_rare_words(results: Results) -> None:
+    """DR-BERT's Table 3 over many cases: where the document with the look-alike is ranked."""
+    columns = ("right document wins", "mean rank, right", "mean rank, misleading", "p, rank of the misleading")
+    table = Table("cases", "attention", *columns, labels=2)
+    for name, shown in RARE_WORDS.items():
+        values = results.values(f"rare-words.{name}").labels
+        ranks = dict(zip(MODELS, misleading_ranks(results, name), strict=True))
+        for model in MODELS:
+            scores = (np.array(values[f"{model} {which} score"], np.float64) for which in ("right", "misleading"))
+            wins = float(np.greater(*scores).mean())
+            right = float(np.mean(np.array(values[f"{model} right rank"], np.float64)))
+            p = "" if model == MODELS[0] else p_value(paired_t_test(ranks[model], ranks[MODELS[0]]))
+            cells = (number(wins, 3), f"{right:.1f}", f"{ranks[model].mean():.1f}", p)
+            table.row(f"{shown} ({len(ranks[model])})", model, *cells)
+
+
 def difference_cells(ours: Seeds, theirs: Seeds) -> tuple[str, str, str, str]:
     """The difference, its p-values and the smallest difference that would be found."""
     gap = compare(ours, theirs)
     return signed(gap.mean), p_value(gap.p_queries), p_value(gap.p_seeds), number(gap.detectable, 3)
 
 
-VERDICT_TABLES = (print_overview, print_table1, print_variants, print_noise, print_drops)
+VERDICT_TABLES = (print_overview, print_table1, print_variants, print_noise, print_drops, print_rare_words)

@@ -45,6 +45,10 @@ def main() -> None:
         from paper_collect import collect
 
         collect(options.arms, options.out)
+    elif options.command == "collect-rare-words":
+        from paper_collect import collect_rare_words
+
+        collect_rare_words(options.folder, options.name, options.out)
     elif options.command in ("pretrain", "rank", "table1", "noise"):
         train(options)
     else:
@@ -158,6 +162,10 @@ def read_options() -> argparse.Namespace:
     collecting = commands.add_parser("collect", help="merge the results of trained arms into a page's files")
     collecting.add_argument("arms", type=Path, nargs="+", help="folders that rank, table1 or noise wrote")
     collecting.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
+    rare = commands.add_parser("collect-rare-words", help="keep what `rankwell experiment rare-words` measured")
+    rare.add_argument("folder", type=Path, help="output folder of the experiment")
+    rare.add_argument("--name", required=True, help="of the cases, such as sample")
+    rare.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
     tables = commands.add_parser("tables", help="print the page's tables from the stored results")
     tables.add_argument("folder", type=Path, help="such as docs/results/attention-rules")
     return parser.parse_args()

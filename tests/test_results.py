@@ -81,6 +81,20 @@ def test_collecting_arms_gives_a_column_for_each_seed(tmp_path: Path) -> None:
     assert row["seeds"]["2"] == {"stages": {"denoise": {"noise": 3}}, "drops": [{"threshold": 0.9}]}
 
 
+def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:
+    names = [f"{model} {name}" for model in ("a b", "c") for name in ("right score", "misleading rank")]
+    with (tmp_path / "cases.csv").open("w", encoding="utf-8", newline="") as file:
+        header = ["qid", "word", "look_alike", "right", "misleading", *names]
+        csv.writer(file).writerows([header, ["q1", "bogue", "bogus", "d1", "d2", 1.5, 2, -1, 30]])
+    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect-rare-words", "."]
+    subprocess.run([*command, "--name", "mine", "--out", "."], cwd=tmp_path, check=True)
+    with gzip.open(tmp_path / "rare-words.mine.csv.gz", "rt", encoding="utf-8") as file:
+        assert file.read().splitlines() == [
+            "qid,full right score,full misleading rank,STRM right score,STRM misleading rank",
+            "q1,1.5,2,-1,30",
+        ]
+
+
 def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: list[list[str]]) -> None:
     claim = " ".join(PAGE.read_text(encoding="utf-8").split("\n\n")[1].split())
     lower, after_holm = re.findall(r"\d+ of 12 comparisons|(?<=, )\d+ of them", claim)

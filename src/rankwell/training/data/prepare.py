@@ -85,7 +85,7 @@ def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepare
     """
     options = recipe.data
     collection = open_collection(options.folder, pool)
-    dev_name = options.dev or _dev_name(collection.dataset)
+    dev_split = options.dev or dev_name(collection.dataset)
     first = recipe.first_stage
     train = open_split(
         recipe,
@@ -98,7 +98,7 @@ def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepare
         negatives=True,
         device=device,
     )
-    dev = open_split(recipe, collection, dev_name, pool, run=first.dev_run, limit=options.dev_queries, device=device)
+    dev = open_split(recipe, collection, dev_split, pool, run=first.dev_run, limit=options.dev_queries, device=device)
     for split, purpose in ((train, "learn from"), (dev, "measure with")):
         if not any(grade >= options.relevance for grades in split.qrels.values() for grade in grades.values()):
             problem = f"no judgment of the split {split.name!r} has a grade of {options.relevance} or more"
@@ -172,7 +172,8 @@ def open_split(
     return Split(name, queries, qrels, candidates, digest(content))
 
 
-def _dev_name(dataset: Dataset) -> str:
+def dev_name(dataset: Dataset) -> str:
+    """The split to measure on where none is named: the first of :data:`DEV_NAMES` that there is."""
     for name in DEV_NAMES:
         if name in dataset.splits:
             return name

@@ -31,7 +31,7 @@ from rankwell.rank.attention_maps import attention_maps
 from rankwell.rank.explain import explain
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
-from rankwell.training.data.prepare import find_types, open_collection
+from rankwell.training.data.prepare import dev_name, find_types, open_collection
 
 COLUMNS = 5
 _WORD = re.compile(r"[a-z]+")
@@ -165,16 +165,16 @@ def compare_on_rare_words(
     out: Path,
     *,
     cases: Sequence[RareWordCase] | None = None,
-    split: str = "dev",
+    split: str | None = None,
     depth: int = 100,
     pictures: int = 3,
     device: str | None = None,
 ) -> dict[str, Any]:
     """Write how two models rank the documents of each case, and draw their attention where they differ most.
 
-    ``cases`` are of the queries of any split of ``data``; without them they are mined from one ``split``. Leaves
-    ``table.md``, ``cases.csv``, ``results.json`` and, with matplotlib, ``attention-QID.png`` for the ``pictures`` cases
-    whose misleading document falls the most from the first model to the second.
+    ``cases`` may be of the queries of any split of ``data``; without them they are mined from one ``split`` (default:
+    dev). Leaves ``table.md``, ``cases.csv``, ``results.json`` and, with matplotlib, ``attention-QID.png`` for the
+    ``pictures`` cases whose misleading document falls the most from the first model to the second.
     """
     if len(models) != 2 or models[0] == models[1]:
         raise RankwellError(f"rare words compare two models, found {', '.join(models) or 'none'}")
@@ -182,12 +182,13 @@ def compare_on_rare_words(
     collection = open_collection(str(data), out)
     dataset, index = collection.dataset, collection.index
     typed = any(ranker.takes_types for ranker in rankers.values())
-    queries = list(_queries(dataset, [split] if cases is None else dataset.splits, typed, out))
+    splits = [split or dev_name(dataset)] if cases is None else dataset.splits
+    queries = list(_queries(dataset, splits, typed, out))
     if cases is None:
         tokenizer = rankers[models[0]].tokenizer
-        cases = mine_cases(index, queries, dataset.qrels(split), index.search(queries, k=depth), tokenizer)
+        cases = mine_cases(index, queries, dataset.qrels(splits[0]), index.search(queries, k=depth), tokenizer)
         if not cases:
-            raise RankwellError(f"{dataset.name}: no query of the split {split!r} has candidates with a look-alike")
+            raise RankwellError(f"{dataset.name}: no query of the split {splits[0]!r} has candidates with a look-alike")
     by_qid = {query.qid: query for query in queries}
     asked = [by_qid[qid] for qid in dict.fromkeys(case.qid for case in cases) if qid in by_qid]
     candidates = _candidates(cases, by_qid, index.search(asked, k=depth), index)
