@@ -30,7 +30,8 @@ def unverified_blocks(
                 if count == size:
                     size *= 2
                     larger = np.empty(size, np.int64)
-                    larger[:count] = blocks[:count]
+                    for j in range(count):  # assigning a slice would take seconds to compile
+                        larger[j] = blocks[j]
                     blocks = larger
                 blocks[count] = number
                 count += 1

@@ -144,7 +144,7 @@ class Progress:
     def rate(self, now: float) -> str:
         """How much is done per second."""
         rate = self.done / max(now - self.begin, 1e-9)
-        return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+        return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
 
     def count(self) -> str:
         """What is done, and of how much."""
@@ -193,7 +193,7 @@ class _Log:
     last = 0.0
 
     def show(self, work: Progress, now: float) -> None:
-        if now - max(work.begin, _Log.last) < LOG_SECONDS:
+        if now - max(work.begin, _Log.last) < LOG_SECONDS or (work.total and work.done >= work.total):
             return
         _Log.last = now
         parts = [part for part in (work.count(), work.rate(now), work.left(now)) if part]

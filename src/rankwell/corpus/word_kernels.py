@@ -1,7 +1,9 @@
 """Native code for words: finding them in UTF-8 bytes and giving each distinct one a number.
 
 Tokenising in Python is nine tenths of an index build, so both are numba kernels over whole batches. They release the
-GIL and are cached on disk, so they are compiled once per machine.
+GIL and are cached on disk, so they are compiled once per machine. Small functions are left for LLVM to inline: numba's
+own inlining makes the code no faster and its compilation longer. A number that begins as a literal 0 would compile the
+functions it is passed to twice, so it begins as ``np.int64(0)``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ MAX_WORD_BYTES = 255
 Bytes = NDArray[np.uint8]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _decode(text: Bytes, at: int, end: int) -> tuple[int, int]:
     """The character at byte ``at`` and how many bytes it takes; the bytes are valid UTF-8."""
     first = np.int64(text[at])
@@ -48,7 +50,7 @@ def _decode(text: Bytes, at: int, end: int) -> tuple[int, int]:
     return 0, 1
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _class(code: int, classes: Bytes) -> int:
     if code < TABLE_SIZE:
         return np.int64(classes[code])
@@ -100,7 +102,7 @@ def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: By
     return at, solid
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _without_possessive(text: Bytes, start: int, end: int) -> int:
     """The end of the word without a final ``'s`` (any of the three apostrophes)."""
     if end - start > 2 and (text[end - 1] == 115 or text[end - 1] == 83):
@@ -124,7 +126,7 @@ def find_words(
     """
     counts = np.empty(len(text_ends), np.int64)
     count = 0
-    at = 0
+    at = np.int64(0)
     for i in range(len(text_ends)):
         end = text_ends[i]
         while at < end:
@@ -150,7 +152,7 @@ def find_words(
     return counts
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _lower_into(text: Bytes, start: int, end: int, lower: NDArray[np.int32], word: Bytes) -> int:
     """Write the lower-case form of ``text[start:end]`` to ``word``; return its length in bytes."""
     size = 0
@@ -189,14 +191,14 @@ def _lower_into(text: Bytes, start: int, end: int, lower: NDArray[np.int32], wor
     return size
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _mix(key: int) -> int:
     """Spread a key over the low bits that index a table."""
     product = key * np.uint64(0x9E3779B97F4A7C15)
     return product ^ (product >> np.uint64(29))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _is_short(word: Bytes, begin: int, size: int) -> bool:
     """Whether 8 bytes padded with zeros say which word it is: one that ends in a zero would pass for a shorter one."""
     return size <= 8 and (size == 0 or word[begin + size - 1] != 0)
@@ -217,7 +219,7 @@ def _key(word: Bytes, size: int) -> int:
     return _mix(key ^ lane ^ np.uint64(size)) | np.uint64(0xFF00000000000000)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _same(word: Bytes, size: int, number: int, arena: Bytes, ends: NDArray[np.int64]) -> bool:
     begin = ends[number - 1] if number else np.int64(0)
     if ends[number] - begin != size:

@@ -219,7 +219,7 @@ def search(
         end_term = query_ends[query]
         for t in range(begin_term, end_term):
             next_chunk[t - begin_term] = chunk_begins[terms[t]]
-        count = 0
+        count = np.int64(0)
         threshold = np.uint64(0)
         floor_bits[0] = 0
         while True:
@@ -279,7 +279,7 @@ def search(
                     )
                 essential = active
                 floor = floor_value[0]
-            survivors = 0
+            survivors = np.int64(0)
             if dense:
                 survivors = _take_candidates_of_window(scores, _bits_of(floor), candidates, values)
             else:
