@@ -168,6 +168,27 @@ def test_a_verb_without_arguments_shows_its_help(rankwell: Rankwell, verb: str) 
     assert f"rankwell {verb}" in shown.out + shown.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("query", "foo"), "no such command 'query' (see rankwell --help)"),
+        (("indx", "foo"), "no such command 'indx'. Did you mean 'index'? (see rankwell --help)"),
+        (("search", "index"), "missing argument 'QUERIES' (see rankwell search --help)"),
+        (("index", "c.tsv"), "missing option '--out' (see rankwell index --help)"),
+        (
+            ("search", "index", "q", "--top", "5"),
+            "no such option: --top (Possible options: --out, --tag, --tsv) (see rankwell search --help)",
+        ),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_line(
+    rankwell: Rankwell, arguments: tuple[str, ...], line: str
+) -> None:
+    done = rankwell(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"rankwell: {line}\n"
+
+
 # In a process of its own
 
 

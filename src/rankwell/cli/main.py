@@ -29,6 +29,9 @@ EXTRAS = {
 }
 """The extra that installs a package, for the error message when it is missing."""
 
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""The error for a command line that cannot be read, which typer itself does not export."""
+
 app = typer.Typer(
     name="rankwell",
     help="Fit BERT rankers to your own documents, run them fast, and see whether they are better.",
@@ -97,7 +100,15 @@ def main() -> None:
     try:
         with warnings.catch_warnings(), reading_pipes_once():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
-            app()
+            code = app(prog_name="rankwell", standalone_mode=False)
+            sys.stdout.flush()  # here, where a closed pipe is caught
+            sys.exit(code if isinstance(code, int) else 0)
+    except UsageError as error:
+        if type(error).__name__ != "NoArgsIsHelpError":  # for which the help has been printed
+            message = error.format_message()
+            command = error.ctx.command_path if error.ctx else "rankwell"
+            print(f"rankwell: {message[:1].lower()}{message[1:].rstrip('.')} (see {command} --help)", file=sys.stderr)
+        sys.exit(error.exit_code)
     except RankwellError as error:
         print(f"rankwell: {error}", file=sys.stderr)
         sys.exit(2)
