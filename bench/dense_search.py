@@ -26,10 +26,11 @@ def main() -> None:
     device = chosen_device(options.device)
     random = np.random.default_rng(0)
     shard = random.standard_normal((LARGEST_SHARD, WIDTH)).astype(np.float16)
-    shard.flags.writeable = False  # as a shard that is mapped to be read
     print(f"{'documents':>10}{'queries':>9}{'ms/query':>12}   {device}, the best {FOUND:,}")
     for documents in options.documents:
-        blocks = [shard] * (documents // LARGEST_SHARD) + [shard[: documents % LARGEST_SHARD]]
+        # Copies, because one shard would stay in the processor's cache.
+        counts = [LARGEST_SHARD] * (documents // LARGEST_SHARD) + [documents % LARGEST_SHARD]
+        blocks = [shard[:count].copy() for count in counts]
         for queries in options.queries:
             vectors = random.standard_normal((queries, WIDTH)).astype(np.float32)
 

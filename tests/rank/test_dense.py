@@ -128,7 +128,7 @@ def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None
     random = np.random.default_rng(0)
     queries = random.normal(size=(7, 8)).astype(np.float32)
     documents = random.normal(size=(103, 8)).astype(np.float32)
-    monkeypatch.setattr("rankwell.rank.dense.DOCUMENTS_AT_A_TIME", 20)
+    monkeypatch.setattr("rankwell.rank.dense.DOCUMENTS_AT_A_TIME", (8, 20))
     monkeypatch.setattr("rankwell.rank.dense.SCORES_AT_A_TIME", {"cpu": 60})
     numbers, scores = search_vectors(queries, iter(np.array_split(documents, 11)), 5)
     whole = queries @ documents.T
@@ -136,6 +136,20 @@ def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_allclose(scores, -np.sort(-whole, axis=1)[:, :5], rtol=1e-5)
     few, _ = search_vectors(queries, iter([documents[:3]]), 5)
     assert few.shape == (7, 3)
+
+
+@pytest.mark.parametrize("queries", [1, 4, 5])
+def test_few_queries_find_the_same_documents_in_fp16(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankwell.rank.dense.PIECE", 16)
+    monkeypatch.setattr("rankwell.rank.dense.DOCUMENTS_AT_A_TIME", (8, 40))
+    random = np.random.default_rng(0)
+    documents = random.normal(size=(103, 24)).astype(np.float16)
+    documents.flags.writeable = False  # as a shard that is mapped to be read
+    vectors = random.normal(size=(queries, 24)).astype(np.float32)
+    numbers, scores = search_vectors(vectors, iter(np.split(documents, [3, 30, 31, 90])), 6)
+    whole = vectors @ documents.astype(np.float32).T
+    np.testing.assert_array_equal(numbers, np.argsort(-whole, axis=1)[:, :6])
+    np.testing.assert_allclose(scores, -np.sort(-whole, axis=1)[:, :6], rtol=1e-5)
 
 
 @pytest.mark.parametrize("source", ["store", "index", "memory"])

@@ -25,6 +25,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.compute import lane_threads
 from rankwell.models.devices import Precision
 from rankwell.models.kernels.top_k import top_k
 from rankwell.rank.rankers import open_encoder, queries_by_id
@@ -38,7 +39,10 @@ SHARD_OPERATIONS = 1.4e12
 """Arithmetic operations of a shard on a CPU. If interrupted, at most a shard's work is lost."""
 WORTH_STORING = 0.5
 """The vectors of a whole collection are computed and stored if a run needs at least this part of its documents."""
-DOCUMENTS_AT_A_TIME = 1 << 16
+DOCUMENTS_AT_A_TIME = (1 << 14, 1 << 18)
+"""Documents whose best are found together: the fewer queries, the more."""
+FEW_QUERIES = 4
+"""Up to this many queries are compared one by one; more together, as a matrix product."""
 PIECE = 1 << 11
 """Vectors converted to fp32 at once on a CPU: 3 MB of MiniLM's."""
 SCORES_AT_A_TIME = {"cuda": 1 << 28, "cpu": 1 << 24}
@@ -173,10 +177,11 @@ def search_vectors(
     scores = torch.full((len(vectors), 0), 0.0, device=device)
     numbers = torch.zeros((len(vectors), 0), dtype=torch.int64, device=device)
     first = 0
-    for group in _groups(blocks):
+    scores_at_a_time, (fewest, most) = SCORES_AT_A_TIME.get(device.type, 1 << 24), DOCUMENTS_AT_A_TIME
+    for group in _groups(blocks, min(max(scores_at_a_time // max(1, len(vectors)), fewest), most)):
         products = _on_cpu(group) if device.type == "cpu" else _on_device(group, device)
         count = sum(map(len, group))
-        step = max(1, SCORES_AT_A_TIME.get(device.type, 1 << 24) // max(1, count))
+        step = max(1, scores_at_a_time // max(1, count))
         parts = [top_k(products(vectors[b : b + step]), k) for b in range(0, len(vectors), step)]
         if parts:
             scores = torch.cat([scores, torch.cat([values for values, _ in parts])], dim=1)
@@ -198,6 +203,9 @@ def _on_cpu(group: Sequence[Block]) -> Callable[[Tensor], Tensor]:
 
     def products(queries: Tensor) -> Tensor:
         scores = queries.new_empty(len(queries), count)
+        if len(queries) <= FEW_QUERIES and _has_kernel(group[0]):
+            _scan(group, queries.numpy(), scores.numpy())
+            return scores
         narrow = np.empty((min(PIECE, count), queries.shape[1]), group[0].dtype)
         wide = queries.new_empty(narrow.shape)
         for begin, parts in _pieces(group, len(narrow)):
@@ -213,6 +221,31 @@ def _on_cpu(group: Sequence[Block]) -> Callable[[Tensor], Tensor]:
         return scores
 
     return products
+
+
+def _has_kernel(block: Block) -> bool:
+    return _ON_ARM and block.dtype == np.float16 and block.shape[1] % 8 == 0
+
+
+def _scan(group: Sequence[Block], queries: Vectors, scores: Vectors) -> None:
+    """Compare a few queries with all documents, on all cores."""
+    from rankwell.rank.dense_kernels import half_products  # imports numba
+
+    def compare(piece: tuple[int, list[Block]]) -> None:
+        begin, parts = piece
+        for part in parts:
+            for query, row in zip(queries, scores, strict=True):
+                half_products(part.view(np.uint16), query, row[begin : begin + len(part)])
+            begin += len(part)
+
+    lanes = torch.get_num_threads()
+    pieces = list(_pieces(group, PIECE))
+    if lanes > 1 and len(pieces) > 1:
+        for _ in lane_threads(lanes).map(compare, pieces):
+            pass
+    else:
+        for piece in pieces:
+            compare(piece)
 
 
 def _pieces(group: Sequence[Block], size: int) -> Iterator[tuple[int, list[Block]]]:
@@ -231,12 +264,12 @@ def _pieces(group: Sequence[Block], size: int) -> Iterator[tuple[int, list[Block
         yield begin, parts
 
 
-def _groups(blocks: Iterator[Block]) -> Iterator[list[Block]]:
-    """Blocks whose best documents are found together, for fewer and larger steps."""
+def _groups(blocks: Iterator[Block], size: int) -> Iterator[list[Block]]:
+    """Blocks of at least ``size`` rows together, for fewer and larger steps."""
     group: list[Block] = []
     for block in blocks:
         group.append(block)
-        if sum(map(len, group)) >= DOCUMENTS_AT_A_TIME:
+        if sum(map(len, group)) >= size:
             yield group
             group = []
     if group:

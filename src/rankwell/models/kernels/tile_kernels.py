@@ -31,20 +31,21 @@ _POWER = tuple(math.sqrt(2) * math.log(2) ** n / math.factorial(n) for n in rang
 _LEAST = -80.0
 
 
-def _call(builder: Any, name: str, *arguments: Any) -> Any:
+def call_vector(builder: Any, name: str, *arguments: Any) -> Any:
     """Call one of LLVM's vector instructions, whose result has the type of the first argument."""
     kind = ir.FunctionType(arguments[0].type, [argument.type for argument in arguments])
     return builder.call(builder.module.globals.get(name) or ir.Function(builder.module, kind, name), arguments)
 
 
-def _multiply_add(builder: Any, left: Any, right: Any, added: Any) -> Any:
-    return _call(builder, "llvm.fma.v4f32", left, right, added)
+def multiply_add(builder: Any, left: Any, right: Any, added: Any) -> Any:
+    """``left · right + added`` on vectors of four fp32 numbers, rounded once."""
+    return call_vector(builder, "llvm.fma.v4f32", left, right, added)
 
 
 def _add_products(builder: Any, sums: Any, columns: Any, row: Any) -> Any:
     """``sums`` (4,) plus the dot products of four columns (4, 4) and one row (4,), repeated four times."""
     if _HAS_DOT:
-        return _call(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", sums, columns, row)
+        return call_vector(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", sums, columns, row)
     wide = ir.VectorType(_I32, 16)
     products = builder.mul(builder.sext(columns, wide), builder.sext(row, wide))
     for offset in range(4):
@@ -95,7 +96,7 @@ def _tile_of(kind: str) -> Any:
                 if whole:
                     added.append(_add_products(builder, value, right[part], builder.bitcast(factor, _BYTES)))
                 else:
-                    added.append(_multiply_add(builder, right[part], factor, value))
+                    added.append(multiply_add(builder, right[part], factor, value))
         following = builder.add(step, number(1))
         step.add_incoming(following, loop)
         for value, total in zip(sums, added, strict=True):
@@ -114,8 +115,8 @@ def _tile_of(kind: str) -> Any:
                 if whole:
                     weight, column, constant = (values[part] for values in of_columns)
                     value = builder.fmul(builder.sitofp(total, _FLOATS), weight)
-                    constant = _multiply_add(builder, spread(row_middles[row // 4], row % 4), column, constant)
-                    value = _multiply_add(builder, value, factor, constant)
+                    constant = multiply_add(builder, spread(row_middles[row // 4], row % 4), column, constant)
+                    value = multiply_add(builder, value, factor, constant)
                 else:
                     value = builder.fmul(total, factor)
                 place = builder.add(builder.add(out, builder.mul(stride, number(row))), offsets[part])
@@ -169,17 +170,17 @@ def _softmax_instructions(context: Any, builder: Any, signature: Any, arguments:
 
     def find_largest(row: Any, values: list[Any]) -> list[Any]:
         loaded = [builder.load(place, align=4) for place in places(row)]
-        return [_call(builder, "llvm.maxnum.v4f32", *pair) for pair in zip(values, loaded, strict=True)]
+        return [call_vector(builder, "llvm.maxnum.v4f32", *pair) for pair in zip(values, loaded, strict=True)]
 
     def exponential(x: Any) -> Any:
-        x = _call(builder, "llvm.maxnum.v4f32", x, constant(_LEAST))
+        x = call_vector(builder, "llvm.maxnum.v4f32", x, constant(_LEAST))
         # Above 0, so that truncation rounds down.
-        power = _multiply_add(builder, x, constant(1 / math.log(2)), constant(128.0))
+        power = multiply_add(builder, x, constant(1 / math.log(2)), constant(128.0))
         whole = builder.fptosi(power, _INTS)
         rest = builder.fsub(builder.fsub(power, builder.sitofp(whole, _FLOATS)), constant(0.5))
         value = constant(_POWER[-1])
         for coefficient in reversed(_POWER[:-1]):
-            value = _multiply_add(builder, value, rest, constant(coefficient))
+            value = multiply_add(builder, value, rest, constant(coefficient))
         # Added to a number's exponent bits: 2^(whole - 128).
         exponent = builder.shl(builder.sub(whole, ir.Constant(_INTS, [128] * 4)), ir.Constant(_INTS, [23] * 4))
         return builder.bitcast(builder.add(builder.bitcast(value, _INTS), exponent), _FLOATS)
