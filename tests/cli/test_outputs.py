@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -83,6 +84,16 @@ def test_a_run_that_is_cut_by_head_is_silent(index: Path, queries: Path, tmp_pat
     assert len(done.stdout.splitlines()) == 2
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
+
+
+def test_reports_do_not_mix_with_the_output(rankwell: Rankwell, index: Path, queries: Path, qrels: Path) -> None:
+    Path("q.tsv").write_text("q1\twho found the bees\n")
+    typed = rankwell("types", "q.tsv", "--out", "-")
+    assert (typed.code, typed.out) == (0, "q1\tperson\n")
+    assert "1 of 1 queries have a type" in typed.err
+    tuned = rankwell("tune", index, queries, qrels, "--k1", "0.9", "--b", "0.4", "--out", "-")
+    assert json.loads(tuned.out)["best"] == {"k1": 0.9, "b": 0.4}
+    assert "by k1 (down) and b (across)" in tuned.err
 
 
 def test_work_that_is_resumed_by_its_name_needs_a_file(rankwell: Rankwell) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.streams import check_output, check_parent, is_stream
@@ -57,5 +57,10 @@ def write_result(result: RunResult, out: Path, format: Literal["trec", "msmarco"
 
 
 def say(out: Path, report: str) -> None:
-    """Print a line about an output file: on standard error if the output itself goes to standard output."""
-    print(f"{out}: {report}", file=sys.stderr if is_stream(out) else sys.stdout)
+    """Print a line about an output file."""
+    print(f"{out}: {report}", file=reports(out))
+
+
+def reports(out: Path | None) -> TextIO:
+    """Where to print what is told about an output: standard error if the output itself goes to standard output."""
+    return sys.stderr if out is not None and is_stream(out) else sys.stdout

@@ -10,7 +10,7 @@ import typer
 
 from rankwell.cli.needs import needs
 from rankwell.cli.options import Device, EncoderOption, IdField, IndexArgument, PrecisionOption, TextField, Threads
-from rankwell.cli.outputs import output_file
+from rankwell.cli.outputs import output_file, reports
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -62,14 +62,14 @@ def tune(
     opened, records, judgments = Index.open(index), read_queries(queries, columns), read_qrels(qrels)
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
     tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)
-    print(grid_table(tuning))
+    print(grid_table(tuning), file=reports(out))
     record = tuning.as_dict(as_point)
     if bi_encoder is not None:
         from rankwell.rank.dense import DenseRanker
         from rankwell.rank.hybrid import share_table, shares_tried, tune_hybrid
 
         shares = tune_hybrid(opened, DenseRanker(bi_encoder), records, judgments, tuning.best, **how)
-        print("\n" + share_table(shares))
+        print("\n" + share_table(shares), file=reports(out))
         record["hybrid"] = shares_tried(shares)
     if out:
         write_json(out, record)

@@ -9,7 +9,7 @@ import typer
 
 from rankwell.cli.needs import needs
 from rankwell.cli.options import Device, IdField, TextField
-from rankwell.cli.outputs import output_file
+from rankwell.cli.outputs import output_file, reports
 
 
 def types(
@@ -50,6 +50,7 @@ def types(
         rankwell types queries.dev.tsv --model types-model --check types.gold.tsv
     """
     from collections import Counter
+    from functools import partial
 
     from rankwell.core.errors import InputError
     from rankwell.core.manifest import Manifest, file_digest
@@ -86,10 +87,11 @@ def types(
         write_types(labelled, out)
         data = {"queries": file_digest(queries)} | ({"labels": file_digest(labels)} if labels is not None else {})
         Manifest("types", {"model": model}, data).write_beside(out)
-    print(f"{out or queries}: {len(labelled):,} of {len(records):,} queries have a type")
+    told = partial(print, file=reports(out))
+    told(f"{out or queries}: {len(labelled):,} of {len(records):,} queries have a type")
     counts = Counter(typed[query.qid] or NO_LABEL for query in records)
     width = max(map(len, counts))
     for label in sorted(counts, key=lambda label: order.index(label) if label in order else len(order)):
-        print(f"  {label.ljust(width)}  {counts[label]:>9,}  {counts[label] / len(records):6.1%}")
+        told(f"  {label.ljust(width)}  {counts[label]:>9,}  {counts[label] / len(records):6.1%}")
     if gold:
-        print(Confusion.of([*gold.values()], (typed[qid] for qid in gold), order))
+        told(Confusion.of([*gold.values()], (typed[qid] for qid in gold), order))
