@@ -174,11 +174,12 @@ def questions_of(work: Work, queries: Sequence[Query]) -> dict[str, tuple[str, .
 
 def with_first_stage(data: Prepared, folder: Path, depth: int, device: str | None = None) -> Prepared:
     """The data with candidates of the first stage that a stage left in ``folder``, searched once and stored there."""
-    train, dev = (_searched(split, folder, depth, device) for split in (data.train, data.dev))
+    train, dev = (search_split(split, folder, depth, device) for split in (data.train, data.dev))
     return replace(data, train=train, dev=dev)
 
 
-def _searched(split: Split, folder: Path, depth: int, device: str | None) -> Split:
+def search_split(split: Split, folder: Path, depth: int, device: str | None = None) -> Split:
+    """The split with candidates of the first stage that a stage left in ``folder``, searched when they are needed."""
     key = digest({"split": split.digest, "first stage": folder.name, "depth": depth})
     path = folder / f"first-stage-{key}.run.gz"
 

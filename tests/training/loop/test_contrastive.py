@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,9 +18,12 @@ from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import VectorModel
+from rankwell.models.spec import EncoderConfig
 from rankwell.training.data.lists import Lists
 from rankwell.training.data.pairs import RelevantDocuments, find_copies
 from rankwell.training.loop.contrastive import TextPairTask, in_batch_softmax
+from rankwell.training.loop.gradients import Gradients
+from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step
 
 TEXTS = ["bee honey hive", "river bridge stone", "bee honey hive", "iron coffee tea", "salt", "flower of the hive"]
@@ -129,3 +133,41 @@ def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[Encoder,
             kept = [s for c, (s, n) in enumerate(zip(scores, numbers, strict=True)) if c == 2 * row or n not in good]
             expected.append(-np.log(np.exp(scores[2 * row]) / np.exp(kept).sum()))
     assert loss == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("max_texts", [None, 64])
+def test_on_a_gpu_replayed_graphs_have_the_gradient_of_32_bits(
+    max_texts: int | None, start: tuple[Encoder, TextPairTask, VectorModel]
+) -> None:
+    _, task, _ = start
+    config = EncoderConfig(
+        vocab_size=600,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=256,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    torch.manual_seed(0)
+    model = VectorModel(Encoder(config), learn_scale=True).train()
+    exact = copy.deepcopy(model)
+    pairs, order, items = RELEVANT.pairs(), np.random.default_rng(0).integers(0, 5, 200), np.arange(200)
+    task._lists = Lists(pairs.queries[order], pairs.documents[order], np.ones((200, 1), np.float32))
+    task._max_texts, task._log_scale = max_texts, exact.log_scale
+    step = Step(Placer(torch.device("cpu"), "full", None), 10**6, 7, nullcontext, lambda loss: loss)
+    task.backward(exact, items, slice(0, 200), step)
+    gradients = Gradients(model, task, TrainingOptions(), "full", "cuda")
+    task._log_scale = model.log_scale
+    assert gradients.graphed is not None
+    for _ in range(5):
+        gradients.compute(items, 7)
+        for own, expected in zip(model.parameters(), exact.parameters(), strict=True):
+            if expected.grad is None or float(expected.grad.norm()) < 1e-3:
+                continue
+            assert own.grad is not None
+            cosine = torch.nn.functional.cosine_similarity(own.grad.cpu().reshape(1, -1), expected.grad.reshape(1, -1))
+            assert float(cosine) > 0.98
+            assert float(own.grad.norm()) == pytest.approx(float(expected.grad.norm()), rel=0.05)
+    assert gradients.graphed.recorded >= 1

@@ -18,6 +18,7 @@ from rankwell.evaluation.evaluate import Evaluation
 from rankwell.training.data.prepare import Collection, Prepared, Split, open_collection, open_split
 from rankwell.training.experiments.suite import Suite
 from rankwell.training.experiments.tables import DEV, file_name
+from rankwell.training.first_stage import search_split
 from rankwell.training.processes import process_count, process_number
 from rankwell.training.recipe import Recipe
 from rankwell.training.results import evaluate_split, measures_of
@@ -118,7 +119,10 @@ def _evaluations(trained: Trained, suite: Suite, pool: Path) -> Iterator[tuple[s
     measures, depth = measures_of(recipe, suite.measures), recipe.evaluate.depth
     data = last.work.data
     yield DEV, evaluate_split(data.dev, last.run, measures, depth)
+    learned = next((done.result.first_stage for done in reversed(last.work.done) if done.result.first_stage), None)
     for name, collection, split in further_splits(recipe, suite, pool, last.work.device):
+        if learned is not None and collection.digest == data.collection.digest:
+            split = search_split(split, learned, recipe.first_stage.depth, last.work.device)
         there = replace(last.work, prepared=Prepared(collection, data.train, split))
         run = measured_run(there, last.stage, last.folder)
         assert run is not None

@@ -1,0 +1,239 @@
+"""Fine-tuning a bi-encoder beside sentence-transformers: the same pairs, batches, steps and rates.
+
+    python bench/encoder_training.py insuranceqa --dev valid --k1 0.9 --b 0.9 --device cuda --out runs/peers
+
+Each system trains on in-batch negatives with a scale of 20, plainly and with its gradient cache (sentence-transformers:
+``MultipleNegativesRankingLoss`` and its cached form). Prints pairs per second, tokenising included, and the figures of
+the trained bi-encoders on dev, alone and in hybrid search with shares tuned on training queries set aside.
+Without the package ``datasets`` its trainer cannot run; its model and losses are then trained by a plain loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fit_runs import ASIDE, MEASURES, arm_recipe
+from harness import write_json
+from paper_runs import Source, set_aside
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.names import BACKBONE, find_model
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.hybrid import tune_hybrid
+from rankwell.retrieve.bm25 import BM25
+from rankwell.training.data.prepare import Prepared, open_split, prepare
+from rankwell.training.first_stage import hold_out
+from rankwell.training.recipe import Recipe
+from rankwell.training.run import run_recipe
+
+Pairs = list[tuple[str, str]]
+
+
+def train_rankwell(recipe: Recipe, pool: Path, out: Path, device: str | None) -> tuple[Path, float]:
+    """Train the stage ``encoder``; returns the model and the seconds of its training."""
+    # A pool of its own with common data: what a gradient cache changes is not part of a stage's key.
+    (own := pool / out.name).mkdir(parents=True, exist_ok=True)
+    if not (own / "data").exists():
+        (own / "data").symlink_to((pool / "data").resolve())
+    trained = run_recipe(recipe, out, pool=own, device=device)
+    done = trained.work.done[0]
+    return done.folder / "model", float(done.result.figures["training seconds"])
+
+
+def train_peer(
+    start: Path, pairs: Pairs, options: argparse.Namespace, cached: int | None, out: Path
+) -> tuple[Path, float]:
+    """Train with sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers import losses as known
+
+    model = SentenceTransformer(str(start), device=options.device)
+    if cached is None:
+        loss = known.MultipleNegativesRankingLoss(model, scale=20.0)
+    else:
+        loss = known.CachedMultipleNegativesRankingLoss(model, scale=20.0, mini_batch_size=cached)
+    begin = time.perf_counter()
+    if find_spec("datasets") is not None:
+        _run_trainer(model, loss, pairs, options, out)
+    else:
+        _run_loop(model, loss, pairs, options)
+    seconds = time.perf_counter() - begin
+    model.save(str(out / "model"))
+    return out / "model", seconds
+
+
+def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace, out: Path) -> None:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+
+    rows = {"anchor": [query for query, _ in pairs], "positive": [document for _, document in pairs]}
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(out / "trainer"),
+        per_device_train_batch_size=options.batch,
+        num_train_epochs=options.epochs,
+        learning_rate=1e-4,
+        warmup_ratio=0.1,
+        weight_decay=0.01,
+        bf16=options.device == "cuda",
+        dataloader_num_workers=options.workers,
+        seed=options.seed,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    SentenceTransformerTrainer(model=model, args=arguments, train_dataset=Dataset.from_dict(rows), loss=loss).train()
+
+
+def _run_loop(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace) -> None:
+    """The trainer's work: batches tokenised by worker processes, bf16, AdamW, a linear schedule."""
+    tokenize = getattr(model, "preprocess", None) or model.tokenize
+
+    def collate(rows: Pairs) -> list[dict[str, Any]]:
+        return [tokenize([row[side] for row in rows]) for side in (0, 1)]
+
+    generator = torch.Generator().manual_seed(options.seed)
+    loader = torch.utils.data.DataLoader(
+        pairs,  # type: ignore[arg-type]
+        batch_size=options.batch,
+        shuffle=True,
+        generator=generator,
+        num_workers=options.workers,
+        collate_fn=collate,
+        pin_memory=options.device == "cuda",
+        persistent_workers=options.workers > 0,
+    )
+    decays = [p for name, p in model.named_parameters() if not ("bias" in name or "LayerNorm" in name)]
+    others = [p for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name]
+    groups = [{"params": decays, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=1e-4, fused=options.device == "cuda")
+    steps = len(loader) * options.epochs
+    warm = math.ceil(0.1 * steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
+    )
+    model.train()
+    for _ in range(options.epochs):
+        for batch in loader:
+            placed = [
+                {name: v.to(options.device, non_blocking=True) if hasattr(v, "to") else v for name, v in side.items()}
+                for side in batch
+            ]
+            with torch.autocast(options.device, torch.bfloat16, enabled=options.device == "cuda"):
+                value = loss(placed, None)
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            optimiser.zero_grad()
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+    model.eval()
+
+
+def measure(
+    model: Path, prepared: Prepared, recipe: Recipe, pool: Path, seed: int, device: str | None
+) -> dict[str, Any]:
+    """The bi-encoder on dev, alone and in hybrid search."""
+    _, aside = hold_out(prepared.train.queries, 500, seed)
+    index, bm25 = prepared.index, BM25(recipe.first_stage.k1, recipe.first_stage.b)
+    first = FirstStage(index, bm25, model, 1.0)
+    tuned = tune_hybrid(index, first.dense(device), aside, prepared.train.qrels, bm25, seed=seed, threads=4)
+    dev = open_split(recipe, prepared.collection, "dev", pool, device=device)
+    figures: dict[str, Any] = {"share": tuned.best.similarity}
+    for name, share in (("alone", 1.0), ("hybrid", tuned.best.similarity)):
+        run = FirstStage(index, bm25, model, share).search(dev.queries, 100, threads=4, device=device)
+        figures[name] = dict(evaluate(dev.qrels, run, list(MEASURES)).mean)
+    return figures
+
+
+def pairs_of(prepared: Prepared, seed: int) -> Pairs:
+    """The pairs that the stage ``encoder`` trains on."""
+    queries, _ = hold_out(prepared.train.queries, 500, seed)
+    wanted = [
+        (query.text, docid)
+        for query in queries
+        for docid, grade in prepared.train.qrels[query.qid].items()
+        if grade >= 1
+    ]
+    texts = prepared.collection.store.texts([docid for _, docid in wanted])
+    return [(query, text) for (query, _), text in zip(wanted, texts, strict=True)]
+
+
+def systems(
+    options: argparse.Namespace, recipe: Callable[[dict[str, Any]], Recipe], pool: Path, pairs: Pairs
+) -> Iterator[tuple[str, Callable[[Path], tuple[Path, float]]]]:
+    """Name and training of each system."""
+    start, few = find_model(options.start), options.cached
+    plain = {"epochs": options.epochs, "batch": options.batch, "best": "last"}
+    runs: dict[str, dict[str, Any]] = {"rankwell": plain, "rankwell, cached": {**plain, "max_texts_in_memory": 2 * few}}
+    for name, changes in runs.items():
+        yield name, lambda out, own=changes: train_rankwell(recipe(own), pool, out, options.device)  # type: ignore[misc]
+    for name, cached in (("sentence-transformers", None), ("sentence-transformers, cached", few)):
+        yield name, lambda out, own=cached: train_peer(start, pairs, options, own, out)  # type: ignore[misc]
+
+
+def main() -> None:
+    """Train and measure all systems."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder of the data")
+    parser.add_argument("--train", default="train", help="split to train on")
+    parser.add_argument("--dev", default="dev", help="split to report")
+    parser.add_argument("--k1", type=float, default=0.9)
+    parser.add_argument("--b", type=float, default=0.4)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--cached", type=int, default=64, help="pairs in memory at a time, for the cached systems")
+    parser.add_argument("--workers", type=int, default=4, help="the peer's processes that tokenise")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--aside", type=int, default=ASIDE, help="training queries set aside")
+    parser.add_argument("--start", default=BACKBONE)
+    parser.add_argument("--only", help="name of the one system to train")
+    parser.add_argument("--pool", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
+    pool = options.pool or options.out / "pool"
+    data = set_aside(source, pool / f"{options.data.name}-{options.train}")
+
+    def recipe(changes: dict[str, Any]) -> Recipe:
+        whole = arm_recipe("encoder", data, source, options.start, options.seed)
+        stage = whole.stages[0]
+        changed = stage.options.model_copy(update=changes)
+        return whole.model_copy(update={"stages": (type(stage)(stage.name, stage.kind, changed, stage.number),)})
+
+    prepared = prepare(recipe({}), pool)
+    pairs = pairs_of(prepared, options.seed)
+    begin = time.perf_counter()
+    tokenizer = Tokenizer.open(find_model(options.start))
+    documents = prepared.collection.store
+    tokenizer.encode(documents.texts_at(np.arange(len(documents))))
+    tokenising = time.perf_counter() - begin
+    results: dict[str, Any] = {"pairs": len(pairs), "tokenising seconds": tokenising}
+    results["trainer"] = find_spec("datasets") is not None
+    for name, train in systems(options, recipe, pool, pairs):
+        if options.only not in (None, name):
+            continue
+        out = options.out / name.replace(", ", "-")
+        out.mkdir(parents=True, exist_ok=True)
+        model, seconds = train(out)
+        whole = seconds + (tokenising if name.startswith("rankwell") else 0)
+        speed = len(pairs) * options.epochs / whole
+        figures = measure(model, prepared, recipe({}), pool, options.seed, options.device)
+        results[name] = {"seconds": seconds, "pairs per second": speed, **figures}
+        print(f"{name:>30} {seconds:8.1f} s {speed:9,.0f} pairs/s", figures, flush=True)
+        write_json(options.out / "peers.json", results)
+
+
+if __name__ == "__main__":
+    main()

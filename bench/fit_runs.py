@@ -1,0 +1,149 @@
+"""One training of docs/fitting.md: a fitted first stage, rankers on its candidates, and figures on dev.
+
+    python bench/fit_runs.py insuranceqa --train train --dev valid --k1 0.9 --b 0.9 --arm fit --seed 1 --out runs/fit-1
+
+Training queries set aside (600) choose checkpoints and shares, the dev queries choose nothing. ``result.json`` has the
+figures of every stage, ``STAGE.csv.gz`` the values of each dev query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness import write_json
+from paper_runs import Source, set_aside
+from rankwell.evaluation.evaluate import Evaluation, evaluate
+from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.training.data.prepare import Split, open_split
+from rankwell.training.first_stage import search_split
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import build_recipe, read_yaml
+from rankwell.training.run import Trained, measured_run, run_recipe
+from rankwell.training.stage import FinishedStage
+
+RECIPES = Path(__file__).parents[1] / "recipes"
+MEASURES = ("RR@10", "nDCG@10", "R@100")
+ASIDE = 600
+ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "encoder": ("fit", {"pointwise": None, "listwise": None, "blend": None}),
+    "fit": ("fit", {}),
+    "drbert": ("drbert", {}),
+    "marked": ("markedbert", {}),
+    "mono": ("monobert", {}),
+    "random negatives": ("fit", {"encoder": {"negatives": 2}, "pointwise": None, "listwise": None, "blend": None}),
+    "filtered negatives": (
+        "fit",
+        {"filter": {"margin": 0.5}, "encoder": {"negatives": 2}, "pointwise": None, "listwise": None, "blend": None},
+    ),
+}
+"""The recipe of each arm and its changes; every arm begins with the stage ``encoder`` of recipes/fit.yaml."""
+
+
+def arm_recipe(arm: str, data: Path, source: Source, start: str, seed: int, queries: int | None = None) -> Recipe:
+    """The recipe of an arm, trained on ``fit`` and chosen on ``choice``."""
+    name, changes = ARMS[arm]
+    tree, fit = read_yaml(RECIPES / f"{name}.yaml"), read_yaml(RECIPES / "fit.yaml")
+    stages: dict[str, Any] = {}
+    if "filter" in changes:
+        stages["filter"] = {**changes["filter"], "teachers": [start]}
+    stages["encoder"] = {**fit["stages"]["encoder"], **(changes.get("encoder") or {})}
+    stages |= {stage: options for stage, options in tree["stages"].items() if stage != "encoder"}
+    stages = {stage: options for stage, options in stages.items() if changes.get(stage, {}) is not None}
+    first = {"k1": source.k1, "b": source.b, "depth": 100}
+    if "negatives" in arm:
+        first |= {"hybrid": 0.7, "encoder": start}
+    whole = {
+        "name": arm,
+        "seed": seed,
+        "data": {"folder": str(data), "train": "fit", "dev": "choice", "train_queries": queries},
+        "first_stage": first,
+        "model": {**tree["model"], "start": start},
+        "evaluate": {"measures": list(MEASURES), "depth": 100},
+        "stages": stages,
+    }
+    return build_recipe(whole, Path.cwd() / "recipe.yaml")
+
+
+def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict[str, Any]:
+    """Train, then measure every stage on dev; writes ``result.json`` and the values of each query."""
+    begin = time.monotonic()
+    trained = run_recipe(recipe, out, pool=pool, device=device, say=print)
+    seconds = time.monotonic() - begin
+    recipe = trained.work.recipe
+    base = open_split(recipe, trained.work.data.collection, "dev", pool, device=device)
+    stages: dict[str, Any] = {}
+    for done in trained.work.done:
+        record: dict[str, Any] = {"figures": done.result.figures}
+        if done.run is not None:
+            found = measure_dev(trained, done, base)
+            record["dev"] = dict(found.mean)
+            write_values(out / f"{done.stage.name}.csv.gz", found)
+        stages[done.stage.name] = record
+    unfitted = evaluate(base.qrels, base.run, list(MEASURES))
+    write_values(out / "unfitted.csv.gz", unfitted)
+    result = {
+        "recipe": recipe.as_dict(),
+        "seconds": round(seconds, 1),
+        "choice": trained.table.data["rows"],
+        "dev": {"unfitted": dict(unfitted.mean), **{name: r["dev"] for name, r in stages.items() if "dev" in r}},
+        "stages": stages,
+    }
+    write_json(out / "result.json", result)
+    return result
+
+
+def measure_dev(trained: Trained, done: FinishedStage, base: Split) -> Evaluation:
+    """A stage's figures on dev, with candidates of the first stage that was fitted before it, if one was."""
+    work = done.work
+    learned = next((d.result.first_stage for d in reversed(work.done) if d.result.first_stage), None)
+    depth = work.recipe.first_stage.depth
+    split = base if learned is None else search_split(base, learned, depth, work.device)
+    there = replace(work, prepared=replace(work.data, dev=split))
+    run = measured_run(there, done.stage, done.folder)
+    assert run is not None
+    return evaluate(split.qrels, run.head(100), list(MEASURES))
+
+
+def write_values(path: Path, found: Evaluation) -> None:
+    """The values of each query."""
+    with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["qid", *MEASURES])
+        for column, qid in enumerate(found.qids):
+            table.writerow([qid, *(f"{found.per_query[name][column]:.6g}" for name in MEASURES)])
+
+
+def main() -> None:
+    """Train one arm."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder of the data")
+    parser.add_argument("--train", default="train", help="split to train on")
+    parser.add_argument("--dev", default="dev", help="split to report")
+    parser.add_argument("--k1", type=float, default=0.9)
+    parser.add_argument("--b", type=float, default=0.4)
+    parser.add_argument("--arm", choices=list(ARMS), default="fit")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--aside", type=int, default=ASIDE, help="training queries set aside")
+    parser.add_argument("--start", default=BACKBONE, help="checkpoint to start from")
+    parser.add_argument("--train-queries", type=int, help="train on the first so many queries")
+    parser.add_argument("--pool", type=Path, help="where arms share data and stages; default: beside --out")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device")
+    options = parser.parse_args()
+    source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
+    pool = options.pool or options.out.parent / "pool"
+    data = set_aside(source, pool / f"{options.data.name}-{options.train}")
+    recipe = arm_recipe(options.arm, data, source, options.start, options.seed, options.train_queries)
+    for stage, figures in train_arm(recipe, options.out, pool, options.device)["dev"].items():
+        print(f"{stage:>16}  " + "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()
