@@ -102,7 +102,7 @@ def _run_loop(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace) 
         return [tokenize([row[side] for row in rows]) for side in (0, 1)]
 
     generator = torch.Generator().manual_seed(options.seed)
-    loader = torch.utils.data.DataLoader(
+    loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
         pairs,  # type: ignore[arg-type]
         batch_size=options.batch,
         shuffle=True,
@@ -219,7 +219,7 @@ def main() -> None:
     documents = prepared.collection.store
     tokenizer.encode(documents.texts_at(np.arange(len(documents))))
     tokenising = time.perf_counter() - begin
-    results: dict[str, Any] = {"pairs": len(pairs), "tokenising seconds": tokenising}
+    results: dict[str, Any] = {"pairs": len(pairs), "epochs": options.epochs, "tokenising seconds": tokenising}
     results["trainer"] = find_spec("datasets") is not None
     for name, train in systems(options, recipe, pool, pairs):
         if options.only not in (None, name):

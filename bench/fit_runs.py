@@ -44,16 +44,20 @@ ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
 }
 """The recipe of each arm and its changes; every arm begins with the stage ``encoder`` of recipes/fit.yaml."""
+SMALL = {"epochs": 5, "batch": 256, "learning_rate": 1e-4}
+"""The bi-encoder's settings, unless ``--large`` asks for those of the recipe."""
 
 
-def arm_recipe(arm: str, data: Path, source: Source, start: str, seed: int, queries: int | None = None) -> Recipe:
+def arm_recipe(
+    arm: str, data: Path, source: Source, start: str, seed: int, queries: int | None = None, *, large: bool = False
+) -> Recipe:
     """The recipe of an arm, trained on ``fit`` and chosen on ``choice``."""
     name, changes = ARMS[arm]
     tree, fit = read_yaml(RECIPES / f"{name}.yaml"), read_yaml(RECIPES / "fit.yaml")
     stages: dict[str, Any] = {}
     if "filter" in changes:
         stages["filter"] = {**changes["filter"], "teachers": [start]}
-    stages["encoder"] = {**fit["stages"]["encoder"], **(changes.get("encoder") or {})}
+    stages["encoder"] = {**fit["stages"]["encoder"], **({} if large else SMALL), **(changes.get("encoder") or {})}
     stages |= {stage: options for stage, options in tree["stages"].items() if stage != "encoder"}
     stages = {stage: options for stage, options in stages.items() if changes.get(stage, {}) is not None}
     first = {"k1": source.k1, "b": source.b, "depth": 100}
@@ -132,6 +136,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--aside", type=int, default=ASIDE, help="training queries set aside")
     parser.add_argument("--start", default=BACKBONE, help="checkpoint to start from")
+    parser.add_argument("--large", action="store_true", help="the bi-encoder's batch and epochs of recipes/fit.yaml")
     parser.add_argument("--train-queries", type=int, help="train on the first so many queries")
     parser.add_argument("--pool", type=Path, help="where arms share data and stages; default: beside --out")
     parser.add_argument("--out", type=Path, required=True)
@@ -140,7 +145,9 @@ def main() -> None:
     source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
     pool = options.pool or options.out.parent / "pool"
     data = set_aside(source, pool / f"{options.data.name}-{options.train}")
-    recipe = arm_recipe(options.arm, data, source, options.start, options.seed, options.train_queries)
+    recipe = arm_recipe(
+        options.arm, data, source, options.start, options.seed, options.train_queries, large=options.large
+    )
     for stage, figures in train_arm(recipe, options.out, pool, options.device)["dev"].items():
         print(f"{stage:>16}  " + "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
 

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "attention-rules.md"
 RESULTS = ROOT / "docs" / "results" / "attention-rules"
 PAPERS = ROOT / "docs" / "results" / "papers"
+FIT = ROOT / "docs" / "results" / "fit"
 
 
 def tables_of(text: str) -> list[list[str]]:
@@ -24,8 +25,8 @@ def tables_of(text: str) -> list[list[str]]:
     return [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
 
 
-def printed_tables(folder: Path) -> list[list[str]]:
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "tables", str(folder)]
+def printed_tables(folder: Path, script: str = "papers.py") -> list[list[str]]:
+    command = [sys.executable, str(ROOT / "bench" / script), "tables", str(folder)]
     return tables_of(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -40,6 +41,27 @@ def test_the_tables_of_the_page_are_those_of_the_files(printed: list[list[str]])
 
 def test_the_tables_of_the_papers_page_are_those_of_the_files() -> None:
     assert tables_of((ROOT / "docs" / "papers.md").read_text(encoding="utf-8")) == printed_tables(PAPERS)
+
+
+def test_the_tables_of_fitted_pipelines_are_those_of_the_files() -> None:
+    _, heading, results = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8").partition("\n## Results\n")
+    assert heading
+    assert tables_of(results) == printed_tables(FIT, "fit_tables.py")
+
+
+def test_arms_are_joined_by_seed(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        folder = tmp_path / "runs" / f"fit.medquad.s{seed}"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps({"stages": {}}))
+        with gzip.open(folder / "blend.csv.gz", "wt", encoding="utf-8") as file:
+            file.write(f"qid,RR@10,nDCG@10,R@100\nq1,{1 / seed},0,1\nq2,0,0,1\n")
+    command = [sys.executable, str(ROOT / "bench" / "fit_tables.py"), "collect", "runs", "out"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    with gzip.open(tmp_path / "out" / "medquad.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        header, first, _ = csv.reader(file)
+    assert first[header.index("fit blend/seed 1/RR@10")] == "1.0"
+    assert first[header.index("fit blend/seed 2/RR@10")] == "0.5"
 
 
 def test_a_changed_file_changes_a_table(printed: list[list[str]], tmp_path: Path) -> None:
@@ -102,7 +124,7 @@ def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: li
     assert printed[0][2].endswith(f"| {after_holm.split()[0]} of 12 |")
 
 
-@pytest.mark.parametrize("folder", [RESULTS, PAPERS], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [RESULTS, PAPERS, FIT], ids=lambda folder: folder.name)
 def test_the_files_are_small_and_hold_no_text(folder: Path) -> None:
     assert sum(path.stat().st_size for path in folder.iterdir()) < 800_000
     for path in folder.glob("*.csv.gz"):

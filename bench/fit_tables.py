@@ -1,0 +1,175 @@
+"""The tables of docs/fitting.md from the results in docs/results/fit.
+
+    python bench/fit_tables.py tables docs/results/fit
+    python bench/fit_tables.py collect runs docs/results/fit
+
+``runs`` has a folder ARM.DATA.sSEED for each training of ``bench/fit_runs.py``. ``DATA.csv.gz`` has a row for each dev
+query and a column for each stage, seed and measure, ``aside.json`` the figures of the training queries set aside, and
+``peers.json`` is what ``bench/encoder_training.py`` wrote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fit_runs import MEASURES
+from harness import write_json
+from rankwell.core.types import Values
+from rankwell.evaluation.significance import bootstrap_interval, paired_t_test
+
+DATA = {"insuranceqa": "InsuranceQA", "medquad": "MedQuAD", "questions": "wiki questions", "headings": "wiki headings"}
+ROWS = {
+    "fit unfitted": "BM25",
+    "large encoder": "fitted first stage, batch 1,024",
+    "fit encoder": "fitted first stage, batch 256",
+    "mono pointwise": "— monoBERT on its candidates",
+    "marked pointwise": "— MarkedBERT",
+    "drbert listwise": "— DR-BERT",
+    "fit listwise": "— listwise",
+    "fit blend": "— listwise, blended with the first stage",
+}
+SETTINGS = {
+    "encoder": "batch 256, 5 epochs, rate 1e-4, scale 20",
+    "try-lr2": "rate 2e-4",
+    "try-e10": "10 epochs",
+    "try-b512": "batch 512",
+    "try-b1024-e10": "batch 1,024, 10 epochs, rate 2e-4",
+    "try-scale30": "scale 30",
+    "try-learned": "a learned scale",
+    "random-negatives": "two negatives a query from hybrid search",
+    "filtered-negatives": "two negatives a query, noise reduced by `filter`",
+}
+LARGE = {"encb": "large", "fitb": "large", "try-b1024-e10": "large", "encoder": "fit"}
+"""Arms that are rows of the first table under another name."""
+
+
+def collect(runs: Path, out: Path) -> None:
+    """Join the results of arms."""
+    values: dict[str, dict[str, dict[str, str]]] = {}
+    aside: dict[str, dict[str, dict[str, float]]] = {}
+    for folder in sorted(path for path in runs.iterdir() if (path / "result.json").is_file()):
+        arm, data, seed = folder.name.split(".")
+        for path in folder.glob("*.csv.gz"):
+            stage = path.name.split(".")[0]
+            with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+                rows = list(csv.DictReader(file))
+            for measure in MEASURES:
+                column = f"{LARGE.get(arm, arm)} {stage}/{seed.replace('s', 'seed ')}/{measure}"
+                values.setdefault(data, {})[column] = {row["qid"]: row[measure] for row in rows}
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        figures = result["stages"].get("encoder", {}).get("figures", {})
+        hybrid = next((value for name, value in figures.items() if name.endswith("set aside, hybrid")), None)
+        if hybrid is not None and seed == "s1" and arm in SETTINGS:
+            aside.setdefault(arm, {})[data] = {"aside": hybrid, **result["dev"]["encoder"]}
+    out.mkdir(parents=True, exist_ok=True)
+    for data, columns in values.items():
+        qids = list(next(iter(columns.values())))
+        with gzip.open(out / f"{data}.csv.gz", "wt", encoding="utf-8", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["qid", *columns])
+            table.writerows([qid, *(column[qid] for column in columns.values())] for qid in qids)
+    write_json(out / "aside.json", aside)
+
+
+def read_values(path: Path) -> dict[str, Values]:
+    """The columns of a file."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    table = np.array([[float(cell) for cell in row[1:]] for row in rows])
+    return dict(zip(header[1:], table.T, strict=True))
+
+
+def seeds_of(values: dict[str, Values], row: str, measure: str) -> list[Values]:
+    """The columns of a row, one for each seed; BM25 has the same in all."""
+    found = [column for name, column in sorted(values.items()) if name.startswith(f"{row}/") and name.endswith(measure)]
+    return found[:1] if row.endswith("unfitted") else found
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a Markdown table."""
+    lines = [header, ["---", *["--:"] * (len(header) - 1)], *rows]
+    print("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
+
+
+def figure(columns: list[Values]) -> str:
+    """The mean over seeds, with their standard deviation."""
+    if not columns:
+        return ""
+    means = [float(column.mean()) for column in columns]
+    spread = f" ± {np.std(means, ddof=1):.3f}" if len(means) > 1 else ""
+    return f"{np.mean(means):.3f}{spread}"
+
+
+def tables(folder: Path) -> None:
+    """Print all tables."""
+    read = {data: read_values(folder / f"{data}.csv.gz") for data in DATA}
+    first = [data for data in DATA if data != "headings"]
+    header = ["", *(f"{DATA[data]} {measure}" for data in first for measure in ("RR@10", "R@100"))]
+    print_table(
+        header,
+        [
+            [name, *(figure(seeds_of(read[data], row, measure)) for data in first for measure in ("RR@10", "R@100"))]
+            for row, name in ROWS.items()
+        ],
+    )
+    rows = []
+    for data in DATA:
+        for ours, theirs in (("fit encoder", "fit unfitted"), ("fit blend", "fit encoder")):
+            if not seeds_of(read[data], ours, "RR@10"):
+                continue
+            pair = [np.mean(seeds_of(read[data], row, "RR@10"), axis=0) for row in (ours, theirs)]
+            low, high = bootstrap_interval(*pair)
+            p = paired_t_test(*pair)
+            shown = "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0")
+            step = f"{ROWS[ours].removeprefix('— ')} over {ROWS[theirs]}"
+            rows.append([DATA[data], step, f"{(pair[0] - pair[1]).mean():+.3f}", f"{low:+.3f} to {high:+.3f}", shown])
+    print_table(["data", "RR@10 of", "difference", "95 %", "p"], rows)
+    headings = read["headings"]
+    print_table(
+        ["wiki headings", *MEASURES],
+        [
+            [ROWS[row], *(figure(seeds_of(headings, row, measure)) for measure in MEASURES)]
+            for row in ("fit unfitted", "fit encoder")
+        ],
+    )
+    aside = json.loads((folder / "aside.json").read_text(encoding="utf-8"))
+    columns = [(data, key) for data in ("insuranceqa", "medquad") for key in ("aside", "RR@10", "R@100")]
+    names = {"aside": "set aside", "RR@10": "dev RR@10", "R@100": "dev R@100"}
+    print_table(
+        ["setting", *(f"{DATA[data]} {names[key]}" for data, key in columns)],
+        [
+            [name, *(f"{aside[arm][data][key]:.3f}" if data in aside.get(arm, {}) else "" for data, key in columns)]
+            for arm, name in SETTINGS.items()
+        ],
+    )
+    peers = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
+    rows = []
+    for name in ("sentence-transformers", "rankwell", "rankwell, cached"):
+        own = peers[name]
+        speed = peers["pairs"] * peers["epochs"] / own["seconds"]
+        quality = [f"{own[how]['RR@10']:.3f}" for how in ("alone", "hybrid")]
+        rows.append([name, f"{own['seconds']:.1f}", f"{speed:,.0f}", f"{own['pairs per second']:,.0f}", *quality])
+    print_table(["system", "seconds", "pairs/s", "with tokenising", "RR@10 alone", "hybrid"], rows)
+
+
+def main() -> None:
+    """Collect results or print tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["tables", "collect"])
+    parser.add_argument("folders", nargs="+", type=Path)
+    options = parser.parse_args()
+    if options.action == "collect":
+        collect(*options.folders)
+    else:
+        tables(*options.folders)
+
+
+if __name__ == "__main__":
+    main()
