@@ -14,6 +14,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ def train_peer(
 ) -> tuple[Path, float]:
     """Train with sentence-transformers."""
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers import losses as known
 
+    known: Any = import_module("sentence_transformers.losses")
     model = SentenceTransformer(str(start), device=options.device)
     if cached is None:
         loss = known.MultipleNegativesRankingLoss(model, scale=20.0)

@@ -60,7 +60,7 @@ def arm_recipe(
     stages["encoder"] = {**fit["stages"]["encoder"], **({} if large else SMALL), **(changes.get("encoder") or {})}
     stages |= {stage: options for stage, options in tree["stages"].items() if stage != "encoder"}
     stages = {stage: options for stage, options in stages.items() if changes.get(stage, {}) is not None}
-    first = {"k1": source.k1, "b": source.b, "depth": 100}
+    first: dict[str, Any] = {"k1": source.k1, "b": source.b, "depth": 100}
     if "negatives" in arm:
         first |= {"hybrid": 0.7, "encoder": start}
     whole = {
