@@ -61,7 +61,8 @@ def _write_values(
         qids = [row["qid"] for row in rows]
         if columns.setdefault("qid", qids) != qids:
             raise InputError(source, None, f"its queries are not those of {arms[numbers[0]]}")
-        columns.setdefault("split word", [row["split word"] for row in rows])
+        for label in ("words", "split word"):
+            columns.setdefault(label, [row[label] for row in rows])
         columns.setdefault("BM25", [_short(row[f"BM25 {measure}"]) for row in rows])
         arm = results[number]["arm"]
         columns[f"{arm['row']}/seed {arm['seed']}"] = [_short(row[measure]) for row in rows]

@@ -317,10 +317,10 @@ def _measure_dev(trained: Trained, out: Path, pool: Path, device: str | None) ->
     is_split = has_split_word([texts[qid] for qid in found.qids], ranker.tokenizer)
     with gzip.open(out / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["qid", "split word", *(f"BM25 {name}" for name in MEASURES), *MEASURES])
+        table.writerow(["qid", "words", "split word", *(f"BM25 {name}" for name in MEASURES), *MEASURES])
         for i, qid in enumerate(found.qids):
             values = [f"{each.per_query[name][i]:.6g}" for each in (first, found) for name in MEASURES]
-            table.writerow([qid, int(is_split[i]), *values])
+            table.writerow([qid, len(texts[qid].split()), int(is_split[i]), *values])
     scores = np.concatenate([ranking.scores for ranking in run.values()])
     return {"dev": dict(found.mean), "standard deviation of dev scores": float(scores.std())}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness import Table
-from paper_tables import MODELS, PerQuery, Results, average, compare, mean_cell, number, p_value, signed
+from paper_tables import MODELS, PerQuery, Results, average, compare, gap_cell, mean_cell, number, p_value, signed
 from rankwell.core.types import Values
 from rankwell.evaluation.significance import paired_t_test
 
@@ -43,6 +43,13 @@ NOISE = {
     "1 of 100/threshold 0.97": "the same, noise reduction at .97",
     "1 of 100/clean": "without the hidden passages",
 }
+LENGTHS = {"up to 5": (1, 5), "6 or 7": (6, 7), "8 or 9": (8, 9), "10 or more": (10, 99)}
+"""Words of a query."""
+NOT_RUN = (
+    ("Nogueira and Cho", "MAP on TREC-CAR", "33.5", "its articles and folds are not at hand"),
+    ("CCNU, Table 1", "passages: MAP, nDCG, P@10", ".278, .549, .616", "no BERT-large, tagger or TREC 2019 passages"),
+    ("CCNU, Table 2", "documents: MAP, nDCG, P@10", ".237, .430, .598", "no BERT-large, MNLI or TREC 2019 documents"),
+)
 RARE_WORDS = {"sample": "bundled sample"}
 STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
 """The 97.5 % quantile of Student's t by degrees of freedom."""
@@ -106,6 +113,8 @@ def print_overview(results: Results) -> None:
     here = f"{before.mean():.1f} → {after.mean():.1f} (mean of {len(before)}, p {p_value(p)})"
     verdict = "reproduced" if p < 0.05 and after.mean() > before.mean() else "cannot be told"
     table.row("DR-BERT, Table 3", "rank of a passage with a look-alike", "1 → 139, 1 → 71", here, verdict)
+    for paper, claim, published, reason in NOT_RUN:
+        table.row(paper, claim, published, "not run", f"cannot be told: {reason}")
 
 
 def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
@@ -140,6 +149,22 @@ def print_variants(results: Results) -> None:
         theirs = {seed: arms[baseline][seed] for seed in ours}
         figures = (str(len(ours)), mean_cell(ours), other, mean_cell(theirs))
         table.row(label, *figures, *difference_cells(ours, theirs))
+
+
+def print_marked(results: Results) -> None:
+    """MarkedBERT's Table 2 and Figure 2: marks by the length of the query, and how many queries gain and lose."""
+    file = results.values(f"table1.{DATA}.RR10")
+    words = np.array(file.labels["words"], np.int64)
+    table = Table("words of the query", "queries", "without marks", "with marks", "difference", "gain", "lose")
+    for label, (low, high) in {**LENGTHS, "all": (1, 99)}.items():
+        mask = (words >= low) & (words <= high)
+        base, marked = (
+            {seed: values[mask] for seed, values in file.arms[name].items()} for name in ("pointwise-only", "marked")
+        )
+        gaps = np.mean([marked[seed] - base[seed] for seed in base], axis=0)
+        shares = (f"{(gaps > 0).mean():.0%}", f"{(gaps < 0).mean():.0%}")
+        means = (number(average(base)), number(average(marked)))
+        table.row(label, str(int(mask.sum())), *means, gap_cell(compare(marked, base)), *shares)
 
 
 def print_noise(results: Results) -> None:
@@ -187,4 +212,12 @@ def difference_cells(ours: Seeds, theirs: Seeds) -> tuple[str, str, str, str]:
     return signed(gap.mean), p_value(gap.p_queries), p_value(gap.p_seeds), number(gap.detectable, 3)
 
 
-VERDICT_TABLES = (print_overview, print_table1, print_variants, print_noise, print_drops, print_rare_words)
+VERDICT_TABLES = (
+    print_overview,
+    print_table1,
+    print_variants,
+    print_marked,
+    print_noise,
+    print_drops,
+    print_rare_words,
+)

@@ -89,14 +89,16 @@ def test_collecting_arms_gives_a_column_for_each_seed(tmp_path: Path) -> None:
         (arm / "result.json").write_text(json.dumps(result), encoding="utf-8")
         names = [f"{prefix}{name}" for prefix in ("BM25 ", "") for name in ("RR@10", "nDCG@10", "AP")]
         with gzip.open(arm / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["qid", "split word", *names], ["q1", 0, *[0.5] * 6], ["q2", 1, *[seed] * 6]])
+            csv.writer(file).writerows(
+                [["qid", "words", "split word", *names], ["q1", 4, 0, *[0.5] * 6], ["q2", 3, 1, *[seed] * 6]]
+            )
     command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", "row-1", "row-2", "--out", "results"]
     subprocess.run(command, cwd=tmp_path, check=True)
     with gzip.open(tmp_path / "results" / "table1.small.RR10.csv.gz", "rt", encoding="utf-8") as file:
         assert file.read().splitlines() == [
-            "qid,split word,BM25,drbert/seed 1,drbert/seed 2",
-            "q1,0,0.5,0.5,0.5",
-            "q2,1,1,1,2",
+            "qid,words,split word,BM25,drbert/seed 1,drbert/seed 2",
+            "q1,4,0,0.5,0.5,0.5",
+            "q2,3,1,1,1,2",
         ]
     (row,) = json.loads((tmp_path / "results" / "runs.json").read_text(encoding="utf-8"))["table1"]
     assert row["recipe"]["data"] == {"folder": "data"}
