@@ -93,6 +93,10 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
     assert "<svg" in page
     assert not re.search(r"(?:src|href)=|url\(|@import", page)
     assert "rankwell fit" in page
+    rows = [line.split("\t") for line in (system.folder / "queries.tsv").read_text().splitlines()]
+    assert rows[0][:2] == ["query", "bm25"]
+    mean = sum(float(row[1]) for row in rows[1:]) / len(rows[1:])
+    assert mean == pytest.approx(rungs(system)["bm25"]["report"]["RR@10"]["mean"], abs=1e-5)
     card = (system.folder / "README.md").read_text()
     assert f"| BM25 | {rungs(system)['bm25']['report']['RR@10']['mean']:.3f} |" in card
 
@@ -100,7 +104,7 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
 def test_a_rung_that_needs_too_long_is_skipped_and_said(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [replace(step, seconds=lambda ground, below: 7200.0) for step in ladder.ladder() if step.name == "rerank"]
+    steps = [replace(step, seconds=lambda task, below: 7200.0) for step in ladder.ladder() if step.name == "rerank"]
     monkeypatch.setattr(ladder, "ladder", lambda: steps)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert "a re-ranker on top: skipped, it needs about 120 minutes, and 29 minutes are left" in said
@@ -111,7 +115,7 @@ def test_a_rung_that_needs_too_long_is_skipped_and_said(
 def test_when_the_time_is_up_the_best_so_far_is_saved(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def endless(ground: object, below: object) -> Any:
+    def endless(task: object, below: object) -> Any:
         raise TimeIsUp
 
     monkeypatch.setattr(ladder, "ladder", lambda: [Step("endless", "an endless rung", endless)])

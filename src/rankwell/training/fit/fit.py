@@ -21,8 +21,8 @@ from rankwell.rank.system import System, is_system, refuse_taken
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
 from rankwell.training.fit.parts import Parts, divide, write_parts
-from rankwell.training.fit.report import figures_of, write_card, write_report
-from rankwell.training.fit.rungs import Ground
+from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
+from rankwell.training.fit.rungs import FitTask
 
 SAVING = 0.03
 """The part of the time that is kept for writing the system and its report."""
@@ -100,14 +100,14 @@ def fit(
         for line in advice(parts):
             say(line)
         say(f"{minutes:g} minutes, measured by {measure} on the queries to choose:")
-        ground = Ground(
+        task = FitTask(
             work, work / "parts", collection.index, parts, encoder, start, str(parse_measure(measure)), seed, device
         )
-        climbed = climb(ground, Clock(60 * minutes * (1 - SAVING)), say)
-        system = _save(request, ground, climbed)
+        climbed = climb(task, Clock(60 * minutes * (1 - SAVING)), say)
+        system = _save(request, task, climbed)
         shutil.rmtree(work, ignore_errors=True)
     say("")
-    for line in summary(request, ground, climbed):
+    for line in summary(request, task, climbed):
         say(line)
     return system
 
@@ -121,15 +121,15 @@ def advice(parts: Parts) -> list[str]:
     return []
 
 
-def summary(request: FitRequest, ground: Ground, climbed: Climb) -> list[str]:
+def summary(request: FitRequest, task: FitTask, climbed: Climb) -> list[str]:
     """What was made, what it measures, and what to do with it."""
-    best, base, part = climbed.best, climbed.rungs[0], ground.parts.report
+    best, base, part = climbed.best, climbed.rungs[0], task.parts.report
     lines = [f"{request.out}: {best.system.describe()}"]
     if best.report is not None and base.report is not None:
-        mean, (low, high) = interval_of(part, best.report, ground.measure)
-        before, _ = interval_of(part, base.report, ground.measure)
-        where = f"{len(part):,} queries ({ground.parts.source})"
-        lines.append(f"{ground.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}; BM25: {before:.3f}")
+        mean, (low, high) = interval_of(part, best.report, task.measure)
+        before, _ = interval_of(part, base.report, task.measure)
+        where = f"{len(part):,} queries ({task.parts.source})"
+        lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}; BM25: {before:.3f}")
     return [
         *lines,
         f"report:  {request.out / 'report.html'}",
@@ -161,13 +161,14 @@ def _claim(request: FitRequest, documents: str, parts: Parts) -> None:
         raise InputError(request.work, None, f"{problem}; remove it, or repeat the command it was made with")
 
 
-def _save(request: FitRequest, ground: Ground, climbed: Climb) -> System:
+def _save(request: FitRequest, task: FitTask, climbed: Climb) -> System:
     """Write the system with its card and report."""
-    figures = figures_of(request.data, ground, climbed)
+    figures = figures_of(request.data, task, climbed)
     command = command_of(request)
     files = {
-        "README.md": write_card(figures, command),
-        "report.html": write_report(figures, ground, climbed, command),
+        "README.md": card_text(figures, command),
+        "report.html": report_page(figures, task, climbed, command),
+        "queries.tsv": query_table(task, climbed),
     }
     return climbed.best.system.save(request.out, card=figures, files=files)
 

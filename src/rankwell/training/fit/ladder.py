@@ -28,13 +28,13 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
 from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import Ground, K, Made, Step, bm25, ladder
+from rankwell.training.fit.rungs import Candidate, FitTask, K, Step, bm25, ladder
 
 LEVEL = 0.05
 RECORD = "rung.json"
 TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
 """How many queries are timed one by one, and for how long at most."""
-BASE = Step("bm25", "BM25", lambda ground, below: below)
+BASE = Step("bm25", "BM25", lambda task, below: below)
 
 Say = Callable[[str], None]
 
@@ -49,7 +49,7 @@ class Rung:
 
     step: Step
     key: str
-    made: Made
+    candidate: Candidate
     milliseconds: float
     seconds: float
     contrast: Contrast | None = None
@@ -59,7 +59,7 @@ class Rung:
     @property
     def system(self) -> System:
         """The system itself."""
-        return self.made.system
+        return self.candidate.system
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,18 @@ class Climb:
         return next(rung for rung in reversed(self.rungs) if rung.kept)
 
 
-def climb(ground: Ground, clock: Clock, say: Say) -> Climb:
+def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     """Climb as far as the time allows."""
-    best = _stand(ground, clock, BASE, None)
-    say(line_of(best, ground))
+    best = _make_rung(task, clock, BASE, None)
+    say(line_of(best, task))
     tried: list[Rung | Skipped] = [best]
     for step in ladder():
         try:
-            reason = _obstacle(ground, clock, step, best.made)
+            reason = _obstacle(task, clock, step, best.candidate)
             if reason is None:
                 say(f"  … {step.title}")
                 with time_limit(clock.left):
-                    rung = _stand(ground, clock, step, best)
+                    rung = _make_rung(task, clock, step, best)
         except TimeIsUp:
             reason = "the time was up before it was finished"
         if reason is not None:
@@ -120,22 +120,22 @@ def climb(ground: Ground, clock: Clock, say: Say) -> Climb:
             say(f"  – {step.title}: skipped, {reason}")
             continue
         tried.append(rung)
-        say(line_of(rung, ground))
+        say(line_of(rung, task))
         best = rung if rung.kept else best
     return Climb(tuple(tried))
 
 
-def _obstacle(ground: Ground, clock: Clock, step: Step, below: Made) -> str | None:
+def _obstacle(task: FitTask, clock: Clock, step: Step, below: Candidate) -> str | None:
     """Why a rung cannot be tried, in words; None if it can."""
-    parts = ground.parts
+    parts = task.parts
     if step.trains and not len(parts.fit):
         return f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}"
     if step.name == "bm25-tuned" and len(parts.tune) < 2:
         return "there are no judged queries to tune with"
-    if _folder(ground, _key(step, below)).exists():
+    if _folder(task, _key(step, below)).exists():
         return None
     try:
-        seconds = step.seconds(ground, below)
+        seconds = step.seconds(task, below)
     except RankwellError as error:
         return str(error)
     if seconds > clock.left:
@@ -150,38 +150,38 @@ def _minutes(seconds: float) -> str:
 # Making and measuring
 
 
-def _stand(ground: Ground, clock: Clock, step: Step, below: Rung | None) -> Rung:
+def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None) -> Rung:
     """Make a rung and measure it, or read what was measured before."""
-    key = _key(step, None if below is None else below.made)
-    folder = _folder(ground, key)
+    key = _key(step, None if below is None else below.candidate)
+    folder = _folder(task, key)
     if folder.exists():
-        rung = _read(ground, step, key, folder)
+        rung = _read(task, step, key, folder)
         clock.before += rung.seconds
-        return _judged(ground, rung, below)
+        return _judged(task, rung, below)
     begin = time.monotonic()
-    made = bm25(ground) if below is None else step.make(ground, below.made)
-    made = replace(made, key=key)
-    queries = [query for part in (ground.parts.choose, ground.parts.report) for query in part.queries]
-    rung = Rung(step, key, made, _milliseconds(made.system, queries[:TIMED_QUERIES]), 0.0)
-    rung = _judged(ground, rung, below)
-    if rung.kept and len(ground.parts.report):
-        report = made.choose
-        if ground.parts.report is not ground.parts.choose:
-            report = made.system.search(ground.parts.report.queries, K, threads=ground.threads)
+    candidate = bm25(task) if below is None else step.make(task, below.candidate)
+    candidate = replace(candidate, key=key)
+    queries = [query for part in (task.parts.choose, task.parts.report) for query in part.queries]
+    rung = Rung(step, key, candidate, _milliseconds(candidate.system, queries[:TIMED_QUERIES]), 0.0)
+    rung = _judged(task, rung, below)
+    if rung.kept and len(task.parts.report):
+        report = candidate.choose
+        if task.parts.report is not task.parts.choose:
+            report = candidate.system.search(task.parts.report.queries, K, threads=task.threads)
         rung = replace(rung, report=report)
     rung = replace(rung, seconds=time.monotonic() - begin)
     _write(rung, folder)
     return rung
 
 
-def _judged(ground: Ground, rung: Rung, below: Rung | None) -> Rung:
+def _judged(task: FitTask, rung: Rung, below: Rung | None) -> Rung:
     """Decide whether a rung is kept: it must be better by a paired test. Without judgments, it is."""
-    part = ground.parts.choose
+    part = task.parts.choose
     if below is None or not len(part):
         return rung
     names = below.step.title, rung.step.title
-    runs = dict(zip(names, (below.made.choose, rung.made.choose), strict=True))
-    [contrast] = compare(part.qrels, runs, ground.measure, baseline=names[0]).contrasts
+    runs = dict(zip(names, (below.candidate.choose, rung.candidate.choose), strict=True))
+    [contrast] = compare(part.qrels, runs, task.measure, baseline=names[0]).contrasts
     return replace(rung, contrast=contrast, kept=contrast.difference > 0 and contrast.p < LEVEL)
 
 
@@ -197,24 +197,24 @@ def _milliseconds(system: System, queries: Sequence[Query]) -> float:
     return statistics.median(times[1:] or times or [0.0])
 
 
-def figures(part: Part, run: Run, measures: Sequence[str]) -> Evaluation:
+def evaluate_part(part: Part, run: Run, measures: Sequence[str]) -> Evaluation:
     """A run's figures on a part; queries without results count 0."""
     return evaluate(part.qrels, run, list(measures))
 
 
 def interval_of(part: Part, run: Run, measure: str) -> tuple[float, Interval]:
     """The mean of a measure and its 95 % interval."""
-    values = figures(part, run, [measure]).per_query[measure]
+    values = evaluate_part(part, run, [measure]).per_query[measure]
     return float(values.mean()), mean_interval(values)
 
 
-def line_of(rung: Rung, ground: Ground) -> str:
+def line_of(rung: Rung, task: FitTask) -> str:
     """One line for whoever watches."""
     mark = "✓" if rung.kept else "·"
     line = f"  {mark} {rung.step.title:<28}"
-    if len(ground.parts.choose):
-        mean, (low, high) = interval_of(ground.parts.choose, rung.made.choose, ground.measure)
-        line += f" {ground.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
+    if len(task.parts.choose):
+        mean, (low, high) = interval_of(task.parts.choose, rung.candidate.choose, task.measure)
+        line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
     if rung.contrast is not None:
         line += f"  {rung.contrast.difference:+.3f}, p {p_value(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
     return f"{line}  {rung.milliseconds:.0f} ms a query, {_minutes(rung.seconds)}"
@@ -228,20 +228,20 @@ def p_value(value: float) -> str:
 # Finished rungs
 
 
-def _key(step: Step, below: Made | None) -> str:
+def _key(step: Step, below: Candidate | None) -> str:
     """Names a rung by itself and all rungs it stands on."""
     return f"{step.name}-{digest([step.name, None if below is None else below.key])[:12]}"
 
 
-def _folder(ground: Ground, key: str) -> Path:
-    return ground.work / "rungs" / key
+def _folder(task: FitTask, key: str) -> Path:
+    return task.work / "rungs" / key
 
 
 def _write(rung: Rung, folder: Path) -> None:
     system = rung.system
     with atomic_folder(folder) as temporary:
         system.first_stage.save(temporary)
-        for name, run in (("choose", rung.made.choose), ("report", rung.report)):
+        for name, run in (("choose", rung.candidate.choose), ("report", rung.report)):
             if run:
                 write_run(Run(run, name=name), temporary / f"{name}.run.gz")
         shares = None
@@ -251,26 +251,26 @@ def _write(rung: Rung, folder: Path) -> None:
             "ranker": None if system.ranker is None else os.path.relpath(system.ranker, temporary),
             "depth": system.depth,
             "shares": shares,
-            "stages": dict(rung.made.stages),
+            "stages": dict(rung.candidate.stages),
             "milliseconds": rung.milliseconds,
             "seconds": rung.seconds,
         }
         write_json(temporary / RECORD, record)
 
 
-def _read(ground: Ground, step: Step, key: str, folder: Path) -> Rung:
+def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
     try:
         record: dict[str, Any] = read_object(folder / RECORD)
         ranker = None if record["ranker"] is None else Path(os.path.normpath(folder / record["ranker"]))
         shares = None if record["shares"] is None else Shares(**record["shares"])
         system = System(
-            FirstStage.open(folder), ranker=ranker, depth=record["depth"], shares=shares, device=ground.device
+            FirstStage.open(folder), ranker=ranker, depth=record["depth"], shares=shares, device=task.device
         )
         runs = {
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
             for name in ("choose", "report")
         }
-        made = Made(system, runs["choose"] or Run(), record["stages"], key)
-        return Rung(step, key, made, record["milliseconds"], record["seconds"], report=runs["report"])
+        candidate = Candidate(system, runs["choose"] or Run(), record["stages"], key)
+        return Rung(step, key, candidate, record["milliseconds"], record["seconds"], report=runs["report"])
     except (FileNotFoundError, KeyError, TypeError):
         raise InputError(folder, None, "not a finished rung; remove it to make it again") from None

@@ -13,9 +13,9 @@ from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import STYLE as PICTURES
 from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
 from rankwell.plots.pictures import page
-from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, figures, interval_of, p_value
+from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, evaluate_part, interval_of, p_value
 from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import Ground
+from rankwell.training.fit.rungs import FitTask
 
 SHOWN = 10
 EXCERPT = 280
@@ -46,34 +46,34 @@ def measures_of(measure: str) -> list[str]:
     return list(dict.fromkeys([measure, "nDCG@10", "R@100"]))
 
 
-def figures_of(data: str, ground: Ground, climbed: Climb) -> dict[str, Any]:
+def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
     """Everything that was measured, for ``system.json``."""
-    parts = ground.parts
+    parts = task.parts
     return {
         "data": data,
-        "documents": len(ground.index),
+        "documents": len(task.index),
         "queries": {"fit": len(parts.fit), "choose": len(parts.choose), "report": len(parts.report)},
         "reported on": parts.source,
-        "measure": ground.measure,
-        "seed": ground.seed,
+        "measure": task.measure,
+        "seed": task.seed,
         "machine": machine(),
         "system": climbed.best.system.describe(),
-        "rungs": [_figures(tried, ground) for tried in climbed.tried],
+        "rungs": [_figures(tried, task) for tried in climbed.tried],
     }
 
 
-def _figures(tried: Rung | Skipped, ground: Ground) -> dict[str, Any]:
+def _figures(tried: Rung | Skipped, task: FitTask) -> dict[str, Any]:
     name = {"rung": tried.step.name, "title": tried.step.title}
     if isinstance(tried, Skipped):
         return {**name, "skipped": tried.reason}
     record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.system.describe()}
     record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1)}
     for part_name, part, run in (
-        ("choose", ground.parts.choose, tried.made.choose),
-        ("report", ground.parts.report, tried.report),
+        ("choose", task.parts.choose, tried.candidate.choose),
+        ("report", task.parts.report, tried.report),
     ):
         if run is not None and len(part):
-            values = figures(part, run, measures_of(ground.measure)).per_query
+            values = evaluate_part(part, run, measures_of(task.measure)).per_query
             record[part_name] = {
                 measure: {"mean": float(row.mean()), "interval": list(mean_interval(row))}
                 for measure, row in values.items()
@@ -90,7 +90,21 @@ def _figures(tried: Rung | Skipped, ground: Ground) -> dict[str, Any]:
     return record
 
 
-def write_card(figures: Mapping[str, Any], command: str) -> str:
+def query_table(task: FitTask, climbed: Climb) -> str:
+    """The measure of every query to report under each rung that was kept, as tab-separated lines."""
+    rungs = [rung for rung in climbed.rungs if rung.report is not None]
+    rows = [["query", *(rung.step.name for rung in rungs)]]
+    if rungs and len(task.parts.report):
+        evaluations = [evaluate_part(task.parts.report, rung.report or Run(), [task.measure]) for rung in rungs]
+        columns = [evaluation.per_query[task.measure].tolist() for evaluation in evaluations]
+        rows += [
+            [qid, *(f"{value:.6g}" for value in values)]
+            for qid, *values in zip(evaluations[0].qids, *columns, strict=True)
+        ]
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def card_text(figures: Mapping[str, Any], command: str) -> str:
     """The text of ``README.md``."""
     kept = [rung for rung in figures["rungs"] if rung.get("kept")]
     lines = [
@@ -119,35 +133,35 @@ def write_card(figures: Mapping[str, Any], command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_report(figures: Mapping[str, Any], ground: Ground, climbed: Climb, command: str) -> str:
+def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> str:
     """The text of ``report.html``."""
-    body = [*_lead(ground, climbed), *_ladder(ground, climbed)]
+    body = [*_lead(task, climbed), *_ladder(task, climbed)]
     if climbed.best.report is not None and climbed.rungs[0].report is not None:
-        body += _queries(ground, climbed)
-    body += _settings(figures, ground, climbed, command)
+        body += _queries(task, climbed)
+    body += _settings(figures, task, climbed, command)
     return page("A fitted search system", STYLE, body)
 
 
-def _lead(ground: Ground, climbed: Climb) -> Iterator[str]:
+def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     best, base = climbed.best, climbed.rungs[0]
     yield f'<p class="lead">{_text(best.system.describe())}.</p>'
     if best.report is not None and base.report is not None:
-        part = ground.parts.report
-        mean, (low, high) = interval_of(part, best.report, ground.measure)
-        before, _ = interval_of(part, base.report, ground.measure)
+        part = task.parts.report
+        mean, (low, high) = interval_of(part, best.report, task.measure)
+        before, _ = interval_of(part, base.report, task.measure)
         yield (
-            f'<p class="lead">{ground.measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}] on '
-            f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(ground.parts.source)}). BM25 has "
+            f'<p class="lead">{task.measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}] on '
+            f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(task.parts.source)}). BM25 has "
             f"{before:.3f}. A query takes {best.milliseconds:.0f} ms, with BM25 {base.milliseconds:.0f} ms.</p>"
         )
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
-    yield f'<p class="dim">{len(ground.index):,} documents; {_text(ground.parts.describe())}.</p>'
+    yield f'<p class="dim">{len(task.index):,} documents; {_text(task.parts.describe())}.</p>'
 
 
-def _ladder(ground: Ground, climbed: Climb) -> Iterator[str]:
+def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield "<h2>The ladder</h2>"
-    part, measure = ground.parts.choose, ground.measure
+    part, measure = task.parts.choose, task.measure
     if len(part):
         yield (
             f"<p>Each rung is compared with the one kept below it, on the {len(part):,} queries to choose, and kept if "
@@ -155,20 +169,18 @@ def _ladder(ground: Ground, climbed: Climb) -> Iterator[str]:
         )
         bars = []
         for rung in climbed.rungs:
-            mean, (low, high) = interval_of(part, rung.made.choose, measure)
+            mean, (low, high) = interval_of(part, rung.candidate.choose, measure)
             bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
         yield draw_ladder(bars, measure)
     heads = ["rung", measure, "gain", "p", "ms a query", "minutes"]
-    yield from _table(heads, [_tried_cells(tried, ground) for tried in climbed.tried])
+    yield from _table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
         return
     yield "<h2>Quality against time</h2>"
     yield draw_costs(bars, measure)
-    yield f"<h2>On the {len(ground.parts.report):,} queries to report</h2>"
+    yield f"<h2>On the {len(task.parts.report):,} queries to report</h2>"
     names = measures_of(measure)
-    yield from _table(
-        ["rung kept", *names], [_report_cells(rung, ground, names) for rung in climbed.rungs if rung.kept]
-    )
+    yield from _table(["rung kept", *names], [_report_cells(rung, task, names) for rung in climbed.rungs if rung.kept])
 
 
 def _table(heads: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
@@ -177,15 +189,15 @@ def _table(heads: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
     yield "</table></div>"
 
 
-def _tried_cells(tried: Rung | Skipped, ground: Ground) -> str:
+def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
     name = _text(tried.step.title)
     if isinstance(tried, Skipped):
         return (
             f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">skipped: {_text(tried.reason)}</td></tr>'
         )
     cells = ["", "", ""]
-    if len(ground.parts.choose):
-        cells[0] = _mean(ground.parts.choose, tried.made.choose, ground.measure)
+    if len(task.parts.choose):
+        cells[0] = _mean(task.parts.choose, tried.candidate.choose, task.measure)
     if tried.contrast is not None:
         cells[1:] = [f"{tried.contrast.difference:+.3f}", _text(p_value(tried.contrast.p).removeprefix("= "))]
     cells += [f"{tried.milliseconds:.0f}", f"{tried.seconds / 60:.1f}"]
@@ -193,9 +205,9 @@ def _tried_cells(tried: Rung | Skipped, ground: Ground) -> str:
     return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def _report_cells(rung: Rung, ground: Ground, names: Sequence[str]) -> str:
+def _report_cells(rung: Rung, task: FitTask, names: Sequence[str]) -> str:
     run = rung.report or Run()
-    cells = "".join(f"<td>{_mean(ground.parts.report, run, name)}</td>" for name in names)
+    cells = "".join(f"<td>{_mean(task.parts.report, run, name)}</td>" for name in names)
     return f"<tr><td>{_text(rung.step.title)}</td>{cells}</tr>"
 
 
@@ -217,16 +229,16 @@ class _Change:
     after: int | None
 
 
-def _queries(ground: Ground, climbed: Climb) -> Iterator[str]:
-    best, base, part, measure = climbed.best, climbed.rungs[0], ground.parts.report, ground.measure
+def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
+    best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
     assert best.report is not None
     assert base.report is not None
     if best is not base:
-        ours, theirs = (figures(part, run, [measure]).per_query[measure] for run in (best.report, base.report))
-        qids = figures(part, best.report, [measure]).qids
+        ours, theirs = (evaluate_part(part, run, [measure]).per_query[measure] for run in (best.report, base.report))
+        qids = evaluate_part(part, best.report, [measure]).qids
         gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
         changes = [
-            _Change(query, gap_of[query.qid], _rank(ground, base.report, query), _rank(ground, best.report, query))
+            _Change(query, gap_of[query.qid], _rank(task, base.report, query), _rank(task, best.report, query))
             for query in part.queries
         ]
         yield f"<h2>Query by query: {_text(best.step.title)} against BM25</h2>"
@@ -239,8 +251,8 @@ def _queries(ground: Ground, climbed: Climb) -> Iterator[str]:
             if some:
                 yield f"<h3>{title}</h3>"
                 for change in some:
-                    yield _change(ground, best.report, change)
-    lost = [query for query in part.queries if _rank(ground, best.report, query) is None]
+                    yield _change(task, best.report, change)
+    lost = [query for query in part.queries if _rank(task, best.report, query) is None]
     if lost:
         yield "<h2>Failures to look at</h2>"
         yield (
@@ -248,27 +260,27 @@ def _queries(ground: Ground, climbed: Climb) -> Iterator[str]:
             "document really the answer? Does it use other words, or is it too long? The first of them:</p>"
         )
         for query in lost[:SHOWN]:
-            yield _change(ground, best.report, _Change(query, 0.0, None, None))
+            yield _change(task, best.report, _Change(query, 0.0, None, None))
 
 
-def _rank(ground: Ground, run: Run, query: Query) -> int | None:
+def _rank(task: FitTask, run: Run, query: Query) -> int | None:
     """The rank of the best relevant document, from 1."""
-    grades, ranking = ground.parts.report.qrels[query.qid], run.get(query.qid)
+    grades, ranking = task.parts.report.qrels[query.qid], run.get(query.qid)
     docids = () if ranking is None else ranking.docids
     return next((rank for rank, docid in enumerate(docids, 1) if grades.get(docid, 0) > 0), None)
 
 
-def _change(ground: Ground, run: Run, change: _Change) -> str:
-    query, grades = change.query, ground.parts.report.qrels[change.query.qid]
+def _change(task: FitTask, run: Run, change: _Change) -> str:
+    query, grades = change.query, task.parts.report.qrels[change.query.qid]
     relevant = next((docid for docid, grade in grades.items() if grade > 0), None)
     ranks = "" if change.before == change.after else f"{_place(change.before)} → {_place(change.after)}"
     kind = "good" if change.gap > 0 else "bad"
     lines = [f'<summary>{_text(query.text)} <span class="{kind}">{ranks}</span></summary>']
     if relevant is not None:
-        lines.append(f"<p><b>relevant:</b> {_document(ground, relevant)}</p>")
+        lines.append(f"<p><b>relevant:</b> {_document(task, relevant)}</p>")
     ranking = run.get(query.qid)
     if ranking is not None and len(ranking) and ranking.docids[0] != relevant:
-        lines.append(f"<p><b>found first:</b> {_document(ground, ranking.docids[0])}</p>")
+        lines.append(f"<p><b>found first:</b> {_document(task, ranking.docids[0])}</p>")
     return f"<details>{''.join(lines)}</details>"
 
 
@@ -276,10 +288,10 @@ def _place(rank: int | None) -> str:
     return "not found" if rank is None else f"rank {rank}"
 
 
-def _document(ground: Ground, docid: str) -> str:
-    if docid not in ground.index:
+def _document(task: FitTask, docid: str) -> str:
+    if docid not in task.index:
         return f'<span class="dim">{_text(docid)}: not in the collection</span>'
-    text = ground.index.text(docid)
+    text = task.index.text(docid)
     shown = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
     return f'{_text(shown)} <span class="dim">({_text(docid)})</span>'
 
@@ -287,14 +299,14 @@ def _document(ground: Ground, docid: str) -> str:
 # Settings
 
 
-def _settings(figures: Mapping[str, Any], ground: Ground, climbed: Climb, command: str) -> Iterator[str]:
+def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command: str) -> Iterator[str]:
     system = climbed.best.system
     rows = {
-        "documents": f"{len(ground.index):,}",
+        "documents": f"{len(task.index):,}",
         "first stage": system.first_stage.describe(),
         "re-ranker": f"the best {system.depth} documents, {system.shares or 'alone'}" if system.ranker else "none",
-        "trained stages": ", ".join(climbed.best.made.stages) or "none",
-        "seed": ground.seed,
+        "trained stages": ", ".join(climbed.best.candidate.stages) or "none",
+        "seed": task.seed,
         "machine": ", ".join(f"{name} {value}" for name, value in figures["machine"].items()),
     }
     yield "<h2>Settings</h2><table>"
@@ -306,12 +318,12 @@ def _settings(figures: Mapping[str, Any], ground: Ground, climbed: Climb, comman
         command,
         'rankwell search SYSTEM "a question"',
         "rankwell search SYSTEM queries.tsv --k 100 --out system.run",
-        f'rankwell evaluate qrels.txt system.run --measures "{" ".join(measures_of(ground.measure))}"',
+        f'rankwell evaluate qrels.txt system.run --measures "{" ".join(measures_of(task.measure))}"',
         "rankwell serve SYSTEM",
     ]
     yield f"<pre>{_text(chr(10).join(lines))}</pre>"
     yield "<h2>Card</h2>"
-    yield f"<pre>{_text(write_card(figures, command))}</pre>"
+    yield f"<pre>{_text(card_text(figures, command))}</pre>"
 
 
 def _text(value: str) -> str:

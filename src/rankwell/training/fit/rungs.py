@@ -48,7 +48,7 @@ ADAPTER_SECONDS = 5e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class FitTask:
     """What the rungs stand on: documents, queries, options and the folder for unfinished work."""
 
     work: Path
@@ -95,7 +95,7 @@ class Ground:
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class Candidate:
     """A rung's system, its run of the queries to choose, and the stages that made it."""
 
     system: System
@@ -111,41 +111,41 @@ class Step:
 
     name: str
     title: str
-    make: Callable[[Ground, Made], Made]
-    seconds: Callable[[Ground, Made], float] = lambda ground, below: 0.0
+    make: Callable[[FitTask, Candidate], Candidate]
+    seconds: Callable[[FitTask, Candidate], float] = lambda task, below: 0.0
     trains: bool = False
     """Whether it needs queries to fit."""
 
 
-def searched(ground: Ground, system: System, stages: Mapping[str, Any] | None = None) -> Made:
+def searched(task: FitTask, system: System, stages: Mapping[str, Any] | None = None) -> Candidate:
     """A system with its run of the queries to choose."""
-    return Made(system, system.search(ground.parts.choose.queries, K, threads=ground.threads), stages or {})
+    return Candidate(system, system.search(task.parts.choose.queries, K, threads=task.threads), stages or {})
 
 
-def bm25(ground: Ground) -> Made:
+def bm25(task: FitTask) -> Candidate:
     """The lowest rung."""
-    return searched(ground, System(FirstStage(ground.index), device=ground.device))
+    return searched(task, System(FirstStage(task.index), device=task.device))
 
 
-def _tune_bm25(ground: Ground, below: Made) -> Made:
-    part, grid = ground.parts.tune, TuningOptions()
+def _tune_bm25(task: FitTask, below: Candidate) -> Candidate:
+    part, grid = task.parts.tune, TuningOptions()
     tuned = tune_bm25(
-        ground.index,
+        task.index,
         part.queries,
         part.qrels,
-        measure=ground.measure,
+        measure=task.measure,
         k1=parse_values(grid.k1),
         b=parse_values(grid.b),
         folds=min(5, len(part)),
-        seed=ground.seed,
-        threads=ground.threads,
+        seed=task.seed,
+        threads=task.threads,
     )
 
     def search(setting: BM25, queries: Sequence[Query]) -> Run:
-        return ground.index.search(queries, setting, k=K, threads=ground.threads)
+        return task.index.search(queries, setting, k=K, threads=task.threads)
 
-    system = System(FirstStage(ground.index, tuned.best), device=ground.device)
-    return Made(system, _held_out(tuned, search, ground.parts.choose.queries), {})
+    system = System(FirstStage(task.index, tuned.best), device=task.device)
+    return Candidate(system, _held_out(tuned, search, task.parts.choose.queries), {})
 
 
 def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run], queries: Sequence[Query]) -> Run:
@@ -157,68 +157,70 @@ def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run]
     return Run({qid: ranking for run in runs for qid, ranking in run.items()})
 
 
-def _hybrid(ground: Ground, below: Made) -> Made:
+def _hybrid(task: FitTask, below: Candidate) -> Candidate:
     lower = below.system.first_stage
-    dense = FirstStage(ground.index, lower.bm25, ground.encoder, 1.0).dense(ground.device)
-    for store in stores_of(ground.index):
+    dense = FirstStage(task.index, lower.bm25, task.encoder, 1.0).dense(task.device)
+    for store in stores_of(task.index):
         dense.vectors(store)
-    part = ground.parts.tune
+    part = task.parts.tune
     if not len(part):
-        system = System(FirstStage(ground.index, lower.bm25, ground.encoder, DEFAULT_SHARE), device=ground.device)
-        return searched(ground, system)
-    runs = search_both(ground.index, dense, part.queries, lower.bm25, threads=ground.threads)
+        system = System(FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE), device=task.device)
+        return searched(task, system)
+    runs = search_both(task.index, dense, part.queries, lower.bm25, threads=task.threads)
     # A share of 0 is the rung below.
     grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
-    tuned = tune_fusion(runs, part.qrels, grid, measure=ground.measure, folds=min(5, len(part)), seed=ground.seed)
-    first = FirstStage(ground.index, lower.bm25, ground.encoder, tuned.best.similarity)
-    system = System(first, device=ground.device)
-    if ground.parts.fit.queries:
-        return searched(ground, system)
-    return Made(system, fuse(runs, tuned.setting_for, depth=K), {})
+    tuned = tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+    first = FirstStage(task.index, lower.bm25, task.encoder, tuned.best.similarity)
+    system = System(first, device=task.device)
+    if task.parts.fit.queries:
+        return searched(task, system)
+    return Candidate(system, fuse(runs, tuned.setting_for, depth=K), {})
 
 
-def _hybrid_seconds(ground: Ground, below: Made) -> float:
-    queries = ground.measured + len(ground.parts.tune)
-    return len(ground.index) / ground.rates.documents + queries / ground.rates.queries
+def _hybrid_seconds(task: FitTask, below: Candidate) -> float:
+    queries = task.measured + len(task.parts.tune)
+    return len(task.index) / task.rates.documents + queries / task.rates.queries
 
 
-def _learned(kind: str) -> Callable[[Ground, Made], Made]:
+def _learned(kind: str) -> Callable[[FitTask, Candidate], Candidate]:
     """A first stage that a recipe's stage learns. Its share is tuned on training queries that it set aside."""
 
-    def make(ground: Ground, below: Made) -> Made:
+    def make(task: FitTask, below: Candidate) -> Candidate:
         lower = below.system.first_stage
-        encoder = ground.encoder if kind == "adapter" else ground.start
-        options = {"encoder": str(find_model(encoder)), "measure": ground.measure, "best": ground.measure}
-        trained = ground.train(kind, FirstStage(ground.index, lower.bm25), {kind: options})
+        encoder = task.encoder if kind == "adapter" else task.start
+        options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
+        trained = task.train(kind, FirstStage(task.index, lower.bm25), {kind: options})
         done = trained.work.done[-1]
         assert done.result.first_stage is not None  # such stages leave one
         assert done.run is not None  # and are measured
-        return Made(System(FirstStage.open(done.result.first_stage), device=ground.device), done.run, {kind: options})
+        return Candidate(
+            System(FirstStage.open(done.result.first_stage), device=task.device), done.run, {kind: options}
+        )
 
     return make
 
 
-def _adapter_seconds(ground: Ground, below: Made) -> float:
-    parts, rates = ground.parts, ground.rates
-    vectors = 0.0 if below.system.first_stage.share else len(ground.index) / rates.documents
-    return vectors + (len(parts.fit) + ground.measured) / rates.queries + 10 * parts.fit.pairs * ADAPTER_SECONDS
+def _adapter_seconds(task: FitTask, below: Candidate) -> float:
+    parts, rates = task.parts, task.rates
+    vectors = 0.0 if below.system.first_stage.share else len(task.index) / rates.documents
+    return vectors + (len(parts.fit) + task.measured) / rates.queries + 10 * parts.fit.pairs * ADAPTER_SECONDS
 
 
-def _encoder_seconds(ground: Ground, below: Made) -> float:
-    if not has_vectors(find_model(ground.start)):
-        raise RankwellError(f"{ground.start} is a cross-encoder, which has no vectors")
-    parts, rates = ground.parts, ground.rates
-    epoch = BACKWARD * (parts.fit.pairs / rates.documents + parts.fit.pairs / rates.queries)
-    return 5 * epoch + len(ground.index) / rates.documents + ground.measured / rates.queries
+def _encoder_seconds(task: FitTask, below: Candidate) -> float:
+    if not has_vectors(find_model(task.start)):
+        raise RankwellError(f"{task.start} is a cross-encoder, which has no vectors")
+    parts, rates = task.parts, task.rates
+    epoch = BACKWARD * parts.fit.pairs / rates.pairs
+    return 5 * epoch + len(task.index) / rates.documents + task.measured / rates.queries
 
 
-def _rerank(ground: Ground, below: Made) -> Made:
+def _rerank(task: FitTask, below: Candidate) -> Candidate:
     """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
-    first_stage, part = below.system.first_stage, ground.parts.choose
+    first_stage, part = below.system.first_stage, task.parts.choose
     # Stages that learned the first stage are part of the recipe, which finds them finished.
-    plain = FirstStage(ground.index, first_stage.bm25) if below.stages else first_stage
+    plain = FirstStage(task.index, first_stage.bm25) if below.stages else first_stage
     stages = {**below.stages, "listwise": {"best": "last"}}
-    trained = ground.train("rerank", plain, stages)
+    trained = task.train("rerank", plain, stages)
     model = trained.work.done[-1]
     assert model.run is not None  # a listwise stage is measured
     runs = {"model": model.run, "first": below.choose.head(K)}
@@ -226,17 +228,17 @@ def _rerank(ground: Ground, below: Made) -> Made:
         runs,
         part.qrels,
         share_grid(list(runs), normalise="z-score"),
-        measure=ground.measure,
+        measure=task.measure,
         folds=min(5, len(part)),
-        seed=ground.seed,
+        seed=task.seed,
     )
     fused = fuse(runs, tuned.setting_for)
-    depth = _depth_that_pays(ground, runs, fused)
+    depth = _depth_that_pays(task, runs, fused)
     head = {name: cut_candidates(run, runs["first"], depth) for name, run in runs.items()}
     system = System(
-        first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best), device=ground.device
+        first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best), device=task.device
     )
-    return Made(system, before_rest(fuse(head, tuned.setting_for), below.choose), stages)
+    return Candidate(system, before_rest(fuse(head, tuned.setting_for), below.choose), stages)
 
 
 def _needed(shares: Shares) -> Shares | None:
@@ -244,22 +246,22 @@ def _needed(shares: Shares) -> Shares | None:
     return shares if shares.model < 1 else None
 
 
-def _depth_that_pays(ground: Ground, runs: Mapping[str, Run], fused: Run) -> int:
+def _depth_that_pays(task: FitTask, runs: Mapping[str, Run], fused: Run) -> int:
     """The smallest depth that is not significantly worse than the largest."""
     longest = max(map(len, fused.values()), default=1)
     depths = sorted({min(depth, longest) for depth in DEPTHS})
-    compared = compare_depths(ground.parts.choose.qrels, runs["first"], fused, ground.measure, depths)
+    compared = compare_depths(task.parts.choose.qrels, runs["first"], fused, task.measure, depths)
     return next(
-        depth for depth in depths if depth == depths[-1] or not compared.significant(f"{depth:,}", ground.measure)
+        depth for depth in depths if depth == depths[-1] or not compared.significant(f"{depth:,}", task.measure)
     )
 
 
-def _rerank_seconds(ground: Ground, below: Made) -> float:
-    find_model(ground.start)  # raises if it is not there
-    parts, rates = ground.parts, ground.rates
+def _rerank_seconds(task: FitTask, below: Candidate) -> float:
+    find_model(task.start)  # raises if it is not there
+    parts, rates = task.parts, task.rates
     lists = 5 * parts.fit.pairs * 6  # epochs, pairs of a list
     searching = len(parts.fit) / rates.queries if below.system.first_stage.share else 0.0
-    return searching + (BACKWARD * lists + ground.measured * K) / rates.pairs
+    return searching + (BACKWARD * lists + task.measured * K) / rates.pairs
 
 
 def ladder() -> list[Step]:
