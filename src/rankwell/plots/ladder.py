@@ -14,9 +14,11 @@ import numpy as np
 
 WIDTH = 720
 LABEL, ROW, AXIS = 190, 34, 28
+LINE, CHARACTER = 15, 7
+"""The height of a line of text, and the width of a character."""
 STYLE = """
 .picture { overflow-x: auto }
-svg { width: 100%; min-width: 36em; height: auto; display: block; font: 13px system-ui, sans-serif }
+svg { width: 100%; min-width: 600px; height: auto; display: block; font: 13px system-ui, sans-serif }
 svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
 svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
 svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
@@ -74,14 +76,21 @@ def draw_costs(bars: Sequence[Bar], measure: str) -> str:
     for tick in _ticks(low, high):
         parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         parts.append(f'<text class="dim" x="{left - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.2f}</text>')
-    for bar in sorted(bars, key=lambda bar: bar.kept):
-        side = "end" if x(bar.milliseconds) > 0.6 * WIDTH else "start"
-        shift = -9 if side == "end" else 9
-        kind = "kept" if bar.kept else "left"
-        # Rungs of about the same time and quality: the label of one is above its point, of the other below.
-        place = f'x="{x(bar.milliseconds) + shift:.1f}" y="{y(bar.mean) + (-7 if bar.kept else 16):.1f}"'
-        parts.append(f'<circle class="{kind}" cx="{x(bar.milliseconds):.1f}" cy="{y(bar.mean):.1f}" r="5"/>')
-        parts.append(f'<text {place} text-anchor="{side}">{html.escape(bar.label)}</text>')
+    taken: list[tuple[float, float, float]] = []
+    for bar in sorted(bars, key=lambda bar: -bar.mean):
+        centre, kind = x(bar.milliseconds), "kept" if bar.kept else "left"
+        side, shift = ("end", -9) if centre > 0.6 * WIDTH else ("start", 9)
+        width = CHARACTER * len(bar.label)
+        begin = centre - width if side == "end" else centre
+        # As near to the point as the labels of other points leave room.
+        wanted = y(bar.mean) + 4
+        heights = sorted((wanted + LINE * step for step in range(-5, 6)), key=lambda place: abs(place - wanted))
+        free = [place for place in heights if not any(_meet(place, begin, width, other) for other in taken)]
+        place = (free or heights)[0]
+        taken.append((place, begin, width))
+        parts.append(f'<circle class="{kind}" cx="{centre:.1f}" cy="{y(bar.mean):.1f}" r="5"/>')
+        label = html.escape(bar.label)
+        parts.append(f'<text x="{centre + shift:.1f}" y="{place:.1f}" text-anchor="{side}">{label}</text>')
     parts.append(f'<text class="dim" x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">milliseconds a query</text>')
     return _svg(height, f"{measure} against milliseconds a query", parts)
 
@@ -108,6 +117,11 @@ def draw_gaps(differences: Sequence[float], measure: str) -> str:
         f'<text x="{WIDTH / 2}" y="{height - 8}" text-anchor="middle">{words}</text>',
     ]
     return _svg(height, f"Difference in {measure} by query: {words}", parts)
+
+
+def _meet(y: float, begin: float, width: float, other: tuple[float, float, float]) -> bool:
+    """Whether two labels overlap."""
+    return abs(y - other[0]) < LINE and begin < other[1] + other[2] and other[1] < begin + width
 
 
 def _svg(height: float, title: str, parts: Sequence[str]) -> str:
