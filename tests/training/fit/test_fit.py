@@ -143,6 +143,9 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
     assert tried["rerank"]["skipped"] == "training needs 150 judged queries, and there are 30"
     assert "choose" in tried["hybrid"]
     assert tried["bm25"]["report"] == tried["bm25"]["choose"]
+    assert "30 queries (cross-validated)" in said
+    page = (system.folder / "report.html").read_text()
+    assert "30 queries, cross-validated: the same queries that rungs were chosen on" in page
 
 
 def test_no_queries_give_hybrid_search_and_advice(tmp_path: Path, tiny_bi_encoder: Path) -> None:
@@ -218,3 +221,24 @@ def test_a_killed_fit_resumes_to_the_same_system(
         name: rung.get("choose") for name, rung in rungs(whole[0]).items()
     }
     assert [path.name for path in tmp_path.iterdir()] == ["system"]
+
+
+def test_finished_rungs_are_kept_although_their_time_is_up(
+    small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ladder.ladder()[:2]
+    monkeypatch.setattr(ladder, "ladder", lambda: steps)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rankwell.training.fit.fit._save", killed)
+        with pytest.raises(Killed):
+            fitted(tmp_path / "system", tiny_bi_encoder, small)
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, minutes=0.01)
+    assert list(rungs(system)) == ["bm25", "bm25-tuned", "hybrid"]
+    assert not any("skipped" in rung for rung in rungs(system).values())

@@ -128,7 +128,8 @@ def summary(request: FitRequest, task: FitTask, climbed: Climb) -> list[str]:
     if best.report is not None and base.report is not None:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
-        where = f"{len(part):,} queries ({task.parts.source})"
+        source = "cross-validated" if task.parts.cross_validated else task.parts.source
+        where = f"{len(part):,} queries ({source})"
         lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}; BM25: {before:.3f}")
     return [
         *lines,

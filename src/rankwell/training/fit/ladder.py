@@ -10,6 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -110,8 +111,10 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         try:
             reason = _obstacle(task, clock, step, best.candidate)
             if reason is None:
-                say(f"  … {step.title}")
-                with time_limit(clock.left):
+                finished = _folder(task, _key(step, best.candidate)).exists()
+                if not finished:
+                    say(f"  … {step.title}")
+                with nullcontext() if finished else time_limit(clock.left):
                     rung = _make_rung(task, clock, step, best)
         except TimeIsUp:
             reason = "the time was up before it was finished"
@@ -166,7 +169,7 @@ def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None) -> R
     rung = _judged(task, rung, below)
     if rung.kept and len(task.parts.report):
         report = candidate.choose
-        if task.parts.report is not task.parts.choose:
+        if not task.parts.cross_validated:
             report = candidate.system.search(task.parts.report.queries, K, threads=task.threads)
         rung = replace(rung, report=report)
     rung = replace(rung, seconds=time.monotonic() - begin)

@@ -64,6 +64,11 @@ class Parts:
     """The split that ``fit`` and ``choose`` are from."""
 
     @property
+    def cross_validated(self) -> bool:
+        """Whether the queries to report are those to choose, because there are few."""
+        return self.report is self.choose
+
+    @property
     def needed(self) -> int:
         """The number of judged queries from which on models are trained."""
         return LEAST_TO_FIT + LEAST_ASIDE * (2 if self.source == SET_ASIDE else 1)

@@ -149,10 +149,13 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
         part = task.parts.report
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
+        where = f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(task.parts.source)})"
+        if task.parts.cross_validated:
+            where = f"{len(part):,} queries, cross-validated: the same queries that rungs were chosen on"
         yield (
-            f'<p class="lead">{task.measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}] on '
-            f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(task.parts.source)}). BM25 has "
-            f"{before:.3f}. A query takes {best.milliseconds:.0f} ms, with BM25 {base.milliseconds:.0f} ms.</p>"
+            f'<p class="lead">{task.measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}] on {where}. '
+            f"BM25 has {before:.3f}. A query takes {best.milliseconds:.0f} ms, "
+            f"with BM25 {base.milliseconds:.0f} ms.</p>"
         )
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
