@@ -56,11 +56,12 @@ class Sources:
     def of_system(cls, folder: Path, device: str | None, precision: Precision) -> Sources:
         """The index, models, shares and depth of a system folder."""
         system = System.open(folder)
-        first, engine = system.first_stage, engine_options("torch", device, precision)
+        first = system.first_stage
         encoder = None if first.encoder is None else str(first.encoder)
-        fusion = FusionOptions(system.shares, encoder, engine if encoder else {}, first.share or None, first.bm25)
+        engine = {"device": device, "precision": precision} if encoder else {}
+        fusion = FusionOptions(system.shares, encoder, engine, first.share or None, first.bm25)
         models = () if system.ranker is None else (str(system.ranker),)
-        options = engine if models else {}
+        options = engine_options("torch", device, precision) if models else {}
         return cls(first.index.folder, models, options=options, fusion=fusion, depth=system.depth, is_system=True)
 
 
