@@ -60,9 +60,8 @@ def test_relevant_documents_and_copies_of_them_are_no_negatives() -> None:
     assert pairs.documents[:, 0].tolist() == [0, 5, 1, 3, 5]
 
 
-@pytest.fixture
-def start(tiny_bi_encoder: Path) -> tuple[Encoder, TextPairTask, VectorModel]:
-    encoder, _, tokenizer = load_encoder(tiny_bi_encoder)
+def make_task(checkpoint: Path) -> tuple[TextPairTask, VectorModel]:
+    encoder, _, tokenizer = load_encoder(checkpoint)
     assert isinstance(encoder, Encoder)
     documents = InMemoryTokens([f"d{n}" for n in range(len(TEXTS))], TEXTS, tokenizer)
     assert find_copies(np.arange(len(TEXTS)), documents) == {2: 0}
@@ -79,7 +78,12 @@ def start(tiny_bi_encoder: Path) -> tuple[Encoder, TextPairTask, VectorModel]:
         widths=(32, 8),
     )
     task.draw(0)
-    return encoder, task, model
+    return task, model
+
+
+@pytest.fixture
+def start(tiny_bi_encoder: Path) -> tuple[TextPairTask, VectorModel]:
+    return make_task(tiny_bi_encoder)
 
 
 def gradients(task: TextPairTask, model: VectorModel, budget: int, parts: Sequence[slice] = (slice(0, 5),)) -> Tensor:
@@ -91,8 +95,8 @@ def gradients(task: TextPairTask, model: VectorModel, budget: int, parts: Sequen
     return torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
 
 
-def test_gradients_in_chunks_are_those_of_the_whole_batch(start: tuple[Encoder, TextPairTask, VectorModel]) -> None:
-    _, task, model = start
+def test_gradients_in_chunks_are_those_of_the_whole_batch(start: tuple[TextPairTask, VectorModel]) -> None:
+    task, model = start
     for module in model.modules():
         if hasattr(module, "p"):
             module.p = 0.0  # chunks have dropout of their own
@@ -105,15 +109,15 @@ def test_gradients_in_chunks_are_those_of_the_whole_batch(start: tuple[Encoder, 
     torch.testing.assert_close(gradients(task, model, 10_000), whole, rtol=1e-4, atol=1e-6)
 
 
-def test_a_chunk_has_the_same_dropout_in_both_passes(start: tuple[Encoder, TextPairTask, VectorModel]) -> None:
-    _, task, model = start
+def test_a_chunk_has_the_same_dropout_in_both_passes(start: tuple[TextPairTask, VectorModel]) -> None:
+    task, model = start
     task._max_texts = 4
     once, again = gradients(task, model, 10_000), gradients(task, model, 10_000)
     torch.testing.assert_close(once, again)
 
 
-def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[Encoder, TextPairTask, VectorModel]) -> None:
-    _, task, model = start
+def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[TextPairTask, VectorModel]) -> None:
+    task, model = start
     model.eval()
     step = Step(Placer(torch.device("cpu"), "full", None), 10_000, 7, nullcontext, lambda loss: loss)
     lists = task.drawn(np.arange(5))
@@ -138,9 +142,9 @@ def test_the_loss_of_one_pair_ignores_what_is_relevant_too(start: tuple[Encoder,
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("max_texts", [None, 64])
 def test_on_a_gpu_replayed_graphs_have_the_gradient_of_32_bits(
-    max_texts: int | None, start: tuple[Encoder, TextPairTask, VectorModel]
+    max_texts: int | None, start: tuple[TextPairTask, VectorModel]
 ) -> None:
-    _, task, _ = start
+    task, _ = start
     config = EncoderConfig(
         vocab_size=600,
         hidden_size=128,
@@ -171,3 +175,27 @@ def test_on_a_gpu_replayed_graphs_have_the_gradient_of_32_bits(
             assert float(cosine) > 0.98
             assert float(own.grad.norm()) == pytest.approx(float(expected.grad.norm()), rel=0.05)
     assert gradients.graphed.recorded >= 1
+
+
+def compute_part(rank: int, folder: str, checkpoint: str) -> None:
+    """One of two processes: its gradient and its share of the loss, in a file."""
+    store = f"file://{folder}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    task, model = make_task(Path(checkpoint))
+    model.eval()
+    step = Step(Placer(torch.device("cpu"), "full", None), 10_000, 7, nullcontext, lambda loss: loss)
+    figures = task.backward(model, np.arange(5), slice(0, 2) if rank == 0 else slice(2, 5), step)
+    gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+    np.save(f"{folder}/{rank}.npy", np.append(gradient.numpy(), float(figures["loss"])))
+    torch.distributed.destroy_process_group()
+
+
+def test_two_processes_together_have_the_gradient_of_one(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(compute_part, (str(tmp_path), str(tiny_bi_encoder)), nprocs=2)
+    both = sum(np.load(tmp_path / f"{rank}.npy") for rank in (0, 1))
+    task, model = make_task(tiny_bi_encoder)
+    model.eval()
+    whole = gradients(task, model, 10_000)
+    step = Step(Placer(torch.device("cpu"), "full", None), 10_000, 7, nullcontext, lambda loss: loss)
+    loss = float(task.backward(model, np.arange(5), slice(0, 5), step)["loss"])
+    np.testing.assert_allclose(both, np.append(whole.numpy(), loss), rtol=1e-4, atol=1e-6)
