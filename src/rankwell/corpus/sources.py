@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.datasets import IRDS_PREFIXES, Dataset, NoDatasetError, open_dataset
-from rankwell.corpus.formats import read_documents, read_queries
+from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run
 from rankwell.corpus.formats.fields import DOCUMENTS, QUERIES, Columns, RecordKind, choose_fields
 from rankwell.corpus.formats.lines import check_id
 from rankwell.corpus.formats.tables import Table
 from rankwell.corpus.formats.texts import DocumentFile
 from rankwell.corpus.passages import split_passages
-from rankwell.corpus.records import Document, Query
+from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 from rankwell.corpus.text_folder import TextFolder
 
 Source = Any
@@ -46,6 +48,52 @@ def resolve_queries(source: Source, columns: Columns | None = None) -> list[Quer
             raise RankwellError(f"query id {excerpt(query.qid)} comes twice, expected once")
         seen.add(query.qid)
     return queries
+
+
+def resolve_qrels(source: Source) -> Qrels:
+    """Judgments: as they are, of a file, or ``{query id: {document id: grade}}``."""
+    if isinstance(source, Qrels):
+        return source
+    if _is_name(source):
+        return read_qrels(source)
+    example = '{"q1": {"d1": 1}}'
+    for qid, grades in _by_query(source, "qrels", example):
+        if not isinstance(grades, Mapping):
+            raise RankwellError(
+                f"qrels: query {qid!r} has {excerpt(repr(grades))}, expected a dict of grades, as in {example}"
+            )
+        for docid, grade in grades.items():
+            if isinstance(grade, bool) or not isinstance(grade, int | np.integer):
+                found = f"the grade of {docid!r} for query {qid!r} is {excerpt(repr(grade))}"
+                raise RankwellError(f"qrels: {found}, expected whole numbers, as in {example}")
+    return Qrels({str(qid): {str(d): int(grade) for d, grade in grades.items()} for qid, grades in source.items()})
+
+
+def resolve_run(source: Source) -> Run:
+    """A run: as it is, of a file, ``{query id: {document id: score}}``, or ``{query id: [best document id, …]}``."""
+    if isinstance(source, Run):
+        return source
+    if _is_name(source):
+        return read_run(source)
+    rankings = {}
+    for qid, ranked in _by_query(source, "run", '{"q1": {"d1": 7.5}}'):
+        if isinstance(ranked, Ranking):
+            rankings[str(qid)] = ranked
+            continue
+        scores = ranked
+        if isinstance(ranked, Sequence) and not isinstance(ranked, str):  # 1/rank, as for runs without scores
+            scores = {docid: 1 / rank for rank, docid in enumerate(ranked, 1)}
+        if not isinstance(scores, Mapping) or not all(isinstance(x, int | float | np.number) for x in scores.values()):
+            found = f"query {qid!r} has {excerpt(repr(ranked))}"
+            raise RankwellError(f'run: {found}, expected scores, as in {{"q1": {{"d1": 7.5}}}}, or a list of ids')
+        rankings[str(qid)] = Ranking.of(map(str, scores), map(float, scores.values()))
+    return Run(rankings)
+
+
+def _by_query(source: Source, name: str, example: str) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(source, Mapping):
+        raise RankwellError(f"{name}: expected a file name or a dict, as in {example}, found {excerpt(repr(source))}")
+    return source.items()
 
 
 def collection_digest(source: str) -> str:

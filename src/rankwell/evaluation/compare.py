@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.records import Run
+from rankwell.corpus.sources import Source, resolve_qrels, resolve_run
 from rankwell.evaluation.evaluate import Average, Evaluation, averaged_queries, evaluate_queries
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.significance import TESTS, Interval, bootstrap_interval, differences, holm
@@ -97,8 +98,8 @@ def names_of_runs(paths: Sequence[Path]) -> list[str]:
 
 
 def compare(
-    qrels: Qrels,
-    runs: Mapping[str, Run],
+    qrels: Source,
+    runs: Mapping[str, Source],
     measures: str | Iterable[str | Measure] = "RR@10 nDCG@10 AP",
     *,
     baseline: str | None = None,
@@ -108,6 +109,7 @@ def compare(
 ) -> Comparison:
     """Compare ``runs`` with the ``baseline`` among them (by default the first).
 
+    ``qrels`` and each run are records, files, or dicts by query and document.
     ``test`` is one of :data:`~rankwell.evaluation.significance.TESTS`. ``average="both"`` compares the queries with
     results in every run. Differences are per query; a query is a tie where the two values are equal.
     """
@@ -117,7 +119,7 @@ def compare(
     if baseline not in runs:
         raise RankwellError(f"the baseline {baseline!r} is not among the runs ({', '.join(runs)})")
     TESTS[test]  # raises for an unknown name before any work
-    runs = {name: Run(run, name=name) for name, run in runs.items()}
+    qrels, runs = resolve_qrels(qrels), {name: Run(resolve_run(run), name=name) for name, run in runs.items()}
     for run in runs.values():
         refuse_errors(qrels, run)
     parsed = parse_measures(measures)

@@ -13,6 +13,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.types import Values
 from rankwell.corpus.records import Qrels, Run
+from rankwell.corpus.sources import Source, resolve_qrels, resolve_run
 from rankwell.evaluation.judged import judge
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.validate import refuse_errors
@@ -83,25 +84,30 @@ def averaged_queries(qrels: Qrels, runs: Iterable[Run], average: Average) -> tup
 
 
 def evaluate(
-    qrels: Qrels,
-    run: Run,
+    qrels: Source,
+    run: Source,
     measures: str | Iterable[str | Measure] = "RR@10 nDCG@10 AP",
     *,
     average: Average = "qrels",
+    ignore_identical_ids: bool = False,
 ) -> Evaluation:
-    """Evaluate ``run`` against ``qrels``.
+    """Evaluate ``run`` against ``qrels``; both are records, files, or dicts by query and document.
 
     The mean is over all queries of the judgments, and those without results count 0 (trec_eval -c). With
     ``average="both"`` it is over the queries that also have results (trec_eval's default). Queries that only the run
-    has are left out; :func:`rankwell.evaluation.validate.validate` reports them.
+    has are left out; :func:`rankwell.evaluation.validate.validate` reports them. ``ignore_identical_ids`` leaves out
+    documents with the id of their query, as BEIR does.
 
-    >>> qrels = Qrels({"q1": {"a": 1}, "q2": {"b": 1}})
-    >>> run = Run.from_scores({"q1": {"x": 2.0, "a": 1.0}})
+    >>> qrels = {"q1": {"a": 1}, "q2": {"b": 1}}
+    >>> run = {"q1": {"x": 2.0, "a": 1.0}}
     >>> evaluate(qrels, run, "RR@10").mean
     {'RR@10': 0.25}
     >>> evaluate(qrels, run, "RR@10", average="both").mean
     {'RR@10': 0.5}
     """
+    qrels, run = resolve_qrels(qrels), resolve_run(run)
+    if ignore_identical_ids:
+        run = run.without_identical_ids()
     refuse_errors(qrels, run)
     return evaluate_queries(qrels, run, parse_measures(measures), averaged_queries(qrels, [run], average))
 

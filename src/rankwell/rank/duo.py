@@ -29,7 +29,8 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engines.engine import probability
-from rankwell.rank.ranker import PAIRS_AT_A_TIME, Ranker, run_ahead
+from rankwell.rank.pairs import PAIRS_AT_A_TIME
+from rankwell.rank.ranker import Ranker, run_ahead
 from rankwell.rank.rankers import queries_by_id
 from rankwell.rank.texts import Documents, Texts, distinct
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from rankwell.core.manifest import digest
 from rankwell.core.progress import expect, progress
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.sources import Source
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs, Reader
@@ -25,25 +27,34 @@ from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.config import ConfigChanges
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision
-from rankwell.rank.cache import Keys, ScoreCache, join_hashes, text_hashes
+from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines.engine import (
+    ACTIVATIONS,
     Engine,
     LoadedModel,
     Logits,
     engine_options,
     load,
-    probability,
-    relevance,
 )
-from rankwell.rank.rankers import best_first, queries_by_id
+from rankwell.rank.pairs import PAIRS_AT_A_TIME, Pairs, groups_of_queries, split_rankings
+from rankwell.rank.prediction import (
+    Pair,
+    PredictOptions,
+    best_first,
+    check_options,
+    checked_pairs,
+    convert,
+    documents_to_rank,
+    is_pair,
+)
+from rankwell.rank.rankers import queries_by_id
 from rankwell.rank.texts import Documents, ListedTexts, Texts, distinct, make_tokens
 
 LAYOUT = 2
 """The version of how pairs are laid out: cached scores of another version are not used."""
-PAIRS_AT_A_TIME = 4096
 PIECES_AT_A_TIME = 512 * PAIRS_AT_A_TIME
-Activation = Literal["probability"] | None
-Pair = tuple[str, str]
+Activation = Literal["probability", "softmax"] | None
+"""Raw scores, p(relevant), or the softmax of two logits, which leaves one score as it is."""
 Types = Sequence[str | None] | None
 WindowsChoice = Windows | Literal["default"] | None
 """Windows for long documents, ``"default"`` for the model's, or None to truncate."""
@@ -57,43 +68,9 @@ class RankerOptions(ConfigChanges, total=False):
     device: str | None
     precision: Precision | None
     windows: WindowsChoice
+    max_length: int | None
     engine: Mapping[str, Any] | None
     cache: ScoreCache | None
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Pairs as rows of distinct texts: pair ``i`` has the query ``queries[query_of[i]]``, the type
-    ``types[type_of[i]]`` ("" for none) and the document in row ``document_of[i]`` of ``documents``.
-
-    Pairs of a run also have its queries' document ids, in the order of the pairs.
-    """
-
-    queries: Sequence[str]
-    query_of: Rows
-    types: Sequence[str]
-    type_of: Rows
-    documents: Documents
-    document_of: Rows
-    docids: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.query_of)
-
-    def take(self, rows: Rows) -> Pairs:
-        """Some of the pairs."""
-        return replace(
-            self, query_of=self.query_of[rows], type_of=self.type_of[rows], document_of=self.document_of[rows]
-        )
-
-    def keys(self, scope: str) -> Keys:
-        """The pairs' keys in a score cache."""
-        return join_hashes(
-            text_hashes([scope], "model"),
-            text_hashes(self.queries, "query")[self.query_of],
-            text_hashes(self.types, "type")[self.type_of],
-            text_hashes(self.documents.texts(), "document")[self.document_of],
-        )
 
 
 class Ranker:
@@ -114,15 +91,26 @@ class Ranker:
         windows: WindowsChoice = "default",
         engine: Mapping[str, Any] | None = None,
         cache: ScoreCache | None = None,
+        max_length: int | None = None,
         **changes: Unpack[ConfigChanges],
     ):
         """Load a model by name or folder: rankwell's own, a transformers classifier, or a CrossEncoder.
 
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
-        ``engine`` holds other options of the backend, say ``budget``. Scores in ``cache`` are not recomputed. Long
-        documents are read in the model's windows, by default as large as fits; ``windows=None`` truncates them.
+        ``max_length`` is short for the latter. ``engine`` holds other options of the backend, say ``budget``. Scores in
+        ``cache`` are not recomputed. Long documents are read in the model's windows, by default as large as fits;
+        ``windows=None`` truncates them.
         """
+        if not isinstance(model, str | Path):
+            problem = f"the model is {excerpt(repr(model))}, expected a name or folder"
+            raise RankwellError(f'{problem}, as in Ranker("my-model")')
         folder = find_model(model)
+        if max_length is not None:
+            template = changes.get("template", {})
+            as_dict = asdict(template) if isinstance(template, Template) else template
+            # A short sequence has no room for the longest query of the model and a document.
+            query = {"max_query": max_length // 2} if max_length < 2 * Template().max_query else {}
+            changes["template"] = {**query, **as_dict, "max_length": max_length}
         options = {**engine_options(backend, device, precision), **(engine or {})}
         loaded = load(folder, backend, changes, options)
         identity = ""
@@ -138,6 +126,7 @@ class Ranker:
             identity = digest(description)
         self.engine, self.reader = loaded.engine, _reader_of(loaded, windows)
         self.cache, self.identity = cache, identity
+        self.name = str(model)
 
     @classmethod
     def from_pretrained(cls, folder: str | Path = DEFAULT, **options: Unpack[RankerOptions]) -> Ranker:
@@ -159,6 +148,7 @@ class Ranker:
         ranker = cls.__new__(cls)
         ranker.engine, ranker.reader = engine, reader
         ranker.cache, ranker.identity = cache, identity
+        ranker.name = type(engine).__name__
         return ranker
 
     @property
@@ -185,48 +175,89 @@ class Ranker:
         """Counts of what was truncated and what was read in windows so far."""
         return self.reader.truncation
 
+    @property
+    def max_length(self) -> int:
+        """Maximum sequence length in tokens."""
+        return self.template.max_length
+
+    @property
+    def device(self) -> str:
+        """Where the model runs, as torch names devices."""
+        return self.engine.device
+
+    def __repr__(self) -> str:
+        where = f"{self.engine.device} {self.engine.precision}"
+        return f"Ranker({self.name!r}, {where}, template {self.template.name}, max_length {self.max_length})"
+
     @overload
-    def predict(self, pairs: Pair, *, types: Types = None, activation: Activation = None) -> np.float32: ...
-    @overload
-    def predict(self, pairs: Sequence[Pair], *, types: Types = None, activation: Activation = None) -> Scores: ...
     def predict(
-        self, pairs: Pair | Sequence[Pair], *, types: Types = None, activation: Activation = None
+        self, pairs: Pair, *, types: Types = None, activation: Activation = None, **options: Unpack[PredictOptions]
+    ) -> np.float32: ...
+    @overload
+    def predict(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        types: Types = None,
+        activation: Activation = None,
+        **options: Unpack[PredictOptions],
+    ) -> Scores: ...
+    def predict(
+        self,
+        pairs: Pair | Sequence[Pair],
+        *,
+        types: Types = None,
+        activation: Activation = None,
+        **options: Unpack[PredictOptions],
     ) -> np.float32 | Scores:
         """Score one (query, document) pair or a list of them: raw scores, or probabilities on request.
 
-        ``types`` are the queries' types. A single pair gets a single score.
+        ``types`` are the queries' types. A single pair gets a single score. ``options`` are CrossEncoder's keywords.
         """
+        check_options(options)
         self.template.require("query", "document")
-        alone = _is_pair(pairs)
-        checked = _checked_pairs([pairs] if alone else pairs)
+        alone = is_pair(pairs)
+        checked = checked_pairs([pairs] if alone else pairs)
         if types is not None and len(types) != len(checked):
             raise RankwellError(f"{len(types)} types for {len(checked)} pairs")
         if any(types or ()) and not self.takes_types:
             raise RankwellError(f"the template {self.template.name} has no place for types")
+        if options.get("apply_softmax") and activation is None:
+            activation = "softmax"
         if not checked:
-            return np.zeros(0, np.float32)
+            return cast("Scores", convert(np.zeros(0, np.float32), options))
         queries, query_of = distinct([query for query, _ in checked])
         texts, document_of = distinct([document for _, document in checked])
         labels, label_of = distinct([(label or "").lower() for label in types or [None] * len(checked)])
         documents = Documents(list(map(str, range(len(texts)))), ListedTexts(texts), self.reader)
         group = Pairs(queries, query_of, labels, label_of, documents, document_of)
-        ((_, scores),) = self._score([group], activation)
-        return np.float32(scores[0]) if alone else scores
+        shown = (
+            progress("scoring", total=len(checked), unit="pairs") if options.get("show_progress_bar") else nullcontext()
+        )
+        with shown:
+            ((_, scores),) = self._score([group], activation)
+        return cast("Scores", convert(np.float32(scores[0]) if alone else scores, options))
 
     def rank(
         self,
         query: str,
-        documents: Sequence[str],
+        documents: Source,
         top_k: int | None = None,
         *,
         type: str | None = None,
         return_documents: bool = False,
         activation: Activation = None,
+        **options: Unpack[PredictOptions],
     ) -> list[dict[str, Any]]:
-        """The documents, best first, like CrossEncoder.rank: ``corpus_id``, ``score`` and, on request, ``text``."""
-        pairs = [(query, document) for document in documents]
-        scores = self.predict(pairs, types=None if type is None else [type] * len(pairs), activation=activation)
-        return best_first(scores, documents if return_documents else None, top_k)
+        """The documents, best first, like CrossEncoder.rank: ``corpus_id``, ``score`` and, on request, ``text``.
+
+        ``documents`` are texts, whose ``corpus_id`` is their place in the list, or ``{id: text}``, records or a frame,
+        which have ids of their own. ``options`` are CrossEncoder's keywords.
+        """
+        ids, texts = documents_to_rank(query, documents, top_k)
+        types = None if type is None else [type] * len(texts)
+        scores = self.predict([(query, text) for text in texts], types=types, activation=activation, **options)
+        return best_first(np.asarray(scores), ids, texts if return_documents else None, top_k)
 
     def rerank(
         self,
@@ -300,7 +331,7 @@ class Ranker:
         self, groups: Iterable[Pairs], activation: Activation = None
     ) -> Iterator[tuple[Pairs, Scores, Rows]]:
         """For each group of pairs (none empty) the scores of all windows, and the pair each window belongs to."""
-        activate = probability if activation == "probability" else relevance
+        activate = ACTIVATIONS[activation]
         parts = ((laid.sequences, (pairs, owners)) for pairs in groups for laid, owners in self._lay_out(pairs))
         for pairs, results in groupby(run_ahead(self.engine, parts), key=lambda result: result[1][0]):
             logits, keys = zip(*results, strict=True)
@@ -333,20 +364,6 @@ def _reader_of(loaded: LoadedModel, windows: WindowsChoice) -> Reader:
     return Reader(loaded.tokenizer, config.template, windows, loaded.segments)
 
 
-def _is_pair(value: Any) -> bool:
-    listed = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, str)
-    return listed and len(value) == 2 and all(isinstance(text, str) for text in value)
-
-
-def _checked_pairs(pairs: Iterable[Any]) -> list[Pair]:
-    pairs = list(pairs)
-    for place, pair in enumerate(pairs, 1):
-        if not _is_pair(pair):
-            problem = f"pair {place} is {excerpt(repr(pair))}"
-            raise RankwellError(f"{problem}; expected (query, document), two strings, or a list of such pairs")
-    return pairs
-
-
 def run_ahead(engine: Engine, parts: Iterable[tuple[Sequences, Key]]) -> Iterator[tuple[Logits, Key]]:
     """The logits of each part, in order; the next part is laid out while the engine computes."""
     waiting = None
@@ -357,23 +374,3 @@ def run_ahead(engine: Engine, parts: Iterable[tuple[Sequences, Key]]) -> Iterato
         waiting = submitted
     if waiting is not None:
         yield waiting[0](), waiting[1]
-
-
-def split_rankings(docids: Mapping[str, tuple[str, ...]], scores: Scores) -> dict[str, Ranking]:
-    """The rankings of queries from the scores of all their documents, one query after the other."""
-    parts = np.split(scores, np.cumsum([len(names) for names in docids.values()]))[:-1]
-    return {qid: Ranking.of(names, part) for (qid, names), part in zip(docids.items(), parts, strict=True)}
-
-
-def groups_of_queries(run: Run, depth: int, most: int | None = None) -> list[list[str]]:
-    """Consecutive queries with at most ``most`` candidates together, to bound memory."""
-    groups: list[list[str]] = []
-    room = 0
-    for qid, ranking in run.items():
-        size = min(depth, len(ranking))
-        if not groups or size > room:
-            groups.append([])
-            room = most or 4 * PAIRS_AT_A_TIME
-        groups[-1].append(qid)
-        room -= size
-    return groups

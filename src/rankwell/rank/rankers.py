@@ -7,11 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.types import Scores
 from rankwell.corpus.records import Query, Run
+from rankwell.corpus.sources import Source
 from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import DEFAULT, find_model
@@ -56,7 +55,7 @@ class AnyRanker(Reranker, Protocol):
         """Score (query, document) pairs."""
         ...
 
-    def rank(self, query: str, documents: Sequence[str], top_k: int | None = None) -> list[dict[str, Any]]:
+    def rank(self, query: str, documents: Source, top_k: int | None = None) -> list[dict[str, Any]]:
         """The documents, best first, each with its ``corpus_id`` and ``score``."""
         ...
 
@@ -108,12 +107,3 @@ def queries_by_id(run: Run, queries: Sequence[Query]) -> dict[str, Query]:
     if missing is not None:
         raise RankwellError(f"the run has results for query {missing!r}, which is not among the queries")
     return by_qid
-
-
-def best_first(scores: Scores, documents: Sequence[str] | None, top_k: int | None) -> list[dict[str, Any]]:
-    """The results of ``rank``: ``corpus_id`` and ``score``, and with ``documents`` also ``text``."""
-    order = np.argsort(-scores, kind="stable")[:top_k].tolist()
-    return [
-        {"corpus_id": i, "score": float(scores[i])} | ({} if documents is None else {"text": documents[i]})
-        for i in order
-    ]

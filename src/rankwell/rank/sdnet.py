@@ -17,6 +17,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.progress import track
 from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.sources import Source
 from rankwell.inputs.templates import Field, TruncationReport
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.names import find_model, find_vectors
@@ -26,8 +27,9 @@ from rankwell.models.sdnet.stored_features import PassageFeatures
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, InMemoryFeatures, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import open_vectors
 from rankwell.models.sdnet.words import WordRows, WordVocabulary
-from rankwell.rank.ranker import groups_of_queries
-from rankwell.rank.rankers import best_first, queries_by_id
+from rankwell.rank.pairs import groups_of_queries
+from rankwell.rank.prediction import best_first, documents_to_rank
+from rankwell.rank.rankers import queries_by_id
 from rankwell.rank.texts import Texts, distinct
 
 PAIRS_AT_A_TIME = 4096
@@ -94,11 +96,12 @@ class SdnetRanker:
         return self.score(query_features, passage_features, query_of, passage_of)
 
     def rank(
-        self, query: str, documents: Sequence[str], top_k: int | None = None, *, return_documents: bool = False
+        self, query: str, documents: Source, top_k: int | None = None, *, return_documents: bool = False
     ) -> list[dict[str, Any]]:
         """The documents, best first, each with its ``corpus_id`` and ``score``, and on request ``text``."""
-        scores = self.predict([(query, document) for document in documents])
-        return best_first(scores, documents if return_documents else None, top_k)
+        ids, texts = documents_to_rank(query, documents, top_k)
+        scores = self.predict([(query, text) for text in texts])
+        return best_first(scores, ids, texts if return_documents else None, top_k)
 
     def rerank(
         self,

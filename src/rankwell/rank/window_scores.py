@@ -21,7 +21,8 @@ from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, wr
 from rankwell.corpus.formats.runs import decimals
 from rankwell.corpus.records import Query, Run
 from rankwell.inputs.windows import aggregate_windows, parse_aggregate
-from rankwell.rank.ranker import Activation, Ranker, split_rankings
+from rankwell.rank.pairs import split_rankings
+from rankwell.rank.ranker import Activation, Ranker
 from rankwell.rank.texts import Texts
 
 COLUMNS = ("query", "document", "windows", "first", "mean")

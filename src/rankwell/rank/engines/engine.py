@@ -143,3 +143,11 @@ def probability(logits: Logits) -> Scores:
     """p(relevant): the softmax of two logits, the sigmoid of one score."""
     margin = logits[:, -1] - (logits[:, 0] if logits.shape[1] == 2 else 0)
     return np.exp(-np.logaddexp(0.0, -margin.astype(np.float64))).astype(np.float32)
+
+
+def softmax(logits: Logits) -> Scores:
+    """p(relevant) of two logits; one score stays as it is, as in CrossEncoder."""
+    return probability(logits) if logits.shape[1] == 2 else relevance(logits)
+
+
+ACTIVATIONS = {None: relevance, "probability": probability, "softmax": softmax}
