@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -24,6 +25,14 @@ class PredictOptions(TypedDict, total=False):
     apply_softmax: bool
     convert_to_numpy: bool
     convert_to_tensor: bool
+
+
+def checked_name(model: Any) -> str | Path:
+    """The name or folder of a model. Raises for anything else."""
+    if not isinstance(model, str | Path):
+        found = excerpt(repr(model))
+        raise RankwellError(f'the model is {found}, expected a name or folder, as in Ranker("my-model")')
+    return model
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -56,14 +65,12 @@ def is_pair(value: Any) -> bool:
 
 def checked_pairs(pairs: Any) -> list[Pair]:
     """The pairs as a list. Raises, naming the first one that is wrong."""
-    if not isinstance(pairs, Iterable):
-        pairs = [pairs]
-    pairs = list(pairs)
-    for place, pair in enumerate(pairs, 1):
+    listed: list[Pair] = list(pairs) if isinstance(pairs, Iterable) else [pairs]
+    for place, pair in enumerate(listed, 1):
         if not is_pair(pair):
             problem = f"pair {place} is {excerpt(repr(pair))}"
             raise RankwellError(f"{problem}; expected (query, document), two strings, or a list of such pairs")
-    return pairs
+    return listed
 
 
 def documents_to_rank(query: Any, documents: Any, top_k: Any = None) -> tuple[Sequence[Any], list[str]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
-from rankwell.core.errors import RankwellError, excerpt
+from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.progress import expect, progress
 from rankwell.core.types import Rows, Scores
@@ -42,6 +42,7 @@ from rankwell.rank.prediction import (
     PredictOptions,
     best_first,
     check_options,
+    checked_name,
     checked_pairs,
     convert,
     documents_to_rank,
@@ -101,10 +102,7 @@ class Ranker:
         ``cache`` are not recomputed. Long documents are read in the model's windows, by default as large as fits;
         ``windows=None`` truncates them.
         """
-        if not isinstance(model, str | Path):
-            problem = f"the model is {excerpt(repr(model))}, expected a name or folder"
-            raise RankwellError(f'{problem}, as in Ranker("my-model")')
-        folder = find_model(model)
+        folder = find_model(checked_name(model))
         if max_length is not None:
             template = changes.get("template", {})
             as_dict = asdict(template) if isinstance(template, Template) else template
