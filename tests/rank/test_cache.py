@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
@@ -294,6 +295,42 @@ def test_another_database_is_not_touched(tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match="cannot be used as a score cache"):
         ScoreCache(tmp_path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["score", "checksum", "earlier version", "other type"])
+def test_a_damaged_score_is_computed_again(cache: ScoreCache, damage: str) -> None:
+    keys = text_hashes(["a", "b", "c"], "query")
+    cache.put(keys, np.float32([1, 2, 3]))
+    (record,) = (
+        sqlite3.connect(cache.path).execute("SELECT score FROM scores WHERE key = ?", [keys[1].tobytes()]).fetchone()
+    )
+    changed = {
+        "score": bytes([record[0] ^ 1, *record[1:]]),
+        "checksum": bytes([*record[:4], record[4] ^ 128, *record[5:]]),
+        "earlier version": record[:4],
+        "other type": "text",
+    }[damage]
+    with sqlite3.connect(cache.path) as connection:
+        connection.execute("UPDATE scores SET score = ? WHERE key = ?", [changed, keys[1].tobytes()])
+    computed = []
+
+    def compute(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        computed.extend(rows.tolist())
+        return np.float32([7.0])
+
+    assert cache.complete(keys, compute).tolist() == [1, 7, 3]
+    assert computed == [1]
+    assert cache.get(keys)[1].tolist() == [1, 7, 3]
+    assert len(cache) == 3
+
+
+def test_damaged_counts_are_counted_anew(cache: ScoreCache) -> None:
+    cache.put(text_hashes(["a", "b"], "query"), np.float32([1, 2]))
+    with sqlite3.connect(cache.path) as connection:
+        connection.execute("UPDATE counts SET scores = 'many'")
+    assert len(cache) == 2
+    cache.put(text_hashes(["c"], "query"), np.float32([3]))
+    assert len(cache) == 3
 
 
 def test_threads_share_a_cache(cache: ScoreCache) -> None:

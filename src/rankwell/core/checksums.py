@@ -17,6 +17,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +158,14 @@ def _pieces(path: Path) -> Iterator[memoryview]:
     """The contents of a file, some blocks at a time."""
     buffer = bytearray(_AT_ONCE)
     with path.open("rb", buffering=0) as file:
-        while count := _fill(file.fileno(), buffer):
+        while count := _fill(file, buffer):
             yield memoryview(buffer)[:count]
 
 
-def _fill(descriptor: int, buffer: bytearray) -> int:
+def _fill(file: FileIO, buffer: bytearray) -> int:
     """Fill the buffer, unless the file ends before."""
     count = 0
-    while count < len(buffer) and (got := os.readv(descriptor, [memoryview(buffer)[count:]])):
+    while count < len(buffer) and (got := file.readinto(memoryview(buffer)[count:])):
         count += got
     return count
 

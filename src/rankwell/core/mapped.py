@@ -106,7 +106,7 @@ def _map(path: Path) -> mmap.mmap | None:
     """A file's bytes; None if it has none."""
     try:
         with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) if os.fstat(file.fileno()).st_size else None
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(file.fileno()).st_size else None
     except FileNotFoundError:
         raise InputError(path, None, "this file of the index or store is missing") from None
 

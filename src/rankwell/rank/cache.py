@@ -11,7 +11,8 @@ import hashlib
 import os
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -30,6 +31,9 @@ Keys = NDArray[np.uint8]
 """One row of 16 bytes a pair."""
 
 KEY_BYTES = 16
+RECORD_BYTES = 9
+"""A stored score: four bytes, the checksum of key and score, and a byte that makes nine of them. One flipped bit in
+sqlite's description of a record cannot turn nine bytes into the four of earlier versions, which have no checksum."""
 # Marks the file as ours (PRAGMA application_id); a new layout of the tables takes a new number.
 FORMAT = 0x52570001
 LOOKED_UP_AT_ONCE = 500  # below the 999 parameters that any sqlite takes
@@ -99,8 +103,11 @@ class ScoreCache:
                 some = names[begin : begin + LOOKED_UP_AT_ONCE]
                 marks = ",".join("?" * len(some))
                 known.update(self._connected().execute(f"SELECT key, score FROM scores WHERE key IN ({marks})", some))
-        cached = np.fromiter((name in known for name in names), np.bool_, len(names))
-        scores = np.frombuffer(b"".join(known.get(name, bytes(4)) for name in names), "<f4").astype(np.float32)
+        intact = {name: record for name, record in known.items() if _is_intact(name, record)}
+        self._remove(known.keys() - intact.keys())
+        cached = np.fromiter((name in intact for name in names), np.bool_, len(names))
+        none = bytes(RECORD_BYTES)
+        scores = np.frombuffer(b"".join(intact.get(name, none)[:4] for name in names), "<f4").astype(np.float32)
         with self._lock:
             self.hits, self.misses = self.hits + int(cached.sum()), self.misses + int((~cached).sum())
         return cached, scores
@@ -109,11 +116,12 @@ class ScoreCache:
         """Store scores in one transaction; existing ones are not replaced."""
         values = scores.astype("<f4").tobytes()
         # Sorted by key, so that neighbours go to the same page.
-        rows = sorted((name, values[4 * i : 4 * i + 4]) for i, name in enumerate(_rows(keys)))
+        rows = sorted((name, _record(name, values[4 * i : 4 * i + 4])) for i, name in enumerate(_rows(keys)))
         if rows:
             with self._trouble("write"), self._transaction() as connection:
                 before = connection.total_changes
-                (batch, total) = connection.execute("SELECT batches + 1, scores FROM counts").fetchone()
+                batch, total = _counts(connection)
+                batch += 1
                 connection.executemany(f"INSERT OR IGNORE INTO scores VALUES (?, ?, {batch})", rows)
                 total += connection.total_changes - before
                 if self.limit is not None and total > self.limit:
@@ -123,6 +131,14 @@ class ScoreCache:
                     )
                     total = self.limit
                 connection.execute("UPDATE counts SET batches = ?, scores = ?", [batch, total])
+
+    def _remove(self, names: Set[bytes]) -> None:
+        """Delete scores that are damaged, or of a version without checksums, so that they can be stored again."""
+        if names:
+            with self._trouble("write"), self._transaction() as connection:
+                batch, total = _counts(connection)
+                connection.executemany("DELETE FROM scores WHERE key = ?", [[name] for name in sorted(names)])
+                connection.execute("UPDATE counts SET batches = ?, scores = ?", [batch, max(0, total - len(names))])
 
     def complete(self, keys: Keys, compute: Callable[[NDArray[np.int64]], Scores]) -> Scores:
         """The scores of all keys; ``compute`` returns those of the rows that are missing, if any."""
@@ -143,7 +159,7 @@ class ScoreCache:
         digest: str | None = None
         with self._trouble("read"), self._lock:
             row = self._connected().execute("SELECT digest FROM models WHERE files = ?", [repr(stats)]).fetchone()
-            digest = row[0] if row else None
+            digest = row[0] if row and isinstance(row[0], str) else None
         if digest is None:
             digest = model_digest(folder)
             with self._trouble("write"), self._transaction() as connection:
@@ -152,8 +168,7 @@ class ScoreCache:
 
     def __len__(self) -> int:
         with self._lock:
-            (total,) = self._connected().execute("SELECT scores FROM counts").fetchone()
-        return int(total)
+            return _counts(self._connected())[1]
 
     def close(self) -> None:
         """Close the file; it is reopened on the next use."""
@@ -198,6 +213,7 @@ class ScoreCache:
             # Fails without waiting if another process is doing the same, which is enough.
             with suppress(sqlite3.OperationalError):
                 connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA cell_size_check = ON")
             # A power cut may lose the last scores, but does not damage the file.
             connection.execute("PRAGMA synchronous = NORMAL")
             if not tables:
@@ -266,6 +282,24 @@ def _free_name(path: Path) -> Path:
 def _opening_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(len(_SQLITE))
+
+
+def _record(name: bytes, score: bytes) -> bytes:
+    """A score as it is stored."""
+    return score + zlib.crc32(name + score).to_bytes(4, "little") + b"\1"
+
+
+def _is_intact(name: bytes, record: object) -> bool:
+    return isinstance(record, bytes) and len(record) == RECORD_BYTES and record == _record(name, record[:4])
+
+
+def _counts(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The batches and the scores stored so far; counted anew if the counts are damaged."""
+    row = connection.execute("SELECT batches, scores FROM counts").fetchone()
+    if row is None or not all(isinstance(count, int) and count >= 0 for count in row):
+        batches, scores = connection.execute("SELECT max(batch), count(*) FROM scores").fetchone()
+        return batches if isinstance(batches, int) else 0, scores
+    return row[0], row[1]
 
 
 def _rows(keys: Keys) -> list[bytes]:
