@@ -32,6 +32,9 @@ docs: $(STAMP)  ## the pages as a web site, with a reference of the commands and
 test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, Haystack and others, in an environment of their own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_clients.py
 
+test-faults: $(STAMP)  ## 1,000 flipped bits, kills, a full and a read-only disk: some three minutes
+	RANKWELL_FAULTS=1000 $(BIN)/pytest -s tests/faults tests/retrieve/test_durability.py
+
 test-api: $(STAMP)  ## schemathesis against a service, and a service without torch, each in an environment of its own
 	RANKWELL_ENVIRONMENTS=$(CURDIR)/out/environments $(BIN)/pytest tests/serve/test_description.py
 

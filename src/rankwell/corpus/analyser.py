@@ -165,19 +165,27 @@ class Analyzer(BaseModel):
         >>> [(word.term, text[word.begin:word.end]) for text in ["The cats' café"] for word in Analyzer().words(text)]
         [(None, 'The'), ('cat', 'cats'), ('café', 'café')]
         """
-        packed, ends = pack_strings([text])
-        spans, _ = self.spans(packed, ends)
+        return self.words_batch([text])[0]
+
+    def words_batch(self, texts: Sequence[str]) -> list[list[Word]]:
+        """The words of each text; each distinct word is stemmed once."""
+        packed, ends = pack_strings(list(texts))
+        spans, counts = self.spans(packed, ends)
         lexicon = Lexicon(fold_case=True)
-        numbers = lexicon.intern(packed, spans)
+        numbers = lexicon.intern(packed, spans).tolist()
         forms = lexicon.strings(range(len(lexicon)))
         term_of = self.stems(forms)
         # Bytes to characters: a UTF-8 byte of the form 10xxxxxx does not begin a character.
         characters = np.concatenate([[0], np.cumsum((packed & 0xC0) != 0x80)])
-        places = characters[spans].tolist()
-        return [
+        bounds = [0, *counts.tolist()]
+        # Counted from the beginning of each word's text.
+        bases = np.repeat(characters[np.concatenate([[0], ends])[:-1]], np.diff(bounds))
+        places = (characters[spans] - bases[:, None]).tolist()
+        words = [
             Word(forms[number], term_of[number], begin, end)
-            for number, (begin, end) in zip(numbers.tolist(), places, strict=True)
+            for number, (begin, end) in zip(numbers, places, strict=True)
         ]
+        return [words[begin:end] for begin, end in pairwise(bounds)]
 
 
 def analyzer_from_options(stemmer: str, stop_words: str) -> Analyzer:

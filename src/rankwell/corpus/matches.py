@@ -22,7 +22,7 @@ def match_texts(analyzer: Analyzer, query: str, texts: Sequence[str]) -> list[li
     >>> match_texts(Analyzer.english(), "keeping bees", ["A bee keeps warm."])
     [[Match(begin=2, end=5, term=1), Match(begin=6, end=11, term=0)]]
     """
-    return match_words([analyzer.words(text) for text in (query, *texts)])[1:]
+    return match_words(analyzer.words_batch([query, *texts]))[1:]
 
 
 def match_words(words: Sequence[Sequence[Word]]) -> list[list[Match]]:

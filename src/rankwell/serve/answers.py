@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -66,25 +67,29 @@ def search_answer(body: Search, candidates: Ranking, reranked: Reranked | None, 
     return {**({first: rows(candidates)} if first else {}), "rerank": new_rows, "candidates": len(candidates)}
 
 
-def documents_answer(state: State, model: Model | None, body: Search, docids: Sequence[str]) -> Answer:
-    """The documents' texts, with the spans to highlight in them and in the query."""
+def documents_answer(state: State, docids: Sequence[str]) -> Answer:
+    """The documents' texts, with no spans to highlight yet."""
     assert state.index is not None
-    assert state.first_stage is not None
     texts = state.index.texts(docids) if state.has_texts else [None] * len(docids)
-    if not body.highlight:
-        none: Answer = {"matches": [], "split_words": []}
-        shown = {docid: {"text": text, **none} for docid, text in zip(docids, texts, strict=True)}
-        return {"query_matches": [], "query_split_words": [], "documents": shown}
-    with state.first_stage.lock:
-        words = [state.index.analyzer.words(text or "") for text in (body.query, *texts)]
-    tokenizer = model.ranker.tokenizer if model else None
-    splits = _split_words(tokenizer, words, [body.query, *(text or "" for text in texts)])
-    matches = [[match._asdict() for match in matched] for matched in match_words(words)]
-    shown = {
-        docid: {"text": text, "matches": spans, "split_words": split}
-        for docid, text, spans, split in zip(docids, texts, matches[1:], splits[1:], strict=True)
+    shown: Answer = {
+        docid: {"text": text, "matches": [], "split_words": []} for docid, text in zip(docids, texts, strict=True)
     }
-    return {"query_matches": matches[0], "query_split_words": splits[0], "documents": shown}
+    return {"query_matches": [], "query_split_words": [], "documents": shown}
+
+
+def highlight(state: State, model: Model | None, query: str, answer: Answer, most: int) -> None:
+    """Add the spans to highlight in the query and in the first documents of an answer, at most ``most``.
+
+    Call it from one thread at a time, which uses an analyser of its own: a long answer delays no search.
+    """
+    documents = list(islice(answer["documents"].values(), most))
+    texts = [query, *(document["text"] or "" for document in documents)]
+    words = state.highlighter.words_batch(texts)
+    splits = _split_words(model.ranker.tokenizer if model else None, words, texts)
+    matches = [[match._asdict() for match in matched] for matched in match_words(words)]
+    answer["query_matches"], answer["query_split_words"] = matches[0], splits[0]
+    for document, spans, split in zip(documents, matches[1:], splits[1:], strict=True):
+        document["matches"], document["split_words"] = spans, split
 
 
 def _split_words(

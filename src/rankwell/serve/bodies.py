@@ -23,8 +23,9 @@ class Limits:
     """Limits on one request; a request beyond them is refused with 413 or 422.
 
     ``bodies_bytes`` and ``most_timeout_ms`` are raised to the limit of one body and the default timeout.
-    ``bodies_bytes`` bounds the bodies held in memory at any time, ``explanations`` and ``preparing`` the requests that
-    may wait to be explained and to be searched or tokenised.
+    ``highlighted`` bounds the documents of an answer whose words are highlighted, ``bodies_bytes`` the bodies held in
+    memory at any time, ``explanations`` and ``preparing`` the requests that may wait to be explained and to be searched
+    or tokenised.
     """
 
     body_bytes: int = 8 << 20
@@ -37,6 +38,7 @@ class Limits:
     default_timeout_ms: int = 30_000
     most_timeout_ms: int = 120_000
     explained_characters: int = 20_000
+    highlighted: int = 100
     explanations: int = 8
     preparing: int = 256
 
@@ -78,7 +80,9 @@ class Search(Body):
         le=LARGEST,
         description="Number of first-stage candidates to re-rank. Default: 100, or the depth of the system.",
     )
-    highlight: bool = Field(True, description="Return the positions of matching words and of split words.")
+    highlight: bool = Field(
+        True, description="Return the positions of matching words and of split words, in up to 100 documents."
+    )
 
 
 class Explain(Body):

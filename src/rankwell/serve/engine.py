@@ -163,13 +163,14 @@ class RequestEngine:
         return OverloadedError(max(1, math.ceil(self._held * self.seconds_per_token / 2)))
 
     def admit(self, tokens: int, seconds: float = math.inf) -> Entry:
-        """Admit a request of about ``tokens`` tokens, if there is room and its turn can come within ``seconds``.
+        """Admit a request of about ``tokens`` tokens, if there is room and it can be done within ``seconds``.
 
         A request larger than the whole queue is admitted when the queue is empty.
         """
         with self._changed:
             too_many = self._held > 0 and self._held + tokens > self.limit
-            if too_many or (self._held and self._held * self.seconds_per_token > seconds):
+            # It is done after those before it and its own tokens.
+            if too_many or (self._held and (self._held + tokens) * self.seconds_per_token > seconds):
                 raise self.refusal()
             entry = Entry(0, time.monotonic())
             self._hold(entry, tokens)

@@ -303,3 +303,26 @@ class JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[1] is not None:
             line["bug"] = place_of(record.exc_info[1])
         return json.dumps({**line, **getattr(record, "about", {})}, ensure_ascii=True)
+
+
+class RateLimit(logging.Filter):
+    """Lets each event through a limited number of times a second; the next one says how many were left out."""
+
+    def __init__(self, requests: int = 1000, others: int = 5):
+        super().__init__()
+        self._limits = {logging.INFO: requests, logging.DEBUG: requests}
+        self._others = others
+        self._seconds: dict[tuple[str, int, str], tuple[int, int]] = {}
+        """For each event the current second, and how often it was logged in it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is written."""
+        event, second = (record.name, record.levelno, str(record.msg)[:80]), int(record.created)
+        before, count = self._seconds.get(event, (second, 0))
+        limit = self._limits.get(record.levelno, self._others)
+        if before != second:
+            if count > limit:
+                record.about = {**getattr(record, "about", {}), "left_out": count - limit}
+            count = 0
+        self._seconds[event] = second, count + 1
+        return count < limit

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -18,9 +19,10 @@ import uvicorn
 from rankwell.core.errors import RankwellError
 from rankwell.serve.api import create_app
 from rankwell.serve.bodies import Limits
+from rankwell.serve.connections import Connection, Connections
 from rankwell.serve.engine import Batching
 from rankwell.serve.listening import Hosts, Place, check_hosts
-from rankwell.serve.requests import LOG, ApiError, JsonLines
+from rankwell.serve.requests import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -117,6 +119,7 @@ def run(service: Service, place: Place, options: ServerOptions, announce: Callab
     """Serve until told to stop; ``announce`` is called when clients can connect."""
     _log_as_json()
     hosts = Hosts.of(place, options.hosts, options.origins)
+    connections = Connections.within_limits()
     config = uvicorn.Config(
         create_app(service, key=options.key, origins=options.origins, hosts=hosts),
         log_config=None,
@@ -124,6 +127,8 @@ def run(service: Service, place: Place, options: ServerOptions, announce: Callab
         server_header=False,
         timeout_graceful_shutdown=options.drain_seconds,
         timeout_keep_alive=30,
+        http=partial(Connection, pool=connections),  # type: ignore[arg-type]
+        backlog=connections.backlog,
         ws="none",
     )
 
@@ -139,7 +144,10 @@ def run(service: Service, place: Place, options: ServerOptions, announce: Callab
 def _log_as_json() -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for log, level in ((LOG, logging.INFO), (logging.getLogger("uvicorn.error"), logging.WARNING)):
+    handler.addFilter(RateLimit())
+    levels = {LOG.name: logging.INFO, "uvicorn.error": logging.WARNING, "asyncio": logging.ERROR}
+    for name, level in levels.items():
+        log = logging.getLogger(name)
         log.addHandler(handler)
         log.setLevel(level)
         log.propagate = False

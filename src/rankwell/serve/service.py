@@ -24,12 +24,13 @@ from rankwell.serve.answers import (
     Reranked,
     documents_answer,
     explain_answer,
+    highlight,
     query_type,
     search_answer,
 )
 from rankwell.serve.bodies import Body, Explain, Limits, Search
 from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngine
-from rankwell.serve.first_stage import SearchJob, search_together
+from rankwell.serve.first_stage import FirstStage, SearchJob, search_together
 from rankwell.serve.formats import EmbeddingsRequest, Rerank, Scored, Vectors
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError, too_late
@@ -70,6 +71,8 @@ class Service:
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "rankwell-prepare")
         # Explanations are slow and need large arrays: one runs at a time, and few may wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
+        # One thread, so that large answers wait for each other and not for searches.
+        self._highlighting = ThreadPoolExecutor(1, "rankwell-highlight")
         self._searches = SearchQueue(search_together, self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1)
         self._waiting = self._explanations = 0
         self.started = int(time.time())
@@ -87,7 +90,7 @@ class Service:
     def stop(self) -> None:
         """Finish the requests under way. A reload under way is abandoned."""
         self.draining = True
-        for pool in (self._preparing, self._explaining):
+        for pool in (self._preparing, self._explaining, self._highlighting):
             pool.shutdown(wait=True, cancel_futures=True)
         self.engine.stop()
 
@@ -114,7 +117,7 @@ class Service:
         def prepare() -> LaidOutPairs:
             return model.lay_out(body.query, model.ranker.reader.encode(texts), label, truncate=body.truncate)
 
-        scored = await self._score(model, prepare, guess, deadline, about)
+        scored = await self._score(model, prepare, self._admit(guess, deadline), about)
         scores = scored.scores if body.raw_scores else scored.probabilities
         tokens = len(scored.laid.sequences.tokens)
         return Scored(request, model.name, scores, tokens, scored.laid.truncated, label)
@@ -164,9 +167,29 @@ class Service:
         reranks = stages not in first_stage.names
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
-        if self.engine.full and reranks:
-            raise self.overloaded(self.engine.refusal())
+        # Admitted before anything is searched: a refusal must not wait for other requests.
+        guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
+        entry = self._admit(guess, deadline) if guess else None
+        try:
+            return await self._search(state, first_stage, body, stages, depth, model, label, entry, about, begin)
+        finally:
+            if entry is not None:
+                self.engine.release(entry)
 
+    async def _search(
+        self,
+        state: State,
+        first_stage: FirstStage,
+        body: Search,
+        stages: str,
+        depth: int,
+        model: Model | None,
+        label: str | None,
+        entry: Entry | None,
+        about: Answer,
+        begin: float,
+    ) -> Answer:
+        reranks = entry is not None
         first = first_stage.names[0] if reranks else stages
         searched = first_stage if first == first_stage.names[0] else first_stage.bm25
         job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
@@ -174,12 +197,15 @@ class Service:
         nothing = dict.fromkeys(first_stage.names)
         ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
         reranked = None
-        if reranks and model is not None:
+        if entry is not None and model is not None:
             candidates = found.head(depth)
-            reranked = await self._rerank_candidates(state, model, body.query, candidates, label, deadline, about, ms)
+            reranked = await self._rerank_candidates(state, model, body.query, candidates, label, entry, about, ms)
         answer = {**nothing, **search_answer(body, found, reranked, first=None if stages == "rerank" else first)}
         shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
-        more = await self._prepare(lambda: documents_answer(state, model, body, list(shown)))
+        more = await self._prepare(lambda: documents_answer(state, list(shown)))
+        if body.highlight:
+            most = self.limits.highlighted
+            await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
         ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
         about |= {"candidates": len(found), "generation": state.generation}
         echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "offset": body.offset}
@@ -271,7 +297,7 @@ class Service:
         query: str,
         candidates: Ranking,
         label: str | None,
-        deadline: float,
+        entry: Entry,
         about: Answer,
         ms: dict[str, float | None],
     ) -> Reranked:
@@ -281,8 +307,7 @@ class Service:
             documents = state.documents(model, docids) if docids else _NO_PIECES
             return model.lay_out(query, documents, label)
 
-        guess = len(docids) * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length)
-        scored = await self._score(model, prepare, guess, deadline, about)
+        scored = await self._score(model, prepare, entry, about)
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
         scores = scored.scores
         if first_stage is not None and first_stage.shares is not None:
@@ -290,10 +315,10 @@ class Service:
         return Reranked.of(docids, scores, scored.probabilities)
 
     async def _score(
-        self, model: Model, prepare: Callable[[], LaidOutPairs], guess: int, deadline: float, about: Answer
+        self, model: Model, prepare: Callable[[], LaidOutPairs], entry: Entry, about: Answer
     ) -> PairScores:
-        """Lay out a request's pairs and score them; if it ends early, they leave the queue."""
-        entry = self._admit(guess, deadline)
+        """Lay out an admitted request's pairs and score them; if it ends early, they leave the queue."""
+        entry.arrived = time.monotonic()
         try:
             laid = await self._prepare(prepare)
             about |= {

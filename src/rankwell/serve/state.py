@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.analyser import Analyzer
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
@@ -150,6 +151,12 @@ class State:
             searchers = "BM25 and a bi-encoder" if share < 1 else "a bi-encoder only"
         line, lacks = NO_MODEL.format(searchers=searchers), default_lacks()
         return f"{line} ({lacks})" if lacks else f"{line}, such as {DEFAULT}"
+
+    @cached_property
+    def highlighter(self) -> Analyzer:
+        """The index's analyser once more, so that highlighting and searching do not wait for each other."""
+        assert self.index is not None
+        return Analyzer(**self.index.analyzer.model_dump())
 
     @cached_property
     def has_texts(self) -> bool:
