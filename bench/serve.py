@@ -2,6 +2,7 @@
 
     python bench/serve.py                          # some ten minutes on two cores
     python bench/serve.py --requests 2 --overload 10 --systems plain torch
+    python bench/serve.py --strain INDEX           # highlights for eight clients, and a thousand silent connections
     python bench/serve.py --exactness rankwell-mini          # bf16 beside fp32 on the sample, and nothing else
 
 The plain service is what one writes first: FastAPI, sentence-transformers' CrossEncoder, one function. Both serve the
@@ -292,8 +293,49 @@ def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[
     return found
 
 
+def strain(index: Path, clients: int = 8, each: int = 25, silent: int = 1000, descriptors: int = 256) -> dict[str, Any]:
+    """Searches for 1,000 documents by several clients, with highlights and without; then silent connections."""
+    port = free_port()
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))\n{OURS}"
+    queries = [query.text for query in open_dataset(sample.FOLDER).queries("dev")][: clients * each]
+
+    def search(connection: HTTPConnection, query: str, **options: Any) -> float:
+        begin = time.perf_counter()
+        connection.request("POST", "/search", json.dumps({"query": query, "stages": "bm25", **options}))
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200, answer.status
+        return time.perf_counter() - begin
+
+    def client(number: int, **options: Any) -> list[float]:
+        connection = HTTPConnection("127.0.0.1", port, timeout=120)
+        return [search(connection, query, **options) for query in queries[number::clients]]
+
+    found: dict[str, Any] = {}
+    with running(["-c", limited, "--index", str(index), "--port", str(port)], port) as process:
+        client(0, k=10)
+        for turn in range(2):  # the first round reads the index and the texts
+            for highlight in (False, True):
+                before = cpu_seconds(process.pid)
+                with ThreadPoolExecutor(clients) as pool:
+                    parts = pool.map(lambda n: client(n, k=1000, highlight=highlight), range(clients))  # noqa: B023
+                    times = sorted(seconds for part in parts for seconds in part)
+                cpu = (cpu_seconds(process.pid) - before) / len(times)
+                record = {"p50": statistics.median(times), "p99": times[int(0.99 * len(times))], "cpu_seconds": cpu}
+                found["with highlights" if highlight else "without"] = {**record, "round": turn + 1}
+        with ExitStack() as stack:
+            begin = time.perf_counter()
+            for _ in range(silent):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            found["silent"] = {"sockets": silent, "descriptors": descriptors, "opened": time.perf_counter() - begin}
+            times = [search(HTTPConnection("127.0.0.1", port, timeout=60), query, k=10) for query in queries[:50]]
+            found["silent"] |= {"answers": len(times), "slowest": max(times)}
+    return found
+
+
 def main() -> None:
     parser = make_parser(__doc__)
+    parser.add_argument("--strain", metavar="INDEX", type=Path, help="only search this index, under strain")
     parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-fp32", "onnx-int8"])
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
@@ -305,6 +347,9 @@ def main() -> None:
     chosen = parser.parse_args()
     if chosen.exactness:
         print(json.dumps(exactness(chosen.exactness), indent=2))
+        return
+    if chosen.strain:
+        print(json.dumps(strain(chosen.strain), indent=2))
         return
     requests = Requests()
     records: list[dict[str, Any]] = []

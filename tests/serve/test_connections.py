@@ -1,0 +1,146 @@
+"""Connections that say nothing are closed, and never keep others out."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("uvicorn")
+from rankwell.serve.connections import Connections
+from rankwell.serve.requests import JsonLines, RateLimit
+
+FEW_DESCRIPTORS = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
+QUICK = "import rankwell.serve.connections as c; c.HEADER_SECONDS = 0.5\n"
+START = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
+
+
+@pytest.fixture
+def start(served_index: Path, tmp_path: Path) -> Iterator[Callable[[str], int]]:
+    """Start a service of the index alone, after some code; gives its port."""
+    processes = []
+
+    def run(code: str) -> int:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = int(free.getsockname()[1])
+        command = [sys.executable, "-c", code + START, "--index", str(served_index), "--port", str(port)]
+        with (tmp_path / "log").open("w") as log:
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log))
+        end = time.monotonic() + 120
+        while True:
+            try:
+                ask(port)
+                return port
+            except OSError:
+                assert processes[-1].poll() is None, (tmp_path / "log").read_text()
+                assert time.monotonic() < end
+                time.sleep(0.05)
+
+    yield run
+    for process in processes:
+        process.terminate()
+        process.wait(60)
+
+
+def ask(port: int) -> Any:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("POST", "/search", json.dumps({"query": "bees", "stages": "bm25"}))
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_silent_connections_do_not_use_up_the_descriptors(start: Callable[[str], int], tmp_path: Path) -> None:
+    port = start(FEW_DESCRIPTORS)
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        for _ in range(5):
+            assert ask(port)[0] == 200
+    log = (tmp_path / "log").read_text().splitlines()
+    assert len(log) < 100
+    assert all(json.loads(line) for line in log if line.startswith("{"))
+    assert not [line for line in log if "Traceback" in line]
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /search HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+def test_a_connection_must_send_its_headers_in_time(start: Callable[[str], int], sent: bytes) -> None:
+    port = start(QUICK)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
+        silent.sendall(sent)
+        with suppress(ConnectionResetError):
+            assert silent.recv(1) == b""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    for _ in range(2):  # a connection that is used stays open beyond the deadline
+        connection.request("GET", "/health")
+        assert connection.getresponse().read() is not None
+        time.sleep(0.7)
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+class Fake:
+    def __init__(self, address: str):
+        self.address, self.aborted = address, False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_the_oldest_silent_connection_makes_room() -> None:
+    pool = Connections(most=20, backlog=8)
+    made = [Fake(str(n % 4)) for n in range(21)]
+    for connection in made[:20]:
+        pool.add(connection)  # type: ignore[arg-type]
+    pool.silent.pop(made[0])  # type: ignore[call-overload]
+    pool.add(made[20])  # type: ignore[arg-type]
+    assert [n for n, connection in enumerate(made) if connection.aborted] == [1]
+
+
+def test_one_address_has_half_of_the_connections() -> None:
+    pool = Connections(most=20, backlog=8)
+    other, made = Fake("other"), [Fake("greedy") for _ in range(11)]
+    for connection in (other, *made):
+        pool.add(connection)  # type: ignore[arg-type]
+    assert [connection.aborted for connection in made] == [True] + [False] * 10
+    assert not other.aborted
+
+
+def test_a_new_connection_is_refused_if_all_others_are_busy() -> None:
+    pool = Connections(most=8, backlog=8)
+    made = [Fake(str(n)) for n in range(9)]
+    for connection in made[:8]:
+        pool.add(connection)  # type: ignore[arg-type]
+        pool.silent.clear()
+    pool.add(made[8])  # type: ignore[arg-type]
+    assert [connection.aborted for connection in made] == [False] * 8 + [True]
+    pool.remove(made[0])  # type: ignore[arg-type]
+    assert (pool.open, pool.by_address["0"]) == (8, 0)
+
+
+def test_an_event_that_repeats_is_logged_a_few_times_a_second() -> None:
+    limit = RateLimit(requests=1000, others=2)
+
+    def record(second: float) -> logging.LogRecord:
+        made = logging.LogRecord("asyncio", logging.ERROR, "", 0, "out of descriptors", None, None)
+        made.created = second
+        return made
+
+    assert [limit.filter(record(10.0 + n / 10)) for n in range(5)] == [True, True, False, False, False]
+    late = record(11.0)
+    assert limit.filter(late)
+    assert json.loads(JsonLines().format(late))["left_out"] == 3
