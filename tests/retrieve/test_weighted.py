@@ -172,3 +172,9 @@ def test_weighted_and_counted_segments_live_in_one_index(tmp_path: Path) -> None
     build(tmp_path, {"a": {"bee": 1.5}}, analyzer=Analyzer.plain())
     index = Index.build([Document("b", "bee bee")], tmp_path / "index", append=True)
     assert index.rank("bee", BM25(b=0)).docids == ("b", "a")
+
+
+def test_weights_without_a_finite_sum_are_an_error(tmp_path: Path) -> None:
+    weights = [TermWeights("a", {"bees": 3e38, "honey": 3e38})]
+    with pytest.raises(RankwellError, match="the term weights of document 'a' have no finite sum"):
+        Index.build([Document("a", "bees honey")], tmp_path / "index", weights=weights)

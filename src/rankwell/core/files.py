@@ -210,9 +210,13 @@ def folder_size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Delete what interrupted writers left in ``folder``. Call it only while holding the folder's lock."""
-    for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
+def remove_leftovers(folder: Path, *, below: bool = False) -> None:
+    """Delete what interrupted writers left in ``folder`` and, on request, in the folders ``below`` it.
+
+    Call it only while holding the folder's lock.
+    """
+    pattern = f"{TEMPORARY_PREFIX}*"
+    for leftover in list(folder.rglob(pattern) if below else folder.glob(pattern)):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:

@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.mapped import MappedArray
 from rankwell.core.shards import Shards, map_shards, recorded_size
 from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Ranking, Run
@@ -65,6 +66,8 @@ class PassageVectors:
             shards.map(number, np.float16, (len(shards.items(number)), width)) for number in range(len(shards))
         ]
         self._size = shards.size
+        self._finite: set[MappedArray] = set()
+        """Those whose numbers have been looked at."""
 
     @classmethod
     def open(cls, store: DocumentStore, encoder: BiEncoder, *, shard_size: int | None = None) -> PassageVectors:
@@ -91,11 +94,19 @@ class PassageVectors:
             part, local = self._parts[shard], numbers[rows] - shard * self._size
             part.check(local, local + 1)
             vectors[rows] = part.values[local]
+        if not np.isfinite(vectors).all():
+            raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
         return vectors
 
     def blocks(self) -> Iterator[Half]:
         """All vectors, in the documents' order."""
-        return (part.whole() for part in self._parts)
+        for part in self._parts:
+            block = part.whole()
+            if part not in self._finite:
+                if not np.isfinite(block).all():
+                    raise InputError(part.path, None, "damaged: a vector has numbers that are not finite")
+                self._finite.add(part)
+            yield block
 
 
 @dataclass(frozen=True)
@@ -134,7 +145,11 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:
             vectors = encoder.encode_tokens(tokens, numbers)
         else:
             vectors = encoder.encode_documents(store.texts_at(numbers))
-        file.write(vectors.astype(np.float16).data)
+        half = vectors.astype(np.float16)
+        if (wrong := ~np.isfinite(half).all(axis=1)).any():
+            docid = store.docids[items.start + int(wrong.argmax())]
+            raise RankwellError(f"the vector of document {docid!r} has numbers that are not finite in 16 bits")
+        file.write(half.data)
 
     how = " in int8 (exact: --precision fp32)" if encoder.precision == "int8" else ""
     map_shards(shards, work, description=f"computing vectors{how}")

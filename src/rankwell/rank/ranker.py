@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -125,6 +126,15 @@ class Ranker:
         self.engine, self.reader = loaded.engine, _reader_of(loaded, windows)
         self.cache, self.identity = cache, identity
         self.name = str(model)
+        self._process = os.getpid()
+        given = {"backend": backend, "device": device, "precision": precision, "windows": windows, "engine": engine}
+        self._made_of: tuple[Any, ...] | None = folder, {**given, **changes}, getattr(cache, "path", None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its folder: another process loads the model anew.
+        if self._made_of is None:
+            raise RankwellError("a ranker made of loaded parts cannot be pickled; save the model and use its folder")
+        return _reopen, self._made_of
 
     @classmethod
     def from_pretrained(cls, folder: str | Path = DEFAULT, **options: Unpack[RankerOptions]) -> Ranker:
@@ -147,6 +157,7 @@ class Ranker:
         ranker.engine, ranker.reader = engine, reader
         ranker.cache, ranker.identity = cache, identity
         ranker.name = type(engine).__name__
+        ranker._process, ranker._made_of = os.getpid(), None
         return ranker
 
     @property
@@ -329,11 +340,17 @@ class Ranker:
         self, groups: Iterable[Pairs], activation: Activation = None
     ) -> Iterator[tuple[Pairs, Scores, Rows]]:
         """For each group of pairs (none empty) the scores of all windows, and the pair each window belongs to."""
+        if os.getpid() != self._process:  # torch would wait for ever for threads that only the parent has
+            raise RankwellError("this ranker was loaded before a fork; load it in each process, or start them by spawn")
         activate = ACTIVATIONS[activation]
         parts = ((laid.sequences, (pairs, owners)) for pairs in groups for laid, owners in self._lay_out(pairs))
         for pairs, results in groupby(run_ahead(self.engine, parts), key=lambda result: result[1][0]):
             logits, keys = zip(*results, strict=True)
-            yield pairs, activate(np.concatenate(logits)), np.concatenate([owners for _, owners in keys])
+            raw, owners = np.concatenate(logits), np.concatenate([owners for _, owners in keys])
+            if (wrong := ~np.isfinite(raw).all(axis=1)).any():
+                query = pairs.queries[int(pairs.query_of[owners[wrong.argmax()]])]
+                raise RankwellError(f"the model's score for the query {excerpt(query)} is not a finite number")
+            yield pairs, activate(raw), owners
 
     def _lay_out(self, pairs: Pairs) -> Iterator[tuple[LaidOutPairs, Rows]]:
         """The pairs laid out in parts of bounded size, each with the pair every window belongs to."""
@@ -354,6 +371,10 @@ class Ranker:
         """The pieces of the texts that are used, and which of them each pair has."""
         used, rows = np.unique(which, return_inverse=True)
         return self.reader.encode([texts[i] for i in used.tolist()]), rows
+
+
+def _reopen(folder: Path, options: Mapping[str, Any], cache: Path | None) -> Ranker:
+    return Ranker(folder, cache=ScoreCache(cache) if cache else None, **options)
 
 
 def _reader_of(loaded: LoadedModel, windows: WindowsChoice) -> Reader:

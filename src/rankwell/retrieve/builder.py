@@ -144,7 +144,10 @@ class SegmentBuilder:
         self._frequencies[here] = largest
         self._integral = self._integral and bool((largest == np.rint(largest)).all())
         self._largest = max(self._largest, float(largest.max(initial=0.0)))
-        self._lengths.append(np.bincount(keys >> 32, largest, len(docids)).astype(np.float32))
+        lengths = np.bincount(keys >> 32, largest, len(docids))
+        if (wrong := lengths > LARGEST_WEIGHT).any():
+            raise RankwellError(f"the term weights of document {docids[int(wrong.argmax())]!r} have no finite sum")
+        self._lengths.append(lengths.astype(np.float32))
         self._count += len(keys)
         # Postings are hashed with term numbers, and each term itself once, when it is new.
         new_terms, ends = pack_strings(self._vocabulary.terms.strings(range(known, len(self._vocabulary.terms))))

@@ -168,6 +168,10 @@ class Index:
     def __len__(self) -> int:
         return len(self.documents)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its folder: another process opens the same files.
+        return Index.open, (self.folder.absolute(),)
+
     @property
     def terms(self) -> int:
         """The number of distinct terms."""

@@ -30,7 +30,7 @@ from rankwell.serve.answers import (
 )
 from rankwell.serve.bodies import Body, Explain, Limits, Search
 from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngine
-from rankwell.serve.first_stage import FirstStage, SearchJob, search_together
+from rankwell.serve.first_stage import SearchJob, search_together
 from rankwell.serve.formats import EmbeddingsRequest, Rerank, Scored, Vectors
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError, too_late
@@ -171,46 +171,30 @@ class Service:
         guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
         entry = self._admit(guess, deadline) if guess else None
         try:
-            return await self._search(state, first_stage, body, stages, depth, model, label, entry, about, begin)
+            first = first_stage.names[0] if reranks else stages
+            searched = first_stage if first == first_stage.names[0] else first_stage.bm25
+            job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
+            found, found_ms = await self._admitted(self._searches.submit(job))
+            nothing = dict.fromkeys(first_stage.names)
+            ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
+            reranked = None
+            if entry is not None and model is not None:
+                candidates = found.head(depth)
+                reranked = await self._rerank_candidates(state, model, body.query, candidates, label, entry, about, ms)
+            answer = {**nothing, **search_answer(body, found, reranked, first=None if stages == "rerank" else first)}
+            shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
+            more = await self._prepare(lambda: documents_answer(state, list(shown)))
+            if body.highlight:
+                most = self.limits.highlighted
+                await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
+            ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
+            about |= {"candidates": len(found), "generation": state.generation}
+            echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "offset": body.offset}
+            echo |= {"depth": depth, "model": model.name if reranked and model else None}
+            return {**echo, "generation": state.generation, "ms": ms, **answer, **more}
         finally:
             if entry is not None:
                 self.engine.release(entry)
-
-    async def _search(
-        self,
-        state: State,
-        first_stage: FirstStage,
-        body: Search,
-        stages: str,
-        depth: int,
-        model: Model | None,
-        label: str | None,
-        entry: Entry | None,
-        about: Answer,
-        begin: float,
-    ) -> Answer:
-        reranks = entry is not None
-        first = first_stage.names[0] if reranks else stages
-        searched = first_stage if first == first_stage.names[0] else first_stage.bm25
-        job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
-        found, found_ms = await self._admitted(self._searches.submit(job))
-        nothing = dict.fromkeys(first_stage.names)
-        ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
-        reranked = None
-        if entry is not None and model is not None:
-            candidates = found.head(depth)
-            reranked = await self._rerank_candidates(state, model, body.query, candidates, label, entry, about, ms)
-        answer = {**nothing, **search_answer(body, found, reranked, first=None if stages == "rerank" else first)}
-        shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
-        more = await self._prepare(lambda: documents_answer(state, list(shown)))
-        if body.highlight:
-            most = self.limits.highlighted
-            await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
-        ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
-        about |= {"candidates": len(found), "generation": state.generation}
-        echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "offset": body.offset}
-        echo |= {"depth": depth, "model": model.name if reranked and model else None}
-        return {**echo, "generation": state.generation, "ms": ms, **answer, **more}
 
     async def explain(self, body: Explain, about: Answer) -> Answer:
         """Explain the score of a query and a document."""

@@ -110,6 +110,7 @@ def run_recipe(
         return _run(recipe, out, pool or out, device, say)
     with lock(out, wait=False):
         remove_leftovers(out)
+        remove_leftovers(out / "data")
         return _run(recipe, out, pool or out, device, say)
 
 

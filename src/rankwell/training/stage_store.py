@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import remove_leftovers
 from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, digest, file_digest
@@ -123,6 +124,8 @@ class StageStore:
                 if process_count() > 1:  # the other processes have begun the work and would wait for us in vain
                     raise RankwellError(f"another run has just finished {folder}; start again")
                 return result
+            if process_count() == 1:  # of several, another may have begun to write
+                remove_leftovers(folder, below=True)
             begin = time.monotonic()
             result = kind.run(work, planned.stage, folder)
             _record(folder, planned, work, result, time.monotonic() - begin)
