@@ -14,11 +14,12 @@ from rankwell.corpus.analyser import Word
 from rankwell.corpus.matches import match_words
 from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Ranking, ranking_order
-from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.serve.bodies import Body, Explain, Search
 from rankwell.serve.state import Model, State
 
 Answer = dict[str, Any]
+MOST_WORDS = 100_000
+"""Words whose pieces are remembered for each model."""
 
 
 def query_type(body: Body, model: Model | None) -> str | None:
@@ -85,33 +86,33 @@ def highlight(state: State, model: Model | None, query: str, answer: Answer, mos
     documents = list(islice(answer["documents"].values(), most))
     texts = [query, *(document["text"] or "" for document in documents)]
     words = state.highlighter.words_batch(texts)
-    splits = _split_words(model.ranker.tokenizer if model else None, words, texts)
+    splits = _split_words(model, words, texts)
     matches = [[match._asdict() for match in matched] for matched in match_words(words)]
     answer["query_matches"], answer["query_split_words"] = matches[0], splits[0]
     for document, spans, split in zip(documents, matches[1:], splits[1:], strict=True):
         document["matches"], document["split_words"] = spans, split
 
 
-def _split_words(
-    tokenizer: Tokenizer | None, words: Sequence[Sequence[Word]], texts: Sequence[str]
-) -> list[list[Answer]]:
-    """The words of each text that the tokenizer splits, with their pieces; distinct words are tokenised once."""
-    if tokenizer is None:
+def _split_words(model: Model | None, words: Sequence[Sequence[Word]], texts: Sequence[str]) -> list[list[Answer]]:
+    """The words of each text that the tokenizer splits, with their pieces; known words are not tokenised again."""
+    if model is None:
         return [[] for _ in words]
+    tokenizer, known = model.ranker.tokenizer, model.pieces_of
+    if len(known) > MOST_WORDS:
+        known.clear()
     spelled = [
         [text[word.begin : word.end] for word in text_words] for text_words, text in zip(words, texts, strict=True)
     ]
-    distinct = list(dict.fromkeys(word for spellings in spelled for word in spellings))
-    pieces = tokenizer.encode(distinct)
-    split: dict[str, list[str]] = {}
-    for word, begin, end in zip(distinct, pieces.begins.tolist(), pieces.ends.tolist(), strict=True):
-        if pieces.continues[begin:end].any():
-            split[word] = tokenizer.token_names(pieces.ids[begin:end])
+    fresh = list(dict.fromkeys(word for spellings in spelled for word in spellings if word not in known))
+    pieces = tokenizer.encode(fresh)
+    for word, begin, end in zip(fresh, pieces.begins.tolist(), pieces.ends.tolist(), strict=True):
+        split = pieces.continues[begin:end].any()
+        known[word] = tokenizer.token_names(pieces.ids[begin:end]) if split else []
     return [
         [
-            {"begin": word.begin, "end": word.end, "pieces": split[text]}
+            {"begin": word.begin, "end": word.end, "pieces": known[text]}
             for word, text in zip(text_words, spellings, strict=True)
-            if text in split
+            if known[text]
         ]
         for text_words, spellings in zip(words, spelled, strict=True)
     ]

@@ -83,6 +83,8 @@ class Model:
     ranker: Ranker
     layers: int | None = None
     heads: int | None = None
+    pieces_of: dict[str, list[str]] = field(default_factory=dict, repr=False)
+    """The pieces of words that were highlighted before; none of those that the tokenizer does not split."""
 
     @property
     def explainable(self) -> bool:
