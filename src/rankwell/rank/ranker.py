@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import RankwellError, excerpt
 from rankwell.core.manifest import digest
 from rankwell.core.progress import expect, progress
 from rankwell.core.types import Rows, Scores
