@@ -38,7 +38,7 @@ class Limits:
     default_timeout_ms: int = 30_000
     most_timeout_ms: int = 120_000
     explained_characters: int = 20_000
-    highlighted: int = 50
+    highlighted: int = 20
     explanations: int = 8
     preparing: int = 256
 
@@ -81,7 +81,7 @@ class Search(Body):
         description="Number of first-stage candidates to re-rank. Default: 100, or the depth of the system.",
     )
     highlight: bool = Field(
-        True, description="Return the positions of matching words and of split words, in up to 50 documents."
+        True, description="Return the positions of matching words and of split words, in up to 20 documents."
     )
 
 
