@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 import subprocess
 import sys
@@ -47,6 +48,21 @@ def test_the_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_pages_import_from_the_package_itself(page: Path) -> None:
     imports = re.findall(r"(?:from|import) (rankwell\.\w+)", page.read_text(encoding="utf-8"))
     assert [module for module in imports if module != "rankwell.adapters"] == []
+
+
+def test_the_cells_of_the_notebook_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    notebook = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) >= 5
+    # In a process of its own: the notebook's index is temporary, and removed when its process ends.
+    script = tmp_path / "notebook.py"
+    script.write_text("\n".join(cells), encoding="utf-8")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "re-ranked" in done.stdout
+    links = re.findall(r"\]\(([\w.-]+)\)", json.dumps(notebook))
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
 
 
 def test_every_measure_is_on_its_page() -> None:
