@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rankwell.rank.classify import Classifier
     from rankwell.rank.dense import DenseRanker
     from rankwell.rank.explain import explain
+    from rankwell.rank.first_stage import FirstStage
     from rankwell.rank.fusion import RankFusion, Shares, fuse
     from rankwell.rank.hybrid import Blend, Hybrid, search_hybrid, tune_hybrid
     from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
@@ -94,6 +95,7 @@ _MODULES = {
     "rankwell.rank.dense": ("DenseRanker",),
     "rankwell.rank.window_scores": ("WindowScores", "score_windows"),
     "rankwell.rank.explain": ("explain",),
+    "rankwell.rank.first_stage": ("FirstStage",),
     "rankwell.rank.fusion": ("RankFusion", "Shares", "fuse"),
     "rankwell.rank.hybrid": ("Blend", "Hybrid", "search_hybrid", "tune_hybrid"),
     "rankwell.rank.pipeline": ("Cut", "Duo", "First", "Fuse", "Given", "Pipeline", "Rerank"),
@@ -137,6 +139,7 @@ __all__ = [
     "DocumentStore",
     "Duo",
     "First",
+    "FirstStage",
     "Fuse",
     "Given",
     "Hybrid",
