@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         write_qrels,
         write_run,
     )
+    from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.query_types import rule_type
     from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
     from rankwell.corpus.store import DocumentStore
@@ -76,6 +77,7 @@ _MODULES = {
         "write_qrels",
         "write_run",
     ),
+    "rankwell.corpus.formats.fields": ("Columns",),
     "rankwell.corpus.query_types": ("rule_type",),
     "rankwell.corpus.records": ("Document", "Qrels", "Query", "Ranking", "Run"),
     "rankwell.corpus.store": ("DocumentStore",),
@@ -133,6 +135,7 @@ __all__ = [
     "BiEncoder",
     "Blend",
     "Classifier",
+    "Columns",
     "Cut",
     "DenseRanker",
     "Document",
