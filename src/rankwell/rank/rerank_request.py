@@ -160,7 +160,8 @@ class RerankRequest:
         reranked = pipeline.run(queries, name=name)
         seconds = time.monotonic() - begin
         if advice := scorer.truncation.advice():
-            warnings.warn(advice, stacklevel=2)
+            # An SDNet has neither of the options that the advice names.
+            warnings.warn(str(scorer.truncation) if ranker.template is None else advice, stacklevel=2)
         pairs = sum(map(len, candidates.values()))
         report = [
             f"{pairs:,} pairs, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
