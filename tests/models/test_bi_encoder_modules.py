@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -94,9 +95,14 @@ def test_the_layers_are_part_of_what_a_model_is(tiny_bi_encoder: Path, tmp_path:
     ],
 )
 def test_layers_that_compute_something_else_are_refused(
-    change: dict[str, object], problem: str, tiny_bi_encoder: Path, tmp_path: Path
+    change: dict[str, object],
+    problem: str,
+    tiny_bi_encoder: Path,
+    tmp_path: Path,
+    without_checksums: Callable[[Path], None],
 ) -> None:
     folder = write(tmp_path / "model", tiny_bi_encoder, FORMS["dense"])
+    without_checksums(folder)
     path = folder / "3_Dense" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(InputError, match=problem):
