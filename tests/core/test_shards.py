@@ -15,7 +15,7 @@ from typing import IO
 import pytest
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.shards import Shards, map_shards, open_shards
+from rankwell.core.shards import Shards, map_shards, open_shards, recorded_size
 
 COUNT, SIZE = 6000, 100
 
@@ -167,3 +167,11 @@ def test_what_makes_the_shards_can_be_recorded_before_any_is_made(tmp_path: Path
     open_shards(Shards(tmp_path / "s", 3, 2, {"model": "a"}))
     with pytest.raises(RankwellError, match="model was 'a', now 'b'"):
         open_shards(Shards(tmp_path / "s", 3, 2, {"model": "b"}))
+
+
+def test_a_folder_records_the_size_of_its_shards(tmp_path: Path) -> None:
+    assert recorded_size(tmp_path / "new") is None
+    open_shards(Shards(tmp_path / "new", 10, 4))
+    assert recorded_size(tmp_path / "new") == 4
+    (tmp_path / "new" / "shards.json").write_text("{")
+    assert recorded_size(tmp_path / "new") is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from rankwell.core.errors import RankwellError
 
 torch = pytest.importorskip("torch")
-from rankwell.models.devices import VARIABLE, chosen_device, device_named  # noqa: E402
+from rankwell.models.devices import VARIABLE, chosen_device, device_named, is_fast_in_int8  # noqa: E402
 
 
 @pytest.fixture
@@ -57,3 +59,12 @@ def test_an_apple_gpu_is_taken_if_there_is_no_other(monkeypatch: pytest.MonkeyPa
 def test_a_name_torch_does_not_know() -> None:
     with pytest.raises(RankwellError, match="device cud: torch has no such device"):
         chosen_device("cud")
+
+
+@pytest.mark.parametrize(
+    ("text", "fast"),
+    [("processor\t: 0\nFeatures\t: fp asimd asimddp\n", True), ("Features\t: fp asimd\n", False), ("", False)],
+)
+def test_a_processor_with_arms_dot_product_is_fast_in_int8(text: str, fast: bool, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert is_fast_in_int8(tmp_path / "cpuinfo") is fast
