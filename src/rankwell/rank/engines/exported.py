@@ -59,7 +59,7 @@ def load_exported(
     folder: Path, backend: Backend, changes: Mapping[str, Any], make: Callable[[ExportRecord, Path], Engine]
 ) -> LoadedModel:
     """Load a folder that was exported for ``backend``; raises if the graph does not allow ``changes``."""
-    verify_folder(folder)
+    verify_folder(folder, editable=True)
     record, config = read_export(folder, backend)
     config = config.changed(changes)
     check_unchanged(record, config)
