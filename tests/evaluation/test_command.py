@@ -85,7 +85,7 @@ def test_files_of_one_name_are_told_apart(folder: Path) -> None:
 
 
 def test_values_of_queries_go_to_a_file(folder: Path) -> None:
-    out = folder / "tables" / "queries.csv"
+    out = folder / "queries.csv"
     options = ["--measures", "RR@2", "--per-query", "--format", "csv", "--out", out]
     result = call(folder / "qrels.txt", folder / "second.run", *options)
     assert result.stdout == ""

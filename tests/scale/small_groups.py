@@ -4,6 +4,6 @@ PAIRS = 15
 
 
 def use() -> None:
-    import rankwell.rank.ranker
+    import rankwell.rank.pairs
 
-    rankwell.rank.ranker.PAIRS_AT_A_TIME = PAIRS
+    rankwell.rank.pairs.PAIRS_AT_A_TIME = PAIRS

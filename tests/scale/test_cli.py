@@ -46,7 +46,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", PAIRS)
+    monkeypatch.setattr("rankwell.rank.pairs.PAIRS_AT_A_TIME", PAIRS)
 
 
 def described(run: Path) -> tuple[object, object]:

@@ -36,7 +36,7 @@ from .small_groups import PAIRS
 def small_groups() -> object:
     """Groups of three queries; the cluster's workers have them too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rankwell.rank.ranker.PAIRS_AT_A_TIME", PAIRS)
+        patch.setattr("rankwell.rank.pairs.PAIRS_AT_A_TIME", PAIRS)
         yield
 
 
@@ -104,11 +104,11 @@ def test_a_job_takes_a_rankers_place_in_a_pipeline(job: RerankJob, data: Path, t
     run, queries = read_run(data / "bm25.run"), read_queries(data / "queries.tsv")
     texts = open_texts(data / "index", run)
     found = [
-        (Given(run) >> Rerank(ranker, texts) % 1000 >> Fuse(0.3)).run(queries)
+        (Given(run) >> Rerank(ranker, texts) % 100 >> Fuse(0.3)).run(queries)
         for ranker in (Ranker.from_pretrained(tiny_checkpoint), ClusterRanker(job))
     ]
     assert all(found[0][qid] == found[1][qid] for qid in run)
-    with pytest.raises(RankwellError, match="re-ranks 1000 documents of 24 queries, not these"):
+    with pytest.raises(RankwellError, match="re-ranks 100 documents of 24 queries, not these"):
         (Given(run) >> Rerank(ClusterRanker(job), texts) % 10).run(queries)
 
 
@@ -139,7 +139,7 @@ KILLED = """
 import sys
 from pathlib import Path
 import rankwell.rank.ranker
-rankwell.rank.ranker.PAIRS_AT_A_TIME = {size}
+rankwell.rank.pairs.PAIRS_AT_A_TIME = {size}
 from rankwell.rank.rerank_request import RerankRequest
 from rankwell.scale.rerank import RerankJob
 from rankwell.core.jobs import do

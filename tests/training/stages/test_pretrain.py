@@ -184,7 +184,7 @@ def test_a_word_longer_than_the_room_is_cut() -> None:
     source = documents([90, 90])
     source.pieces.continues[1:90] = True
     pairs = task_over(source, max_length=20, other=0.0, short=0.0).pairs(np.array([0]))
-    assert pairs.sequences.lengths().tolist() == [19]  # [CLS] 16 pieces [SEP] [SEP]: a place is B's
+    assert pairs.sequences.lengths().tolist() == [20]  # [CLS] 17 pieces [SEP] [SEP]: A has the room that B leaves
     assert pairs.following.tolist() == [-1]
 
 

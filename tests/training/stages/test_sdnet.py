@@ -95,11 +95,11 @@ def test_features_are_kept_beside_the_texts_and_shared(
 ) -> None:
     done, folder = trained
     (features,) = done.work.data.collection.store.folder.glob("features-*")
-    times = {path.name: path.stat().st_mtime_ns for path in features.glob("*.f16")}
+    times = {path.name: path.stat().st_mtime_ns for path in features.glob("shard-*.f16")}
     assert len(times) == 3  # twelve documents, five to a shard
     other = done.work.recipe.model_copy(update={"seed": 2})
     again = run_recipe(other, tmp_path / "other", pool=folder.parents[1], device="cpu")
-    assert {path.name: path.stat().st_mtime_ns for path in features.glob("*.f16")} == times
+    assert {path.name: path.stat().st_mtime_ns for path in features.glob("shard-*.f16")} == times
     assert again.model is not None
     one, two = (load_sdnet(path).match.weight for path in (done.model, again.model))  # type: ignore[arg-type]
     assert not np.allclose(one.detach(), two.detach())
