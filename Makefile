@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 DEMO   := $(VENV)/.installed-demo
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-api test-clients test-scale docs format bench clean
+.PHONY: demo test test-api test-clients test-faults test-scale docs format bench clean
 
 demo: $(DEMO)  ## index the bundled sample, search it, re-rank it with the model that ships, evaluate it
 	$(BIN)/rankwell demo
