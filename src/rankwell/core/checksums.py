@@ -109,7 +109,7 @@ def encode_checksums(files: Checksums) -> bytes:
 
 
 def read_checksums(table: Path) -> Checksums | None:
-    """A table, or None if there is none."""
+    """Read a table; returns None if the file does not exist."""
     try:
         data = table.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -116,7 +116,7 @@ class Progress:
         self._show()
 
     def finish(self, items: int) -> None:
-        """Add items that were expected: those that no model had to compute count now."""
+        """Count items as done, including those that no model had to compute."""
         self._finished += items
         self.advance(max(0.0, self._finished - self.done))
 
