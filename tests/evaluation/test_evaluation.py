@@ -73,7 +73,13 @@ def test_an_unknown_average_is_refused() -> None:
         evaluate(QRELS, RUN, "AP", average="all")  # type: ignore[arg-type]
 
 
-def test_evaluation_needs_neither_torch_nor_scipy() -> None:
-    program = "import sys, rankwell.evaluation; print([m for m in ('torch', 'scipy') if m in sys.modules])"
+def test_evaluation_and_its_tests_need_neither_torch_nor_scipy() -> None:
+    program = """
+import sys
+from rankwell.evaluation.significance import TESTS
+import numpy as np
+[test(np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.3, 0.4])) for test in TESTS.values()]
+print([m for m in ("torch", "scipy") if m in sys.modules])
+"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,9 +7,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from rankwell.core.errors import RankwellError
+from rankwell.evaluation.distributions import signed_rank_p, student_t_p
 from rankwell.evaluation.significance import (
     TESTS,
     Values,
@@ -50,7 +51,29 @@ def test_wilcoxon_agrees_with_enumeration(size: int) -> None:
 def test_wilcoxon_with_ties_and_zeros_agrees_with_scipy() -> None:
     gaps = np.array([0.5, 0.5, -0.5, 0.25, 0.25, 0.0, 0.0, 1.0, 1.0, -0.25])
     expected = stats.wilcoxon(gaps[gaps != 0], method="asymptotic").pvalue
-    assert wilcoxon_test(gaps, np.zeros(10)) == pytest.approx(expected)
+    assert wilcoxon_test(gaps, np.zeros(10)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_student_t_agrees_with_scipy_everywhere() -> None:
+    random = np.random.default_rng(1)
+    freedoms = [*range(1, 60), *np.geomspace(60, 1e5, 60).astype(int).tolist()]
+    for freedom in freedoms:
+        for t in [1e-3, 0.5, 1.7, 1.75, 1.96, 8.0, 37.0, *random.normal(0, 3, 10).tolist()]:
+            expected = 2 * special.stdtr(freedom, -abs(t))
+            assert student_t_p(t, freedom) == pytest.approx(expected, rel=1e-10, abs=1e-300), (t, freedom)
+    assert (student_t_p(0.0, 5), student_t_p(np.inf, 5)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("grid", [None, 3, 10], ids=["no ties", "many ties", "some ties"])
+def test_signed_ranks_agree_with_scipy(grid: int | None) -> None:
+    random = np.random.default_rng(2)
+    for size in [1, 2, 3, 7, 20, 49, 50, 51, 200, 5000]:
+        gaps = random.normal(0.2, 1, size)
+        if grid is not None:
+            gaps = (np.round(gaps * grid) + 0.5) / grid
+        exact = size <= 50 and len(np.unique(np.abs(gaps))) == size
+        expected = stats.wilcoxon(gaps, method="exact" if exact else "asymptotic").pvalue
+        assert signed_rank_p(gaps) == pytest.approx(expected, rel=1e-10), size
 
 
 @pytest.mark.parametrize("size", [1, 2, 6, 11])

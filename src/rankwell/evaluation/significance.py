@@ -13,6 +13,7 @@ import numpy as np
 
 from rankwell.core.registry import Registry
 from rankwell.core.types import Values
+from rankwell.evaluation.distributions import signed_rank_p, student_t_p
 
 Test = Callable[[Values, Values], float]
 
@@ -41,10 +42,7 @@ def paired_t_test(ours: Values, theirs: Values) -> float:
         return 1.0
     if np.ptp(gaps) == 0.0:
         return 0.0  # the same difference on every query
-    from scipy.special import stdtr
-
-    statistic = float(gaps.mean() / (gaps.std(ddof=1) / np.sqrt(len(gaps))))
-    return float(2.0 * stdtr(len(gaps) - 1, -abs(statistic)))
+    return student_t_p(float(gaps.mean() / (gaps.std(ddof=1) / np.sqrt(len(gaps)))), len(gaps) - 1)
 
 
 @TESTS.register("wilcoxon")
@@ -54,11 +52,7 @@ def wilcoxon_test(ours: Values, theirs: Values) -> float:
     gaps = gaps[gaps != 0.0]
     if len(gaps) < 2:
         return 1.0
-    from scipy.stats import wilcoxon
-
-    # The exact distribution holds only without ties among the sizes of the differences.
-    exact = len(gaps) <= 50 and len(np.unique(np.abs(gaps))) == len(gaps)
-    return float(wilcoxon(gaps, method="exact" if exact else "asymptotic").pvalue)
+    return signed_rank_p(gaps)
 
 
 @TESTS.register("randomisation")
