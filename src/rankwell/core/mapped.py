@@ -15,8 +15,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.array_kernels import find_spans, unverified_blocks
-from rankwell.core.arrays import Array
+from rankwell.core.arrays import Array, gather
 from rankwell.core.checksums import BLOCK, TABLE, FileChecksums, read_checksums
 from rankwell.core.errors import InputError
 from rankwell.core.types import Rows
@@ -66,9 +65,11 @@ class MappedArray:
         self.check_size()
         if self._pending == 0:
             return
-        blocks = unverified_blocks(begins, ends, self.offset, self.row_bytes, BLOCK, self.verified)
-        if len(blocks):
-            self._verify(np.unique(blocks).tolist())
+        last = np.maximum(self.offset + ends * self.row_bytes - 1, 0) // BLOCK
+        first = np.minimum((self.offset + begins * self.row_bytes) // BLOCK, last)  # an empty span may begin at the end
+        if (last - first).max(initial=0) > 1 or not (self.verified[first].all() and self.verified[last].all()):
+            blocks = np.unique(gather(first, np.where(begins < ends, last - first + 1, 0)))
+            self._verify(blocks[self.verified[blocks] == 0].tolist())
 
     def whole(self) -> Array:
         """All values, verified."""
@@ -193,29 +194,15 @@ class Ragged:
         if self._files is None:
             return np.where(rows > 0, self.ends[rows - 1], 0) if len(rows) else rows, self.ends[rows]
         values, ends = self._files
-        values.check_size()
-        ends.check_size()
-        begins, stops = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-        if not find_spans(
-            rows,
-            self.ends,
-            ends.offset,
-            ends.verified,
-            len(self.values),
-            values.offset,
-            values.row_bytes,
-            values.verified,
-            BLOCK,
-            begins,
-            stops,
-        ):
-            if not 0 <= rows.min() <= rows.max() < len(self):
-                raise IndexError(f"rows are numbered from 0 to {len(self) - 1}")
-            ends.check(np.maximum(rows - 1, 0), rows + 1)
-            begins, stops = np.where(rows > 0, self.ends[rows - 1], 0), self.ends[rows]
-            if begins.min() < 0 or stops.max() > len(self.values) or (begins > stops).any():
-                raise InputError(ends.path, None, "damaged: a row does not lie within the values")
-            values.check(begins, stops)
+        if not len(rows):
+            return rows, rows
+        if not 0 <= rows.min() <= rows.max() < len(self):
+            raise IndexError(f"rows are numbered from 0 to {len(self) - 1}")
+        ends.check(np.maximum(rows - 1, 0), rows + 1)
+        begins, stops = np.where(rows > 0, self.ends[rows - 1], 0), self.ends[rows]
+        if begins.min() < 0 or stops.max() > len(self.values) or (begins > stops).any():
+            raise InputError(ends.path, None, "damaged: a row does not lie within the values")
+        values.check(begins, stops)
         return begins, stops
 
     def span(self, row: int) -> tuple[int, int]:
