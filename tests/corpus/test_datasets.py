@@ -13,6 +13,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import file_digest
 from rankwell.corpus.datasets import FolderDataset, open_dataset
 from rankwell.corpus.formats import read_qrels, read_run, write_documents
+from rankwell.corpus.questions import questions_digest, read_query, read_questions
 from rankwell.corpus.records import Document, Query
 from rankwell.corpus.sources import resolve_documents
 
@@ -254,6 +255,12 @@ def test_a_data_set_of_the_package_with_judgments_is_its_own_split(registered: s
     data = open_dataset(f"{registered}/dev")
     assert data.splits == ("all",)
     assert data.queries() == [Query("q1", "first")]
+
+
+def test_a_data_set_of_the_package_can_be_asked_for_queries(registered: str) -> None:
+    assert read_questions(f"{registered}/dev") == [Query("q1", "first")]
+    assert read_query(registered, "q1") == Query("q1", "first")
+    assert questions_digest(registered) != questions_digest(f"{registered}/dev")
 
 
 def test_a_record_without_a_text_of_its_own_gives_title_and_body(registered: str, tmp_path: Path) -> None:
