@@ -51,6 +51,18 @@ def test_json_has_the_words_to_highlight(rankwell: Rankwell, index: Path) -> Non
     assert "of" not in texts[0]
 
 
+def test_a_title_is_printed_above_its_text(rankwell: Rankwell) -> None:
+    Path("c.csv").write_text("id,title,text\nx,Bees in winter,They shiver in a cluster.\n")
+    assert rankwell("index", "c.csv", "--out", "i").code == 0
+    lines = rankwell("search", "i", "winter bees").out.splitlines()
+    assert lines[1:] == ["     Bees in winter", "     They shiver in a cluster.", ""]
+    (row,) = json.loads(rankwell("search", "i", "winter cluster", "--json").out)["results"]
+    assert (row["title"], row["text"]) == ("Bees in winter", "They shiver in a cluster.")
+    assert [row["title"][begin:end] for begin, end in row["title_matches"]] == ["winter"]
+    assert [row["text"][begin:end] for begin, end in row["matches"]] == ["cluster"]
+    assert rankwell("search", "i", "bees", "--tsv").out.endswith("\tBees in winter They shiver in a cluster.\n")
+
+
 def test_words_are_coloured_in_a_terminal_only(
     rankwell: Rankwell, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,8 +35,24 @@ def test_texts_are_found_by_id(store: DocumentStore) -> None:
 
 
 def test_documents_come_back_in_their_order(store: DocumentStore) -> None:
-    assert list(store) == [Document(document.docid, document.contents) for document in DOCUMENTS]
+    assert list(store) == DOCUMENTS
+    assert store.read(["a", "ü"]) == [DOCUMENTS[1], DOCUMENTS[2]]
     assert store.numbers(["c", "b"]).tolist() == [3, 0]
+
+
+def test_a_store_of_an_earlier_version_has_no_titles(store: DocumentStore) -> None:
+    described = json.loads((store.folder / "store.json").read_text())
+    del described["titles"]
+    (store.folder / "store.json").write_text(json.dumps(described))
+    (store.folder / "titles.npy").unlink()
+    (store.folder / "checksums").unlink()
+    assert DocumentStore.open(store.folder).read(["a"]) == [Document("a", "Title first")]
+
+
+def test_titles_are_stored_only_if_there_are_any(tmp_path: Path) -> None:
+    plain = DocumentStore.build([Document("a", "text")], tmp_path / "plain")
+    assert not (plain.folder / "titles.npy").exists()
+    assert plain.read(["a"]) == [Document("a", "text")]
 
 
 def test_a_store_can_be_opened_again(store: DocumentStore) -> None:
@@ -152,7 +168,7 @@ def test_a_truncated_file_is_named(store: DocumentStore, name: str) -> None:
 def test_batches_are_cut_by_characters_and_hold_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rankwell.corpus.store.BATCH_CHARACTERS", 10)
     documents = [Document(str(i), "x" * 4) for i in range(7)]
-    assert [docids for docids, _ in document_batches(documents)] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
+    assert [batch.docids for batch in document_batches(documents)] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
 
 
 # Token ids

@@ -321,7 +321,17 @@ def test_an_index_without_texts_is_searched_by_bm25(tmp_path: Path) -> None:
     Index.build([Document("x", "bees in a hive")], tmp_path / "bare", store=False)
     with started(Sources(tmp_path / "bare")) as client:
         answer = client.post("/search", json={"query": "hive"}).json()
-        assert answer["documents"] == {"x": {"text": None, "matches": [], "split_words": []}}
+        nothing = {"title": "", "text": None, "title_matches": [], "matches": [], "split_words": []}
+        assert answer["documents"] == {"x": nothing}
+
+
+def test_a_title_comes_apart_from_the_text(tmp_path: Path) -> None:
+    Index.build([Document("x", "They live in a hive.", "Bees in winter")], tmp_path / "index")
+    with started(Sources(tmp_path / "index")) as client:
+        own = client.post("/search", json={"query": "winter hive"}).json()["documents"]["x"]
+    assert (own["title"], own["text"]) == ("Bees in winter", "They live in a hive.")
+    assert [own["title"][m["begin"] : m["end"]] for m in own["title_matches"]] == ["winter"]
+    assert [own["text"][m["begin"] : m["end"]] for m in own["matches"]] == ["hive"]
 
 
 def test_metrics_count_requests_by_known_paths(sources: Sources) -> None:

@@ -68,4 +68,4 @@ class RankwellRetriever:
         self.warm_up()
         assert self._system is not None
         answers = self._system.search(query, self.top_k if top_k is None else top_k)
-        return {"documents": [Document(id=a.docid, content=a.text, score=a.score) for a in answers]}
+        return {"documents": [Document(id=a.docid, content=a.contents, score=a.score) for a in answers]}

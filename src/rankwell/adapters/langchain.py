@@ -59,6 +59,6 @@ class RankwellRetriever(BaseRetriever):
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         return [
-            Document(page_content=answer.text, id=answer.docid, metadata={"id": answer.docid, "score": answer.score})
-            for answer in self.system.search(query, self.k)
+            Document(page_content=a.contents, id=a.docid, metadata={"id": a.docid, "score": a.score})
+            for a in self.system.search(query, self.k)
         ]

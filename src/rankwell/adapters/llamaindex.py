@@ -53,6 +53,6 @@ class RankwellRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [
-            NodeWithScore(node=TextNode(id_=answer.docid, text=answer.text), score=answer.score)
+            NodeWithScore(node=TextNode(id_=answer.docid, text=answer.contents), score=answer.score)
             for answer in self._system.search(query_bundle.query_str, self._top_k)
         ]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rankwell.corpus.matches import Match
     from rankwell.corpus.records import Query
-    from rankwell.rank.answers import Answer
+    from rankwell.rank.answers import Answer, AnswerMatches
     from rankwell.rank.search_request import RunResult
 
 AnswerFormat = Literal["text", "json", "tsv"]
@@ -56,7 +56,7 @@ def print_answers(result: RunResult, format: AnswerFormat = "text") -> None:
             print(_as_json(query, answers, matches))
         elif format == "tsv":
             for rank, answer in enumerate(answers, 1):
-                text = " ".join(answer.text.split())
+                text = " ".join(answer.contents.split())
                 print(query.qid, rank, answer.docid, f"{answer.score:.6g}", text, sep="\t")
         else:
             if len(result.queries) > 1:
@@ -66,41 +66,50 @@ def print_answers(result: RunResult, format: AnswerFormat = "text") -> None:
 
 
 def show_answers(
-    console: Console, answers: Sequence[Answer], matches: Sequence[Sequence[Match]], lines: int = LINES
+    console: Console, answers: Sequence[Answer], matches: Sequence[AnswerMatches], lines: int = LINES
 ) -> None:
-    """Print ranked texts with the query's words in colour, each shortened to where most of these words are."""
-    from rich.text import Text
-
-    from rankwell.rank.answers import snippet
-
+    """Print ranked texts below their titles, each shortened to where most of the query's words are."""
     if not answers:
         console.print("Nothing found: no document has a word of this question.\n")
     for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1):
         console.print(f"[bold]{rank:>3}[/bold]  {answer.score:.3f}  ", end="")
         console.print(answer.docid, style="cyan", markup=False)
-        if not answer.text:
-            continue
-        text = answer.text.replace("\n", " ").replace("\t", " ")
-        begin, end = snippet(text, words, lines * (console.width - 6))
-        shown = Text(("… " if begin else "") + text[begin:end] + (" …" if end < len(text) else ""))
-        shift = (2 if begin else 0) - begin
-        for word in words:
-            if begin <= word.begin and word.end <= end:
-                shown.stylize("bold green", word.begin + shift, word.end + shift)
-        for line in shown.wrap(console, console.width - 6):
-            line.rstrip()
-            console.print(Text(" " * 5) + line)
-        console.print()
+        if answer.title:
+            _show_text(console, answer.title, words.title, 1, style="bold")
+        if answer.text:
+            _show_text(console, answer.text, words.text, lines)
+        if answer.contents:
+            console.print()
 
 
-def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[Sequence[Match]]) -> str:
+def _show_text(console: Console, text: str, matches: Sequence[Match], lines: int, style: str = "") -> None:
+    """Print a text in at most so many lines, with the query's words in colour."""
+    from rich.text import Text
+
+    from rankwell.rank.answers import snippet
+
+    text = text.replace("\n", " ").replace("\t", " ")
+    begin, end = snippet(text, matches, lines * (console.width - 6))
+    shown = Text(("… " if begin else "") + text[begin:end] + (" …" if end < len(text) else ""), style)
+    shift = (2 if begin else 0) - begin
+    for word in matches:
+        if begin <= word.begin and word.end <= end:
+            shown.stylize("bold green", word.begin + shift, word.end + shift)
+    for line in shown.wrap(console, console.width - 6):
+        line.rstrip()
+        console.print(Text(" " * 5) + line)
+
+
+def _as_json(query: Query, answers: Sequence[Answer], matches: Sequence[AnswerMatches]) -> str:
     rows = [
         {
             "rank": rank,
             "docid": answer.docid,
             "score": answer.score,
+            "title": answer.title,
             "text": answer.text,
-            "matches": [[word.begin, word.end] for word in words],
+            "title_matches": [[word.begin, word.end] for word in words.title],
+            "matches": [[word.begin, word.end] for word in words.text],
         }
         for rank, (answer, words) in enumerate(zip(answers, matches, strict=True), 1)
     ]

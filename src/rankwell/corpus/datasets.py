@@ -382,6 +382,8 @@ def _text(record: Any) -> str:
 
 
 def _document(record: Any) -> Document:
-    # The default text already contains the title.
-    title = "" if hasattr(record, "default_text") else getattr(record, "title", "")
-    return Document(record.doc_id, _text(record), title)
+    text, title = _text(record), getattr(record, "title", None) or ""
+    if not hasattr(record, "default_text"):
+        return Document(record.doc_id, text, title)
+    # The default text of most data sets begins with the title.
+    return Document.split(record.doc_id, text, len(title) if title and text.startswith(f"{title} ") else 0)

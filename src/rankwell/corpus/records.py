@@ -37,6 +37,11 @@ class Document:
         """The text to index and rank: the title, if any, and the text."""
         return f"{self.title} {self.text}" if self.title else self.text
 
+    @classmethod
+    def split(cls, docid: str, contents: str, title: int) -> Document:
+        """The document with these contents, of which the first ``title`` characters are the title."""
+        return cls(docid, contents[title + 1 :], contents[:title]) if title else cls(docid, contents)
+
 
 @dataclass(frozen=True, slots=True)
 class TermWeights:

@@ -1,4 +1,6 @@
-"""The document store: document id → text (and, per tokenizer, token ids) in memory-mapped files.
+"""The document store: document id → title and text (and, per tokenizer, token ids) in memory-mapped files.
+
+A document is stored as it is indexed and ranked, its title before its text; the title's length tells them apart.
 
 Opening takes a few system calls, whatever the size; a read touches only the pages it needs; several processes share one
 copy in the page cache. A store is written once and never changed: token ids computed later are stored beside the texts.
@@ -10,15 +12,16 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import Array, RaggedWriter, pack_strings
+from rankwell.core.arrays import Array, ArrayWriter, RaggedWriter, pack_strings
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.locks import lock
-from rankwell.core.mapped import ArrayFolder, Ragged
+from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.corpus.formats.texts import blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
@@ -29,20 +32,27 @@ MAX_DOCUMENTS = 2**31 - 1
 _TOKENS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-def document_batches(documents: Iterable[Document]) -> Iterator[tuple[list[str], list[str]]]:
-    """Ids and contents in batches of about a million characters, so that memory does not depend on the collection."""
-    docids: list[str] = []
-    texts: list[str] = []
-    size = 0
+class Batch(NamedTuple):
+    """Some documents: their ids, their contents, and how many characters of each are its title."""
+
+    docids: list[str]
+    texts: list[str]
+    titles: list[int]
+
+
+def document_batches(documents: Iterable[Document]) -> Iterator[Batch]:
+    """Batches of about a million characters, so that memory does not depend on the collection."""
+    batch, size = Batch([], [], []), 0
     for document in documents:
-        docids.append(document.docid)
-        texts.append(document.contents)
-        size += len(texts[-1])
+        batch.docids.append(document.docid)
+        batch.texts.append(text := document.contents)
+        batch.titles.append(len(document.title))
+        size += len(text)
         if size >= BATCH_CHARACTERS:
-            yield docids, texts
-            docids, texts, size = [], [], 0
-    if docids:
-        yield docids, texts
+            yield batch
+            batch, size = Batch([], [], []), 0
+    if batch.docids:
+        yield batch
 
 
 class RepeatedIdError(RankwellError):
@@ -65,9 +75,13 @@ class StoreWriter:
         self.folder = folder
         self.docids = Lexicon()
         self._texts = RaggedWriter(folder, "texts", np.uint8) if texts else None
+        self._titles = ArrayWriter(folder / "titles.npy", np.uint32) if texts else None
+        self._has_titles = False
 
-    def append(self, docids: list[str], text: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        """Add documents whose texts are packed as :func:`pack_strings` packs them."""
+    def append(
+        self, docids: list[str], text: NDArray[np.uint8], ends: NDArray[np.int64], titles: Sequence[int] = ()
+    ) -> None:
+        """Add documents whose texts are packed as :func:`pack_strings` packs them; see :class:`Batch` for titles."""
         expected = len(self.docids)
         numbers = self.docids.add(docids)
         if len(self.docids) != expected + len(docids):
@@ -75,25 +89,32 @@ class StoreWriter:
             raise RepeatedIdError(docids[int((numbers != fresh).argmax())])
         if len(self.docids) > MAX_DOCUMENTS:
             raise RankwellError(f"a segment holds at most {MAX_DOCUMENTS:,} documents; index the rest with --append")
-        if self._texts is not None:
+        if self._texts is not None and self._titles is not None:
             self._texts.append(text, ends)
+            self._titles.append(np.asarray(titles or [0] * len(docids)))
+            self._has_titles = self._has_titles or any(titles)
 
     def close(self) -> None:
         """Write the rest and finish the store."""
         self.docids.save(self.folder, "docids")
-        if self._texts is not None:
+        if self._texts is not None and self._titles is not None:
             self._texts.close()
-        info = {"version": STORE_VERSION, "documents": len(self.docids), "texts": self._texts is not None}
+            self._titles.close()
+            if not self._has_titles:
+                (self.folder / "titles.npy").unlink()
+        info: dict[str, object] = {"version": STORE_VERSION, "documents": len(self.docids)}
+        info |= {"texts": self._texts is not None, "titles": self._has_titles}
         (self.folder / "store.json").write_text(json.dumps(info) + "\n", encoding="utf-8")
 
 
 class DocumentStore:
     """Documents by id, read from disk when they are needed."""
 
-    def __init__(self, folder: Path, docids: Lexicon, texts: Ragged | None):
+    def __init__(self, folder: Path, docids: Lexicon, texts: Ragged | None, titles: MappedArray | None = None):
         self.folder = folder
         self.docids = docids
         self._texts = texts
+        self._titles = titles
 
     @property
     def has_texts(self) -> bool:
@@ -109,8 +130,8 @@ class DocumentStore:
         with atomic_folder(folder) as temporary:
             writer = StoreWriter(temporary)
             try:
-                for docids, texts in document_batches(documents):
-                    writer.append(docids, *pack_strings(texts))
+                for batch in document_batches(documents):
+                    writer.append(batch.docids, *pack_strings(batch.texts), batch.titles)
             except RepeatedIdError as error:
                 raise error.within(documents) from None
             writer.close()
@@ -131,7 +152,7 @@ class DocumentStore:
         try:
             arrays = ArrayFolder(folder)
             info = json.loads(arrays.read_bytes("store.json"))
-            version, has_texts = info["version"], info["texts"]
+            version, has_texts, has_titles = info["version"], info["texts"], info.get("titles", False)
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(folder, None, "not a document store (it has no store.json)") from None
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -140,15 +161,19 @@ class DocumentStore:
             raise InputError(folder, None, f"a store of version {version}; this rankwell reads version {STORE_VERSION}")
         texts = Ragged.open(arrays, "texts", np.uint8) if has_texts else None
         docids = Lexicon.open(arrays, "docids")
-        if texts is not None and len(texts) != len(docids):
-            raise InputError(folder, None, f"{len(texts)} texts for {len(docids)} documents")
-        return cls(folder, docids, texts)
+        titles = arrays.map("titles", np.uint32) if has_titles else None
+        for name, stored in (("texts", texts), ("titles", None if titles is None else titles.values)):
+            if stored is not None and len(stored) != len(docids):
+                raise InputError(folder, None, f"{len(stored)} {name} for {len(docids)} documents")
+        return cls(folder, docids, texts, titles)
 
     def check(self) -> None:
         """Read all ids and texts. Raises if a file is damaged."""
         self.docids.check()
         if self._texts is not None:
             self._texts.check()
+        if self._titles is not None:
+            self._titles.whole()
 
     def text(self, docid: str) -> str:
         """The text of one document."""
@@ -171,6 +196,19 @@ class DocumentStore:
     def texts_at(self, numbers: NDArray[np.integer]) -> list[str]:
         """The texts at these positions."""
         return self._readable_texts().strings(np.asarray(numbers, np.int64))
+
+    def read(self, docids: Sequence[str]) -> list[Document]:
+        """Several documents, with title and text apart."""
+        return self.documents_at(self.numbers(docids))
+
+    def documents_at(self, numbers: NDArray[np.integer]) -> list[Document]:
+        """The documents at these positions."""
+        rows = np.asarray(numbers, np.int64)
+        docids, texts = self.docids.strings(rows), self.texts_at(rows)
+        if self._titles is None:
+            return list(map(Document, docids, texts))
+        self._titles.check(rows, rows + 1)
+        return list(map(Document.split, docids, texts, self._titles.values[rows].tolist()))
 
     def _readable_texts(self) -> Ragged:
         if self._texts is None:
@@ -210,6 +248,4 @@ class DocumentStore:
 
     def __iter__(self) -> Iterator[Document]:
         for begin in range(0, len(self), 4096):
-            numbers = range(begin, min(begin + 4096, len(self)))
-            texts = self.texts_at(np.asarray(numbers))
-            yield from map(Document, self.docids.strings(numbers), texts)
+            yield from self.documents_at(np.arange(begin, min(begin + 4096, len(self))))

@@ -1,37 +1,54 @@
-"""Answers: the documents of a ranking with their texts and the words to highlight, for people to read."""
+"""Answers: the documents of a ranking with titles, texts and the words to highlight, for people to read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.matches import Match, match_texts
-from rankwell.corpus.records import Ranking
+from rankwell.corpus.records import Document, Ranking
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.index import Index
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A document that answers a question; ``text`` is empty if the index stores no texts."""
+    """A document that answers a question; ``title`` and ``text`` are empty if the index stores no texts."""
 
     docid: str
     score: float
     text: str = ""
+    title: str = ""
+
+    @property
+    def contents(self) -> str:
+        """What was indexed and ranked: the title, if any, and the text."""
+        return Document(self.docid, self.text, self.title).contents
+
+
+class AnswerMatches(NamedTuple):
+    """The words of an answer that the query has, too."""
+
+    title: Sequence[Match]
+    text: Sequence[Match]
 
 
 def read_answers(ranking: Ranking, texts: Texts) -> list[Answer]:
-    """The documents of a ranking with their texts."""
-    stored = not isinstance(texts, Index) or texts.has_texts
-    contents = texts.texts(ranking.docids) if stored else [""] * len(ranking)
-    return [Answer(docid, score, text) for (docid, score), text in zip(ranking, contents, strict=True)]
+    """The documents of a ranking with their titles and texts."""
+    if isinstance(texts, Index) and not texts.has_texts:
+        return [Answer(docid, score) for docid, score in ranking]
+    documents = texts.read(ranking.docids)
+    scores = ranking.scores.tolist()
+    return [Answer(d.docid, score, d.text, d.title) for d, score in zip(documents, scores, strict=True)]
 
 
-def match_answers(query: str, answers: Sequence[Answer], texts: Texts) -> list[list[Match]]:
+def match_answers(query: str, answers: Sequence[Answer], texts: Texts) -> list[AnswerMatches]:
     """The words of each answer that the query has, too, by the index's analyser."""
     analyzer = texts.analyzer if isinstance(texts, Index) else Analyzer.english()
-    return match_texts(analyzer, query, [answer.text for answer in answers])
+    found = match_texts(analyzer, query, [*(a.title for a in answers), *(a.text for a in answers)])
+    return list(map(AnswerMatches, found[: len(answers)], found[len(answers) :]))
 
 
 def snippet(text: str, matches: Sequence[Match], length: int) -> tuple[int, int]:

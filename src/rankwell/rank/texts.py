@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.types import Rows
-from rankwell.corpus.records import Ranking, Run
+from rankwell.corpus.records import Document, Ranking, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
@@ -38,20 +38,29 @@ class Texts(Protocol):
     """Where documents' texts come from: a document store, an index."""
 
     def texts(self, docids: Sequence[str]) -> list[str]:
-        """The texts of several documents."""
+        """The texts of several documents as models read them, titles first."""
+        ...
+
+    def read(self, docids: Sequence[str]) -> list[Document]:
+        """Several documents, with title and text apart."""
         ...
 
 
 class InMemoryTexts:
-    """Texts in memory, by document id."""
+    """Texts in memory, by document id; ``titles`` are the lengths of the titles at their beginning."""
 
-    def __init__(self, texts: dict[str, str]):
+    def __init__(self, texts: dict[str, str], titles: Mapping[str, int] | None = None):
         self._texts = texts
+        self._titles = titles or {}
         self._tokens: dict[str, InMemoryTokens] = {}
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
         return [self._texts[docid] for docid in docids]
+
+    def read(self, docids: Sequence[str]) -> list[Document]:
+        """Several documents, with title and text apart."""
+        return [Document.split(docid, self._texts[docid], self._titles.get(docid, 0)) for docid in docids]
 
     def tokens(self, tokenizer: Tokenizer, *, stems: bool = False) -> InMemoryTokens:
         """Their tokens, computed at the first call."""
@@ -70,6 +79,10 @@ class ListedTexts:
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
         return [self._texts[int(docid)] for docid in docids]
+
+    def read(self, docids: Sequence[str]) -> list[Document]:
+        """Several documents, which have no titles."""
+        return list(map(Document, docids, self.texts(docids)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +169,15 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
             opened.texts(docids[:1])  # raises now rather than later if it was built without texts
             return opened
     texts: dict[str, str] = {}
+    titles: dict[str, int] = {}
     for document in track(resolve_documents(source), "reading the collection", unit="documents"):
         if document.docid in wanted:
             texts[document.docid] = document.contents
+            titles[document.docid] = len(document.title)
             if len(texts) == len(wanted):
                 break
     _refuse_missing(source, run, (docid for docid in wanted if docid not in texts))
-    return InMemoryTexts(texts)
+    return InMemoryTexts(texts, titles)
 
 
 def read_text(source: str | os.PathLike[str], docid: str) -> str:

@@ -93,10 +93,15 @@ class SegmentBuilder:
         """A hash of all ids, texts, weights and expansions, in order."""
         return self._digest.hexdigest()
 
-    def add_texts(self, docids: list[str], texts: list[str], added: list[str] | None = None) -> None:
-        """Add documents, counting term frequencies. Text ``added`` to a document is counted but not stored."""
+    def add_texts(
+        self, docids: list[str], texts: list[str], added: list[str] | None = None, *, titles: Sequence[int] = ()
+    ) -> None:
+        """Add documents, counting term frequencies. Text ``added`` to a document is counted but not stored.
+
+        ``titles`` are the numbers of characters at the beginning of the texts that are titles.
+        """
         first = self.documents
-        text, ends = self._add_documents(docids, texts)
+        text, ends = self._add_documents(docids, texts, titles)
         if added is not None:
             text, ends = pack_strings([f"{text} {more}" for text, more in zip(texts, added, strict=True)])
             self._digest.update(text.data)
@@ -120,13 +125,20 @@ class SegmentBuilder:
         self._lengths.append(lengths)
         self._largest = max(self._largest, float(self._frequencies[before : self._count].max(initial=0)))
 
-    def add_weighted(self, docids: list[str], texts: list[str], weights: Sequence[Mapping[str, float]]) -> None:
+    def add_weighted(
+        self,
+        docids: list[str],
+        texts: list[str],
+        weights: Sequence[Mapping[str, float]],
+        *,
+        titles: Sequence[int] = (),
+    ) -> None:
         """Add documents with given term frequencies, by word, which may be any positive numbers.
 
         Words with the same stem get the largest weight; weights of 0 or less are dropped.
         """
         first, known = self.documents, len(self._vocabulary.terms)
-        self._add_documents(docids, texts)
+        self._add_documents(docids, texts, titles)
         rows = np.repeat(np.arange(len(docids)), [len(by_word) for by_word in weights])
         terms = self._vocabulary.terms_of([word for by_word in weights for word in by_word]).astype(np.int64)
         values = np.fromiter(chain.from_iterable(by_word.values() for by_word in weights), np.float64, len(rows))
@@ -179,9 +191,11 @@ class SegmentBuilder:
         }
         (self.folder / "segment.json").write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
 
-    def _add_documents(self, docids: list[str], texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def _add_documents(
+        self, docids: list[str], texts: list[str], titles: Sequence[int]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         text, ends = pack_strings(texts)
-        self._store.append(docids, text, ends)
+        self._store.append(docids, text, ends, titles)
         self._digest.update("\n".join(docids).encode("utf-8", "surrogatepass"))
         self._digest.update(ends.data)
         self._digest.update(text.data)

@@ -244,12 +244,16 @@ class Index:
         return all(segment.store.has_texts for segment in self.segments)
 
     def text(self, docid: str) -> str:
-        """The text of a document, if the index was built with texts."""
+        """The text of a document as it is ranked, its title first, if the index was built with texts."""
         return self.texts([docid])[0]
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents."""
         return self.documents.texts(self.numbers(docids))
+
+    def read(self, docids: Sequence[str]) -> list[Document]:
+        """Several documents, with title and text apart; indexes of earlier versions have no titles."""
+        return self.documents.read(self.numbers(docids))
 
     def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
         """The numbers of documents given by id; raises if one is not in the index."""
@@ -276,7 +280,7 @@ def _fill(
 ) -> None:
     vectors = None if weights is None else InCollectionOrder(weights, "weights")
     queries = None if expansions is None else InCollectionOrder(expansions, "expansions")
-    for docids, texts in document_batches(track(documents, "indexing", unit="documents")):
+    for docids, texts, titles in document_batches(track(documents, "indexing", unit="documents")):
         for segment in current.segments if current else ():
             known = segment.store.docids.find(docids) >= 0
             if known.any():
@@ -284,12 +288,12 @@ def _fill(
                 problem = f"document {repeated!r} is in the index already; --append takes new documents only"
                 raise blame_line(documents, repeated, problem)
         if vectors is not None:
-            builder.add_weighted(docids, texts, [vectors.take(docid).weights for docid in docids])
+            builder.add_weighted(docids, texts, [vectors.take(docid).weights for docid in docids], titles=titles)
         elif queries is not None:
             added = [" ".join(queries.take(docid).queries) for docid in docids]
-            builder.add_texts(docids, texts, added)
+            builder.add_texts(docids, texts, added, titles=titles)
         else:
-            builder.add_texts(docids, texts)
+            builder.add_texts(docids, texts, titles=titles)
     if vectors is not None:
         vectors.finish()
     if queries is not None:

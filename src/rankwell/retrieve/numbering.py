@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.types import Scores
-from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.bm25 import Hits
 
 Numbers = NDArray[np.int64]
+T = TypeVar("T")
 
 
 class NumberedDocuments:
@@ -61,15 +63,19 @@ class NumberedDocuments:
         """The texts of documents given by number."""
         return self._collect(numbers, lambda store, local: store.texts_at(local))
 
+    def read(self, numbers: NDArray[np.integer]) -> list[Document]:
+        """The documents given by number, with title and text apart."""
+        return self._collect(numbers, lambda store, local: store.documents_at(local))
+
     def _collect(
-        self, numbers: NDArray[np.integer], read: Callable[[DocumentStore, NDArray[np.integer]], list[str]]
-    ) -> list[str]:
+        self, numbers: NDArray[np.integer], read: Callable[[DocumentStore, NDArray[np.integer]], list[T]]
+    ) -> list[T]:
         if len(self.stores) == 1:
             return read(self.stores[0], numbers)
-        strings = np.empty(len(numbers), object)
+        items = np.empty(len(numbers), object)
         for store, rows, local in self.split(numbers):
-            strings[rows] = read(store, local)
-        return list(strings)
+            items[rows] = read(store, local)
+        return list(items)
 
     def join(self, parts: Sequence[Hits], k: int, *, ordered: bool = True) -> Hits:
         """Merge the stores' lists, each by descending score.

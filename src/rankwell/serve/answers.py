@@ -69,11 +69,12 @@ def search_answer(body: Search, candidates: Ranking, reranked: Reranked | None, 
 
 
 def documents_answer(state: State, docids: Sequence[str]) -> Answer:
-    """The documents' texts, with no spans to highlight yet."""
+    """The documents' titles and texts, with no spans to highlight yet."""
     assert state.index is not None
-    texts = state.index.texts(docids) if state.has_texts else [None] * len(docids)
+    texts = [(d.title, d.text) for d in state.index.read(docids)] if state.has_texts else [("", None)] * len(docids)
     shown: Answer = {
-        docid: {"text": text, "matches": [], "split_words": []} for docid, text in zip(docids, texts, strict=True)
+        docid: {"title": title, "text": text, "title_matches": [], "matches": [], "split_words": []}
+        for docid, (title, text) in zip(docids, texts, strict=True)
     }
     return {"query_matches": [], "query_split_words": [], "documents": shown}
 
@@ -85,12 +86,13 @@ def highlight(state: State, model: Model | None, query: str, answer: Answer, mos
     """
     documents = list(islice(answer["documents"].values(), most))
     texts = [query, *(document["text"] or "" for document in documents)]
-    words = state.highlighter.words_batch(texts)
-    splits = _split_words(model, words, texts)
+    words = state.highlighter.words_batch([*texts, *(document["title"] for document in documents)])
+    splits = _split_words(model, words[: len(texts)], texts)
     matches = [[match._asdict() for match in matched] for matched in match_words(words)]
     answer["query_matches"], answer["query_split_words"] = matches[0], splits[0]
-    for document, spans, split in zip(documents, matches[1:], splits[1:], strict=True):
-        document["matches"], document["split_words"] = spans, split
+    spans = zip(matches[1:], splits[1:], matches[len(texts) :], strict=False)
+    for document, (matched, split, in_title) in zip(documents, spans, strict=True):
+        document["matches"], document["split_words"], document["title_matches"] = matched, split, in_title
 
 
 def _split_words(model: Model | None, words: Sequence[Sequence[Word]], texts: Sequence[str]) -> list[list[Answer]]:

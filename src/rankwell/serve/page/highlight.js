@@ -54,6 +54,11 @@ export function whole(document_) {
   return render(characters, spans(document_), 0, characters.length);
 }
 
+export function heading(document_) {
+  const characters = Array.from(document_.title);
+  return render(characters, spans({ matches: document_.title_matches }), 0, characters.length);
+}
+
 export function snippet(document_) {
   const characters = Array.from(document_.text);
   const found = spans(document_);

@@ -3,7 +3,7 @@
 import { post } from "./api.js";
 import { attentionMap } from "./attention.js";
 import { byId, el, labelled, number, plural } from "./dom.js";
-import { whole } from "./highlight.js";
+import { heading, whole } from "./highlight.js";
 import { refusal } from "./notices.js";
 import { title } from "./results.js";
 import { FIRST } from "./search.js";
@@ -44,6 +44,7 @@ function frame(state, page) {
       el("div", {}, el("h2", { id: "panel-title" }, state.doc), el("p", { class: "ranks" }, ranks)),
       el("button", { class: "icon", type: "button", "aria-label": "Close", autofocus: true, onclick: () => panel.close() }, "✕")),
     el("p", { class: "asked" }, el("span", { class: "hidden" }, "Query: "), page.found.query),
+    known?.title && el("h3", { class: "heading" }, heading(known)),
     el("div", { class: "passage" }, known?.text ? whole(known) : "The text of this document is not here."),
     // One line is read out, not the whole explanation.
     el("p", { class: "hidden", id: "explained", role: "status" }), el("div", { id: "why" })));

@@ -1,7 +1,7 @@
 // The lists side by side: cards, the lines between them, and moving through them with the arrow keys.
 
 import { count, el, milliseconds, number, plural, select, svg } from "./dom.js";
-import { snippet } from "./highlight.js";
+import { heading, snippet } from "./highlight.js";
 import { ghosts } from "./notices.js";
 import { FIRST } from "./search.js";
 import { PANEL, address } from "./state.js";
@@ -49,6 +49,7 @@ function card(row, side, list, found, state, open) {
     el("span", { class: "rank", "aria-hidden": "true" }, count(row.rank)), link,
     other && movement(row, side, title(other.name)),
     el("span", { class: "score", title: told }, number(row.score))),
+  text?.title && el("h3", { class: "heading" }, heading(text)),
   text?.text === null || text?.text === undefined
     ? el("p", { class: "text none" }, "The index keeps no text of this document.")
     : el("p", { class: "text" }, snippet(text)),

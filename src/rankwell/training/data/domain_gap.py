@@ -113,7 +113,7 @@ def count_words(documents: Iterable[Document]) -> WordCounts:
     """Count the words of a collection; equally frequent ones in the order they were met in."""
     analyzer, lexicon = Analyzer.plain(), Lexicon(fold_case=True)
     counts = np.zeros(0, np.int64)
-    for _, texts in document_batches(documents):
+    for _, texts, _ in document_batches(documents):
         text, ends = pack_strings(texts)
         spans, _ = analyzer.spans(text, ends)
         batch_counts = np.bincount(lexicon.intern(text, spans), minlength=max(len(lexicon), 1))
