@@ -77,7 +77,7 @@ def signed_rank_p(differences: Values) -> float:
     if count <= EXACT_RANKS and len(ties) == count:
         ways = _ways_to_sum(count)
         smaller = min(round(positive), len(ways) - 1 - round(positive))
-        return min(1.0, 2 * int(ways[: smaller + 1].sum()) / 2**count)
+        return min(1.0, 2 * int(ways[: smaller + 1].sum()) / (1 << count))
     variance = (count * (count + 1) * (2 * count + 1) - float((ties**3 - ties).sum()) / 2) / 24
     return math.erfc(abs(positive - count * (count + 1) / 4) / math.sqrt(2 * variance))
 
