@@ -9,7 +9,9 @@ import string
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -81,6 +83,19 @@ def tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '{"tokenizer_class": "BertTokenizer", "do_lower_case": true, "model_max_length": 512}\n', encoding="utf-8"
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> ModuleType:
+    """``bench/tiny_models.py``, which makes random checkpoints of every family."""
+    pytest.importorskip("torch")
+    path = Path(__file__).parents[1] / "bench" / "tiny_models.py"
+    spec = spec_from_file_location("tiny_models", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(autouse=True, scope="session")

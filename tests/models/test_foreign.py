@@ -142,9 +142,7 @@ class TestClassifiers:
             load_checkpoint(folder)
         one, two = (load_checkpoint(folder, new_head=True)[0] for _ in range(2))
         other = load_checkpoint(folder, new_head=True, seed=1)[0]
-        assert one.pooler is not None
-        assert torch.equal(one.head.weight, two.head.weight)
-        assert torch.equal(one.pooler.weight, two.pooler.weight)
+        assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
         assert not torch.equal(one.head.weight, other.head.weight)
 
     def test_learn(self, make: Make, lay_out: Any, kind: str) -> None:
@@ -189,14 +187,8 @@ def test_all_rows_are_given_back_packed(make: Make, lay_out: Any) -> None:
 class TestWhatCannotBe:
     @pytest.mark.parametrize("change", [{"attention": "strm"}, {"attention_layers": (1,)}, {"apart": 1}])
     def test_an_attention_rule(self, make: Make, change: dict[str, Any]) -> None:
-        with pytest.raises(RankwellError, match="type electra; only BERT can follow an attention rule or read texts"):
+        with pytest.raises(RankwellError, match=r"type electra; .* needs an encoder with BERT"):
             load_checkpoint(make("electra"), **change)
-
-    def test_a_trained_head_of_an_unknown_form_is_not_thrown_away(self, make: Make) -> None:
-        with pytest.raises(
-            RankwellError, match="a trained classifier of the type convbert; heads are read of bert, electra"
-        ):
-            load_checkpoint(make("convbert"))
 
     def test_a_decoder(self, make: Make) -> None:
         with pytest.raises(RankwellError, match="type gpt2, whose first token sees nothing of those after it"):
@@ -205,7 +197,7 @@ class TestWhatCannotBe:
     def test_an_encoder_with_a_decoder(self, make: Make) -> None:
         folder = make("electra")
         transformers.T5Config(num_layers=1).save_pretrained(folder)
-        with pytest.raises(RankwellError, match="type t5; rankwell reads bert, and other encoders"):
+        with pytest.raises(RankwellError, match="type t5, which is no encoder that transformers knows"):
             load_checkpoint(folder)
 
     def test_weights_that_are_missing_or_have_another_shape(self, make: Make) -> None:
@@ -229,7 +221,7 @@ class TestWhatCannotBe:
             load_checkpoint(folder)
 
     def test_an_export(self, make: Make, tmp_path: Path) -> None:
-        with pytest.raises(RankwellError, match="type electra; only BERT can be exported"):
+        with pytest.raises(RankwellError, match="type electra; only encoders with BERT's layers can be exported"):
             export_model(make("electra"), tmp_path / "out", "onnx")
 
 

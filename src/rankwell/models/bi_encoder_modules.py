@@ -22,10 +22,12 @@ from rankwell.core.jsonfile import read_json, read_object
 from rankwell.core.manifest import digest
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import bi_encoder_card
-from rankwell.models.checkpoints.folders import describe, encoder_tensors, write_folder
+from rankwell.models.checkpoints.folders import describe, write_folder
+from rankwell.models.checkpoints.renaming import encoder_tensors
 from rankwell.models.checkpoints.tensors import read_tensors, tensor_bytes
 from rankwell.models.encoder import Encoder
-from rankwell.models.foreign import ForeignEncoder
+from rankwell.models.families import FAMILIES
+from rankwell.models.foreign import ForeignEncoder, foreign_description
 from rankwell.models.spec import PoolingKind
 
 Activation = Literal["identity", "tanh"]
@@ -207,8 +209,14 @@ def save_bi_encoder(
     files["README.md"] = bi_encoder_card(encoder.config, modules.pooling, max_length, asdict(prompts), history)
     for _, _, more in layers:
         files |= more
-    tensors = {name.removeprefix("bert."): tensor for name, tensor in encoder_tensors(encoder).items()}
-    write_folder(folder, tensors, describe(encoder, "BertModel"), tokenizer, max_length, files)
+    if isinstance(encoder, ForeignEncoder):
+        tensors, description = encoder.backbone.state_dict(), foreign_description(encoder.backbone)
+    else:
+        family = FAMILIES[encoder.config.model_type]
+        prefix = f"{family.prefix}."
+        tensors = {name.removeprefix(prefix): tensor for name, tensor in encoder_tensors(encoder).items()}
+        description = describe(encoder, f"{family.name}Model")
+    write_folder(folder, tensors, description, tokenizer, max_length, files)
 
 
 # Reading

@@ -20,7 +20,6 @@ from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import EncoderConfig
 
 if TYPE_CHECKING:
-    from rankwell.models.foreign import ForeignEncoder
     from rankwell.models.int8 import Int8Layer
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -233,7 +232,7 @@ class CrossEncoder(nn.Module):
 
     def __init__(
         self,
-        encoder: Encoder | ForeignEncoder,
+        encoder: Encoder,
         outputs: int,
         *,
         pooler: bool,
@@ -256,7 +255,6 @@ class CrossEncoder(nn.Module):
         batch = (tokens, segments, positions, layout)
         alike = None
         if self.similarity:
-            assert isinstance(self.encoder, Encoder)
             assert layout.parts is not None
             first, states = self.encoder.read_twice(*batch)
             with torch.autocast(first.device.type, enabled=False):
@@ -276,10 +274,14 @@ class CrossEncoder(nn.Module):
         """The numbers per sequence."""
         return self.head.out_features
 
+    def set_head(self, head: nn.Linear) -> None:
+        """Replace the head."""
+        self.head = head
+
     @property
     def needs_parts(self) -> bool:
         """Whether a batch's layout must locate the parts of its sequences."""
-        return bool(self.similarity) or getattr(self.encoder, "apart", 0) > 0
+        return bool(self.similarity) or self.encoder.apart > 0
 
     def _drop(self, first: Tensor, layout: Layout | Packed) -> Tensor:
         if not (self.training and isinstance(layout, Packed)):

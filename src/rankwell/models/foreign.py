@@ -1,7 +1,8 @@
-"""Encoders other than BERT, computed by transformers: ELECTRA, DistilBERT, MPNet, and others that take a mask.
+"""Models that transformers computes: encoders without BERT's layers, whole or with their classifier.
 
-:class:`ForeignEncoder` is called like :class:`~rankwell.models.encoder.Encoder`. It pads the batch, and every token
-attends to every other: attention rules are for BERT only.
+:class:`ForeignEncoder` is called like :class:`~rankwell.models.encoder.Encoder`, :class:`ForeignCrossEncoder` like
+:class:`~rankwell.models.encoder.CrossEncoder`. They pad the batch, and every token attends to every other: attention
+rules need BERT's layers (``families.py``).
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.jsonfile import read_object
+from rankwell.models.encoder import CrossEncoder
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import EncoderConfig
-
-
-@dataclass(frozen=True, slots=True)
-class HeadNames:
-    """The names in transformers of the parts of a family's classifier, and the activation of its dense layer.
-
-    Without ``dense`` the head is directly on ``[CLS]``; transformers has no such classifier.
-    """
-
-    dense: str
-    activation: str
-    output: str
-    architecture: str
-
-
-HEADS = {
-    "bert": HeadNames("pooler.dense", "tanh", "classifier", "BertForSequenceClassification"),
-    "electra": HeadNames("classifier.dense", "gelu", "classifier.out_proj", "ElectraForSequenceClassification"),
-    "distilbert": HeadNames("pre_classifier", "relu", "classifier", "DistilBertForSequenceClassification"),
-    "mpnet": HeadNames("classifier.dense", "tanh", "classifier.out_proj", "MPNetForSequenceClassification"),
-    "roberta": HeadNames("classifier.dense", "tanh", "classifier.out_proj", "RobertaForSequenceClassification"),
-}
-
 
 _POSITIONS = 2**20
 """Encoders with relative positions name more of them than any of their tensors has rows, but hardly over a million."""
@@ -65,12 +44,6 @@ class ForeignEncoder(nn.Module):
         assert isinstance(table, nn.Embedding)
         return table
 
-    def embed(self, tokens: Tensor, segments: Tensor, positions: Tensor) -> Tensor:
-        """Not supported: exports and attention maps, which need the encoder's parts, work for BERT only."""
-        raise RankwellError(
-            f"models of the type {self.config.model_type} are computed whole by transformers: only BERT can do this"
-        )
-
     def forward(
         self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, *, first_only: bool = True
     ) -> Tensor:
@@ -79,11 +52,8 @@ class ForeignEncoder(nn.Module):
         ``positions`` are ignored: each sequence fills a row from its beginning, and transformers counts positions
         itself, in some models not from 0.
         """
-        if isinstance(layout, Packed):
-            raise RankwellError(f"models of the type {self.config.model_type} cannot be computed packed")
-        grid, kinds = (values if layout.slots is None else values[layout.slots] for values in (tokens, segments))
-        shape = layout.batch, layout.longest
-        hidden = self._run(grid.view(shape), kinds.view(shape), self._mask(layout))
+        hidden = self.run(*padded(tokens, segments, layout, self.config.model_type))
+        assert isinstance(layout, Layout)
         if first_only:
             return hidden[:, 0]
         rows = hidden.reshape(-1, hidden.shape[2])
@@ -97,43 +67,153 @@ class ForeignEncoder(nn.Module):
         training = self.training
         self.eval()
         try:
-            first, second = self._run(tokens, torch.zeros_like(tokens), None).float()
+            first, second = self.run(tokens, torch.zeros_like(tokens), torch.ones_like(tokens)).float()
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError):  # whatever transformers raises
             return False
         finally:
             self.train(training)
         return bool((first[0] - second[0]).abs().max() > 0)
 
-    def _mask(self, layout: Layout) -> Tensor | None:
-        if layout.mask is None:
-            return None
-        if layout.mask.shape[2] != 1:
-            raise RankwellError(f"models of the type {self.config.model_type} follow no attention rule, only full")
-        return layout.mask[:, 0, 0].long()  # where there is no padding
-
-    def _run(self, tokens: Tensor, segments: Tensor, mask: Tensor | None) -> Tensor:
+    def run(self, tokens: Tensor, segments: Tensor, mask: Tensor | None) -> Tensor:
         """(B, L) → (B, L, H)."""
-        kinds = {"token_type_ids": segments.long()} if self._takes_segments else {}
-        hidden: Tensor = self.backbone(input_ids=tokens.long(), attention_mask=mask, **kinds, return_dict=True)[0]
+        hidden: Tensor = self.backbone(**self._inputs(tokens, segments, mask))[0]
         return hidden
 
+    def _inputs(self, tokens: Tensor, segments: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        kinds = {"token_type_ids": segments.long()} if self._takes_segments else {}
+        return {"input_ids": tokens.long(), "attention_mask": mask, **kinds, "return_dict": True}
 
-def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> ForeignEncoder:
-    """The encoder of a folder of the kind ``kind``; the weights are under transformers' names."""
+
+class ForeignCrossEncoder(nn.Module):
+    """A transformers classifier of pairs, computed whole: 2 logits, 1 score, or a logit for each class."""
+
+    similarity = 0.0
+    needs_parts = False
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+        self._head_name = _head_name(model)
+        # Not a submodule: its parameters are the model's.
+        object.__setattr__(self, "encoder", ForeignEncoder(model.base_model))
+
+    encoder: ForeignEncoder
+
+    @property
+    def head(self) -> nn.Linear:
+        """The last layer."""
+        head = self.model.get_submodule(self._head_name)
+        assert isinstance(head, nn.Linear)
+        return head
+
+    def set_head(self, head: nn.Linear) -> None:
+        """Replace the last layer."""
+        self.model.set_submodule(self._head_name, head)
+        self.model.config.num_labels = self.model.num_labels = head.out_features
+
+    @property
+    def outputs(self) -> int:
+        """The numbers per sequence."""
+        return self.head.out_features
+
+    def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
+        """The logits (B, outputs). ``positions`` are ignored, see :meth:`ForeignEncoder.forward`."""
+        return self.run(*padded(tokens, segments, layout, self.encoder.config.model_type))
+
+    def run(self, tokens: Tensor, segments: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, L) → (B, outputs)."""
+        logits: Tensor = self.model(**self.encoder._inputs(tokens, segments, mask)).logits
+        return logits.float()
+
+
+PairModel = CrossEncoder | ForeignCrossEncoder
+"""A model that scores pairs."""
+
+
+def padded(
+    tokens: Tensor, segments: Tensor, layout: Layout | Packed, kind: str
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Packed rows (T,) on the grid of their layout (B, L), and where there is no padding; None if that is everywhere.
+
+    Each sequence fills a row from its beginning.
+    """
+    if isinstance(layout, Packed):
+        raise RankwellError(f"models of the type {kind} cannot be computed packed")
+    if layout.mask is not None and layout.mask.shape[2] != 1:
+        raise RankwellError(f"models of the type {kind} follow no attention rule, only full")
+    shape = layout.batch, layout.longest
+    grid, kinds = (values if layout.slots is None else values[layout.slots] for values in (tokens, segments))
+    return grid.view(shape), kinds.view(shape), None if layout.mask is None else layout.mask[:, 0, 0].long()
+
+
+def _head_name(model: Any) -> str:
+    """The name of a classifier's last layer: the last one outside the encoder that has an output for each label."""
+    inside = f"{model.base_model_prefix}."
+    names: list[str] = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and not name.startswith(inside) and module.out_features == model.num_labels
+    ]
+    return names[-1]
+
+
+def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, causal: bool = False) -> ForeignEncoder:
+    """The encoder of a folder of the kind ``kind``; the weights are under transformers' names.
+
+    Raises for a decoder, whose tokens see only those before them, unless ``causal``.
+    """
+    backbone = _build(folder, kind, tensors, "AutoModel")
+    if getattr(backbone, "pooler", None) is not None:
+        backbone.pooler = None  # it comes after the states
+    missing = _fill(backbone, tensors, folder)
+    if missing:
+        raise InputError(folder, None, f"the weights lack {missing[0]}")
+    encoder = ForeignEncoder(backbone)
+    _check_encoder(encoder, kind, folder / "config.json", causal=causal)
+    return encoder
+
+
+def load_foreign_ranker(
+    folder: Path, kind: str, tensors: Mapping[str, Tensor], outputs: int
+) -> tuple[ForeignCrossEncoder, list[str]]:
+    """The classifier of a folder, and the names of the parts of its head that the weights lack: these are random."""
+    model = _build(folder, kind, tensors, "AutoModelForSequenceClassification", num_labels=outputs)
+    missing = _fill(model, tensors, folder)
+    inside = f"{model.base_model_prefix}."
+    lacking = next((name for name in missing if name.startswith(inside) and "pooler" not in name), None)
+    if lacking is not None:
+        raise InputError(folder, None, f"the weights lack {lacking.removeprefix(inside)}")
+    ranker = ForeignCrossEncoder(model)
+    _check_encoder(ranker.encoder, kind, folder / "config.json")
+    return ranker, list(dict.fromkeys(name.rpartition(".")[0] for name in missing))
+
+
+def trained_labels(folder: Path) -> int | None:
+    """The number of classes of a transformers classifier; None if the folder has no classifier of sequences."""
+    settings = read_object(folder / "config.json")
+    architectures = [str(name) for name in settings.get("architectures") or []]
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        return None
+    return len(settings.get("id2label") or {}) or int(settings.get("num_labels") or 2)
+
+
+def _build(folder: Path, kind: str, tensors: Mapping[str, Tensor], auto: str, **changes: Any) -> Any:
+    """A model of transformers with new weights, of the sizes of a folder's."""
     try:
-        from transformers import AutoConfig, AutoModel
+        import transformers
     except ImportError:
-        raise MissingExtraError("transformers", "models", "a model other than BERT") from None
+        raise MissingExtraError("transformers", "models", f"a model of the type {kind}") from None
     path = folder / "config.json"
     try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        if config.is_encoder_decoder or type(config) not in AutoModel._model_mapping:
-            raise InputError(
-                path, None, f"a model of the type {kind}; rankwell reads bert, and other encoders through transformers"
-            )
+        config = transformers.AutoConfig.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, **changes
+        )
+        known = getattr(transformers, auto)
+        if config.is_encoder_decoder or type(config) not in known._model_mapping:
+            raise InputError(path, None, f"a model of the type {kind}, which is no encoder that transformers knows")
         _check_sizes(config, tensors, path)
-        build: Callable[..., Any] = AutoModel.from_config
-        backbone = build(config, trust_remote_code=False, dtype=torch.float32)
+        build: Callable[..., Any] = known.from_config
+        return build(config, trust_remote_code=False, dtype=torch.float32)
     except RankwellError:
         raise
     except Exception as error:  # a wrong setting may come out as anything
@@ -141,15 +221,13 @@ def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor]) -> Fore
         raise InputError(
             path, None, f"a model of the type {kind}, which transformers cannot build ({problem})"
         ) from None
-    if getattr(backbone, "pooler", None) is not None:
-        backbone.pooler = None  # classifiers have none; the head has the dense layer
-    _fill_backbone(backbone, tensors, folder)
-    encoder = ForeignEncoder(backbone)
-    if "attention_mask" not in inspect.signature(backbone.forward).parameters:
+
+
+def _check_encoder(encoder: ForeignEncoder, kind: str, path: Path, *, causal: bool = False) -> None:
+    if "attention_mask" not in inspect.signature(encoder.backbone.forward).parameters:
         raise InputError(path, None, f"a model of the type {kind}, which takes no mask and so cannot be padded")
-    if not encoder.reads_both_ways():
+    if not causal and not encoder.reads_both_ways():
         raise InputError(path, None, f"a model of the type {kind}, whose first token sees nothing of those after it")
-    return encoder
 
 
 def _check_sizes(config: Any, tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -164,31 +242,34 @@ def _check_sizes(config: Any, tensors: Mapping[str, Tensor], path: Path) -> None
             raise InputError(path, None, f"{name} is {value}, but the weights have room for {limit} at most")
 
 
-def foreign_state(encoder: ForeignEncoder) -> dict[str, Tensor]:
-    """The encoder's tensors as a transformers classifier holds them."""
-    prefix = encoder.backbone.base_model_prefix
-    return {f"{prefix}.{name}": tensor for name, tensor in encoder.backbone.state_dict().items()}
+def foreign_description(model: Any) -> dict[str, Any]:
+    """``config.json`` of a transformers model."""
+    settings: dict[str, Any] = json.loads(model.config.to_json_string(use_diff=False))
+    vocabulary = len(model.get_input_embeddings().weight)
+    return {**settings, "architectures": [type(model).__name__], "vocab_size": vocabulary, "dtype": "float32"}
 
 
-def foreign_description(encoder: ForeignEncoder) -> dict[str, Any]:
-    """``config.json`` without the entries that depend on the head."""
-    settings: dict[str, Any] = json.loads(encoder.backbone.config.to_json_string(use_diff=False))
-    names = HEADS.get(encoder.config.model_type)
-    architecture = names.architecture if names else type(encoder.backbone).__name__
-    return {**settings, "architectures": [architecture], "vocab_size": len(encoder.tokens.weight)}
+def _fill(model: Any, tensors: Mapping[str, Tensor], where: Path) -> list[str]:
+    """Fill a transformers model; returns the names of the tensors there are no weights for, which stay as they are.
 
-
-def _fill_backbone(backbone: Any, tensors: Mapping[str, Tensor], where: Path) -> None:
-    prefix = f"{backbone.base_model_prefix}."
-    weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    state = backbone.state_dict()
-    for name, parameter in state.items():
-        if name not in weights:
-            raise InputError(where, None, f"the weights lack {name}")
-        if weights[name].shape != parameter.shape:
-            actual, expected = tuple(weights[name].shape), tuple(parameter.shape)
-            raise InputError(where, None, f"{name} has the shape {actual}, but config.json asks for {expected}")
-    backbone.load_state_dict({name: weights[name] for name in state})
+    A model without a head saves its tensors without the prefix of the encoder.
+    """
+    prefix = f"{model.base_model_prefix}."
+    inner = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    filled, missing = {}, []
+    for name, parameter in model.state_dict().items():
+        tensor = tensors.get(name, inner.get(name.removeprefix(prefix)))
+        if tensor is None:
+            missing.append(name)
+        elif tensor.shape == parameter.shape:
+            filled[name] = tensor
+        elif name.startswith(prefix) or len(tensor) == len(parameter):
+            actual, expected, short = tuple(tensor.shape), tuple(parameter.shape), name.removeprefix(prefix)
+            raise InputError(where, None, f"{short} has the shape {actual}, but config.json asks for {expected}")
+        else:
+            raise InputError(where, None, f"a head of {len(tensor)} outputs, but the model is to have {len(parameter)}")
+    model.load_state_dict(filled, strict=False)
+    return missing
 
 
 def _numbers(backbone: Any, *, segments: bool) -> EncoderConfig:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.encoder import ACTIVATIONS, CrossEncoder, Encoder
+from rankwell.models.encoder import ACTIVATIONS, Encoder
+from rankwell.models.foreign import PairModel
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import PoolingKind
 
@@ -108,7 +109,7 @@ class VectorModel(nn.Module):
 
 
 def start_listwise_head(
-    model: CrossEncoder, start: Literal["difference", "normal", "zero"] = "difference", *, seed: int = 0
+    model: PairModel, start: Literal["difference", "normal", "zero"] = "difference", *, seed: int = 0
 ) -> None:
     """Replace the head of ``model`` by a new one with one score (DR-BERT's fourth stage).
 
@@ -128,4 +129,4 @@ def start_listwise_head(
             # Drawn on the CPU, so that a seed means the same weights on every device.
             drawn = torch.zeros(new.weight.shape) if start == "zero" else torch.randn(new.weight.shape) * 0.02
             new.weight.copy_(drawn)
-    model.head = new
+    model.set_head(new)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.inputs.batching import Sequences
@@ -29,7 +29,11 @@ def under_rule(sequences: Sequences, rule: AttentionRule) -> Sequences:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """The dimensions of an encoder, from ``config.json``; ``model_type`` is its family in transformers."""
+    """The dimensions of an encoder, from ``config.json``; ``model_type`` is its family in transformers.
+
+    ``max_position_embeddings`` are the positions a sequence can have. Its first token has the row ``positions_from`` of
+    the table on disk, which has as many rows before it that are not used.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -43,11 +47,13 @@ class EncoderConfig:
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     model_type: str = "bert"
+    positions_from: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            least = 0 if field.name == "positions_from" else 1
+            if field.type == "int" and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise RankwellError(f"{field.name} is {excerpt(str(value))}, expected a whole number of at least 1")
             if field.type == "float" and (not isinstance(value, int | float) or not 0 <= value <= 1):
                 raise RankwellError(f"{field.name} is {excerpt(str(value))}, expected a number from 0 to 1")
@@ -58,3 +64,13 @@ class EncoderConfig:
     def head_size(self) -> int:
         """The width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    def as_settings(self) -> dict[str, Any]:
+        """The entries of ``config.json``."""
+        settings = asdict(self)
+        if begin := settings.pop("positions_from"):
+            settings["max_position_embeddings"] += begin
+            settings["pad_token_id"] = begin - 1
+        if self.model_type == "electra":  # whose embeddings may be narrower; these are not
+            settings["embedding_size"] = self.hidden_size
+        return settings

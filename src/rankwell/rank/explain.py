@@ -257,6 +257,8 @@ def explain(
     if not engine.explainable:
         raise RankwellError("only BERT rankers with the torch backend can be explained; others do not expose attention")
     assert isinstance(engine, TorchEngine)
+    model = engine.model
+    assert isinstance(model, CrossEncoder)
     rule = attention or engine.rule
     template = ranker.template if markers is None else replace(ranker.template, markers=markers)
     reader = replace(ranker.reader, template=template, truncation=TruncationReport())
@@ -273,7 +275,7 @@ def explain(
     best = -1
     for number in range(len(laid.sequences)):
         window = take_sequences(laid.sequences, np.array([number]))
-        passed = dense_pass(engine.model, window, rule)
+        passed = dense_pass(model, window, rule)
         scores.append(float(relevance(passed[0])[0]))
         if best < 0 or scores[number] > scores[best]:
             best, sequence, (logits, weights, is_open) = number, window, passed
@@ -312,11 +314,10 @@ def dense_pass(
     )
     mask = dense_mask(words[None], torch.from_numpy(sequence.last).to(device)[None], None, rule)
     embedded = encoder.embed(tokens, segments, positions)
-    assert isinstance(encoder, Encoder)
     free = torch.ones_like(mask)
     masks = encoder.masks(mask, free, segments[None])
     x, attention = _dense_layers(encoder, embedded, masks)
-    first = x[:1] if model.pooler is None else torch.tanh(model.pooler(x[:1]))
+    first = x[:1] if model.pooler is None else model.activation(model.pooler(x[:1]))
     scores = model.head(first).float()
     if model.similarity:
         alone, _ = _dense_layers(encoder, embedded, encoder.masks(mask, free, segments[None], len(encoder.layers)))
@@ -346,12 +347,12 @@ def _describe(
 ) -> tuple[tuple[Token, ...], tuple[TruncatedField, ...]]:
     """Each token with the field it came from and its match, and the pieces that have no token."""
     tokenizer = reader.tokenizer
-    origins = _origins(fields, reader.template)
+    origins = _origins(fields, reader.template, tokenizer.special.between)
     marks = match_words(fields["query"], fields["document"])  # whether or not the template marks them
     match = np.concatenate([marks.get(name, np.zeros(len(rows.ids), np.int32)) for name, rows in fields.items()])
     ids = np.concatenate([rows.ids for rows in fields.values()])
     owners = np.repeat(list(fields), [len(rows.ids) for rows in fields.values()])
-    separators = np.cumsum(origins == _SEP)
+    separators = np.cumsum((origins == _SEP) & (np.append(0, origins[:-1]) != _SEP))
     tokens = tuple(
         Token(
             *(position, number, piece, word, last, segment),
@@ -376,7 +377,7 @@ def _describe(
     return tokens, tuple(TruncatedField(name, len(pieces), _joined(pieces)) for name, pieces in cut.items() if pieces)
 
 
-def _origins(fields: Mapping[str, Pieces], template: Template) -> NDArray[np.int32]:
+def _origins(fields: Mapping[str, Pieces], template: Template, between: int) -> NDArray[np.int32]:
     """For each token the number of its piece (counted through the fields), or a placeholder.
 
     The pair is laid out once more with numbers in place of the pieces' ids, since ids alone do not tell fields apart.
@@ -385,7 +386,7 @@ def _origins(fields: Mapping[str, Pieces], template: Template) -> NDArray[np.int
     for name, rows in fields.items():
         numbered[name] = replace(rows, ids=np.arange(begin, begin + len(rows.ids), dtype=np.int32))
         begin += len(rows.ids)
-    return lay_out_pairs(template, SpecialTokens(_CLS, _SEP, _FIRST_MARKER), numbered).tokens
+    return lay_out_pairs(template, SpecialTokens(_CLS, _SEP, _FIRST_MARKER, between), numbered).tokens
 
 
 def _joined(pieces: Sequence[str]) -> str:

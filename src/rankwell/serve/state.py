@@ -22,7 +22,7 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
-from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_model_type
+from rankwell.models.checkpoints.config import RankerConfig, is_own, read_encoder_config
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
 from rankwell.models.devices import Precision
 from rankwell.rank.engines.engine import engine_options, load
@@ -247,7 +247,7 @@ def open_model(source: str, sources: Sources) -> Model:
     except RankwellError as error:
         raise RankwellError(f"{source}: {error}") from None
     # Read now: the folder may be changed while its model is served.
-    has_encoder = (folder / "config.json").is_file() and read_model_type(folder) == "bert"
+    has_encoder = (folder / "config.json").is_file() and is_own(folder)
     encoder = read_encoder_config(folder) if has_encoder else None
     layers, heads = (encoder.num_hidden_layers, encoder.num_attention_heads) if encoder else (None, None)
     name = folder.resolve().name or source

@@ -18,8 +18,9 @@ from rankwell.evaluation.tables import Table, as_markdown, as_text
 from rankwell.models.checkpoints.config import (
     HeadKind,
     RankerConfig,
+    is_own,
     read_encoder_config,
-    read_model_type,
+    read_language_model,
     read_ranker_config,
 )
 from rankwell.models.checkpoints.identity import model_digest
@@ -208,12 +209,11 @@ def check_start(recipe: Recipe) -> Path:
     if template.name not in _TRAINED:
         known = ", ".join(_TRAINED)
         raise RankwellError(f"model.template is {template.name}, which is not for one query and document ({known} are)")
-    if (kind := read_model_type(folder)) != "bert":
-        problem = f"model.start is of type {kind}, but recipes can train only models of type bert"
-        raise InputError(folder / "config.json", None, f"{problem}; other encoders can re-rank, not be trained")
-    encoder = read_encoder_config(folder)
-    if template.max_length > encoder.max_position_embeddings:
-        limit = encoder.max_position_embeddings
+    if (kind := read_language_model(folder)) is not None:
+        problem = f"model.start is of type {kind}, but recipes train encoders only"
+        raise InputError(folder / "config.json", None, f"{problem}; language models can re-rank, not be trained")
+    encoder = read_encoder_config(folder) if is_own(folder) else None
+    if encoder is not None and template.max_length > (limit := encoder.max_position_embeddings):
         raise RankwellError(f"model.max_length is {template.max_length}, but {folder} has {limit} positions")
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise InputError(folder, None, "no model.safetensors; weights are read from safetensors only")
@@ -221,7 +221,8 @@ def check_start(recipe: Recipe) -> Path:
     layers = RankerConfig(
         head=head, apart=wanted.apart, similarity=wanted.similarity, attention_layers=wanted.attention_layers
     )
-    layers.check_layers(encoder.num_hidden_layers)
+    if encoder is not None:
+        layers.check_layers(encoder.num_hidden_layers)
     config = read_ranker_config(folder)
     if config is not None and not wanted.adapt:
         names = ("attention", "attention_layers", "apart", "similarity")

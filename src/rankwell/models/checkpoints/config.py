@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -13,9 +13,17 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
+from rankwell.models.families import FAMILIES, has_bert_layers
 from rankwell.models.spec import AttentionRule, EncoderConfig
 
 HeadKind = Literal["two_logits", "score"]
+_OTHER_NAMES = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+}
+"""DistilBERT's names of dimensions."""
 
 
 class ConfigChanges(TypedDict, total=False):
@@ -104,6 +112,15 @@ def read_model_type(folder: Path) -> str:
     return str(_read_description(folder).get("model_type") or "bert")
 
 
+def read_language_model(folder: Path) -> str | None:
+    """The type of a model that writes text, from ``config.json``; None for encoders."""
+    settings = _read_description(folder)
+    architectures = [str(name) for name in settings.get("architectures") or []]
+    kind = str(settings.get("model_type") or "bert")
+    written = any(name.endswith(("ForCausalLM", "ForConditionalGeneration")) for name in architectures)
+    return kind if written or kind in ("t5", "mt5") else None
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     try:
         return read_object(folder / "config.json")
@@ -111,23 +128,49 @@ def _read_description(folder: Path) -> dict[str, Any]:
         raise InputError(folder, None, "not a checkpoint (it has no config.json)") from None
 
 
+def is_own(folder: Path) -> bool:
+    """Whether rankwell computes the encoder of a folder itself, rather than transformers."""
+    return has_bert_layers(_read_description(folder))
+
+
 def read_encoder_config(folder: Path) -> EncoderConfig:
-    """The numbers of a BERT encoder from ``config.json``."""
+    """The dimensions of an encoder with BERT's layers from ``config.json``."""
     path = folder / "config.json"
     settings = _read_description(folder)
-    if (kind := settings.get("model_type") or "bert") != "bert":
-        raise InputError(path, None, f"a model of the type {kind}, expected bert")
+    if not has_bert_layers(settings):
+        kind, known = settings.get("model_type"), ", ".join(FAMILIES)
+        raise InputError(path, None, f"a model of the type {kind}, expected one with BERT's layers ({known})")
     if settings.get("position_embedding_type", "absolute") != "absolute":
         raise InputError(path, None, f"positions of the kind {settings['position_embedding_type']}; expected absolute")
     return bert_config(settings, path)
 
 
-def bert_config(settings: Mapping[str, Any], path: Path, half: str = "encoder") -> EncoderConfig:
-    """The numbers of a BERT encoder or decoder among the settings of ``path``."""
+def read_dimensions(folder: Path) -> EncoderConfig:
+    """The dimensions of any encoder, to describe it."""
+    if is_own(folder):
+        return read_encoder_config(folder)
+    settings = _read_description(folder)
     known = {field.name for field in fields(EncoderConfig)}
+    named = {_OTHER_NAMES.get(name, name): value for name, value in settings.items()}
+    try:
+        sizes = {name: value for name, value in named.items() if name in known and value}
+        return EncoderConfig(**{"intermediate_size": 1, **sizes})
+    except (TypeError, RankwellError) as error:
+        raise InputError(folder / "config.json", None, f"not the configuration of an encoder ({error})") from None
+
+
+def bert_config(settings: Mapping[str, Any], path: Path, half: str = "encoder") -> EncoderConfig:
+    """The dimensions of an encoder or decoder with BERT's layers among the settings of ``path``."""
+    kind = settings.get("model_type") or "bert"
+    known = {field.name for field in fields(EncoderConfig)} - {"positions_from"}
     numbers = {name: value for name, value in settings.items() if name in known}
     try:
-        return EncoderConfig(**{**numbers, "model_type": "bert"})
+        config = EncoderConfig(**{**numbers, "model_type": kind})
+        padding = settings.get("pad_token_id", 1)
+        if not FAMILIES[kind].after_padding or not isinstance(padding, int):
+            return config
+        positions = config.max_position_embeddings - padding - 1
+        return replace(config, positions_from=padding + 1, max_position_embeddings=positions)
     except (TypeError, RankwellError) as error:
         raise InputError(path, None, f"not the configuration of a BERT {half} ({error})") from None
 

@@ -37,7 +37,7 @@ from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import GROUP, QUANTISED, quantise_tensors, read_tensors, write_tensors
-from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
+from rankwell.models.encoder import CrossEncoder, Layer, add_similarity, cosine
 from rankwell.models.spec import AttentionRule
 
 OPSET = 17  # the first with LayerNormalization
@@ -77,7 +77,6 @@ class GridEncoder(nn.Module):
         if words is not None and last is not None:
             mask = dense_mask(words, last, real, self.rule)
         encoder = self.model.encoder
-        assert isinstance(encoder, Encoder)
         biases = _biases(encoder.masks(mask, free, segments))
         positions = torch.arange(longest).expand(batch, longest)
         if self.alone:
@@ -94,7 +93,7 @@ class GridEncoder(nn.Module):
         first = x.reshape(batch, -1, x.shape[1])[:, 0]
         first = final.finish(first, self._attend(len(layers), first, x, biases[-1][:, :, :1], batch))
         if self.model.pooler is not None:
-            first = torch.tanh(self.model.pooler(first))
+            first = self.model.activation(self.model.pooler(first))
         logits: Tensor = self.model.head(first)
         if self.model.similarity:
             biases = _biases(encoder.masks(mask, free, segments, len(layers) + 1))
@@ -170,8 +169,9 @@ def export_model(
     if out.exists():
         raise RankwellError(f"{out} exists already")
     model, tokenizer, config = load_checkpoint(source, **changes)
-    if (kind := model.encoder.config.model_type) != "bert":
-        raise RankwellError(f"{source}: a model of the type {kind}; only BERT can be exported")
+    if not isinstance(model, CrossEncoder):
+        kind = model.encoder.config.model_type
+        raise RankwellError(f"{source}: a model of the type {kind}; only encoders with BERT's layers can be exported")
     if reduced_range is None:
         reduced_range = _lacks_vnni()
     alone = reads_alone(config)

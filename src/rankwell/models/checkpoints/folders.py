@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,140 +25,73 @@ from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import (
     RankerConfig,
     check_length,
+    is_own,
     read_encoder_config,
     read_model_type,
     read_ranker_config,
 )
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.tensors import read_tensors, restore_tensors, write_tensors
+from rankwell.models.checkpoints.renaming import encoder_state, encoder_tensors, fill, read_weights
+from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.families import FAMILIES
 from rankwell.models.foreign import (
-    HEADS,
+    ForeignCrossEncoder,
     ForeignEncoder,
-    HeadNames,
+    PairModel,
     foreign_description,
-    foreign_state,
     load_foreign,
+    load_foreign_ranker,
+    trained_labels,
 )
 from rankwell.models.heads import seeded
 from rankwell.models.spec import EncoderConfig
 
-_LAYER_NAMES = {
-    "attention.output.dense": "mix",
-    "attention.output.LayerNorm": "mix_norm",
-    "intermediate.dense": "inner",
-    "output.dense": "outer",
-    "output.LayerNorm": "outer_norm",
-}
-_EMBEDDING_NAMES = {
-    "embeddings.word_embeddings": "tokens",
-    "embeddings.position_embeddings": "positions",
-    "embeddings.token_type_embeddings": "segments",
-    "embeddings.LayerNorm": "norm",
-}
-_PROJECTIONS = ("query", "key", "value")
 _HEAD_OUTPUTS = {"two_logits": 2, "score": 1}
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a checkpoint in fp32, under transformers' names without ``bert.``"""
-    tensors = restore_tensors(read_tensors(folder), folder)
-    return {_present_name(name): tensor for name, tensor in tensors.items()}
-
-
-def _present_name(name: str) -> str:
-    """A tensor's name in current transformers; the first BERT checkpoints call a norm's parameters gamma and beta."""
-    name = name.removeprefix("bert.")
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-
-def encoder_state(tensors: Mapping[str, Tensor], config: EncoderConfig, where: Path) -> dict[str, Tensor]:
-    """The encoder's parameters from transformers' tensors: renamed, with query, key and value joined.
-
-    Raises if the weights have other sizes than ``config``. Call it before building the encoder, whose size is that of
-    the configuration, however absurd.
-    """
-    state: dict[str, Tensor] = {}
-    try:
-        for theirs, ours in _EMBEDDING_NAMES.items():
-            for part in ("weight", "bias"):
-                if f"{theirs}.{part}" in tensors or (ours == "norm" or part == "weight"):
-                    state[f"{ours}.{part}"] = tensors[f"{theirs}.{part}"]
-        for layer in range(config.num_hidden_layers):
-            old, new = f"encoder.layer.{layer}.", f"layers.{layer}."
-            for part in ("weight", "bias"):
-                joined = [tensors[f"{old}attention.self.{name}.{part}"] for name in _PROJECTIONS]
-                state[f"{new}qkv.{part}"] = torch.cat(joined)
-                for theirs, ours in _LAYER_NAMES.items():
-                    state[f"{new}{ours}.{part}"] = tensors[f"{old}{theirs}.{part}"]
-    except KeyError as error:
-        raise InputError(where, None, f"the weights lack {error.args[0]}") from None
-    rows = {
-        "tokens": config.vocab_size,
-        "positions": config.max_position_embeddings,
-        "segments": config.type_vocab_size,
-        "layers.0.inner": config.intermediate_size,
-    }
-    _check_shapes(state, {f"{name}.weight": (count, config.hidden_size) for name, count in rows.items()}, where)
-    return state
-
-
-def _check_shapes(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
-    for name, expected in shapes.items():
-        if (actual := tuple(state[name].shape)) != expected:
-            raise InputError(where, None, f"{name} has the shape {actual}, but config.json asks for {expected}")
-
-
-def encoder_tensors(encoder: Encoder | ForeignEncoder) -> dict[str, Tensor]:
-    """The encoder's tensors under transformers' names, as a model with a head holds them."""
-    if isinstance(encoder, ForeignEncoder):
-        return foreign_state(encoder)
-    state = encoder.state_dict()
-    out: dict[str, Tensor] = {}
-    for theirs, ours in _EMBEDDING_NAMES.items():
-        for part in ("weight", "bias"):
-            if f"{ours}.{part}" in state:
-                out[f"bert.{theirs}.{part}"] = state[f"{ours}.{part}"]
-    for layer in range(encoder.config.num_hidden_layers):
-        new, old = f"bert.encoder.layer.{layer}.", f"layers.{layer}."
-        for part in ("weight", "bias"):
-            for name, tensor in zip(_PROJECTIONS, state[f"{old}qkv.{part}"].chunk(3), strict=True):
-                out[f"{new}attention.self.{name}.{part}"] = tensor
-            for theirs, ours in _LAYER_NAMES.items():
-                out[f"{new}{theirs}.{part}"] = state[f"{old}{ours}.{part}"]
-    return out
-
-
-def transformers_state(model: CrossEncoder) -> dict[str, Tensor]:
+def transformers_state(model: PairModel) -> dict[str, Tensor]:
     """The model's tensors, named as in transformers' classifier of its kind."""
-    out = encoder_tensors(model.encoder)
+    if isinstance(model, ForeignCrossEncoder):
+        state: dict[str, Tensor] = model.model.state_dict()
+        return state
+    out, family = encoder_tensors(model.encoder), FAMILIES[model.encoder.config.model_type]
     for name, part in _head_parts(model):
-        prefix = "bert." if name == "pooler.dense" else ""
-        out |= {f"{prefix}{name}.{kind}": tensor for kind, tensor in part.state_dict().items()}
+        saved = family.dense_tensors if name == family.dense else name
+        out |= {f"{saved}.{kind}": tensor for kind, tensor in part.state_dict().items()}
     return out
 
 
-def load_encoder(folder: Path) -> tuple[Encoder | ForeignEncoder, dict[str, Tensor], Tokenizer]:
-    """The encoder of a folder, all the folder's tensors (for a head), and the tokenizer."""
-    kind = read_model_type(folder)
-    config = read_encoder_config(folder) if kind == "bert" else None
+def load_encoder(
+    folder: Path, *, causal: bool = False
+) -> tuple[Encoder | ForeignEncoder, dict[str, Tensor], Tokenizer]:
+    """The encoder of a folder, all the folder's tensors (for a head), and the tokenizer.
+
+    With ``causal`` it may be a decoder, whose tokens see only those before them.
+    """
+    config = read_encoder_config(folder) if is_own(folder) else None
     tensors = read_weights(folder)
     tokenizer = Tokenizer.open(folder)
     encoder: Encoder | ForeignEncoder
     if config is None:
-        encoder = load_foreign(folder, kind, tensors)
+        encoder = load_foreign(folder, read_model_type(folder), tensors, causal=causal)
     else:
         state = encoder_state(tensors, config, folder)
         encoder = Encoder(config)
         fill(encoder, state, folder)
-    if len(tokenizer) > (size := encoder.config.vocab_size):
-        raise InputError(folder, None, f"a tokenizer of {len(tokenizer)} tokens, but {size} embeddings")
+    _check_vocabulary(tokenizer, encoder.config, folder)
     return encoder, tensors, tokenizer
+
+
+def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, folder: Path) -> None:
+    if len(tokenizer) > config.vocab_size:
+        problem = f"a tokenizer of {len(tokenizer)} tokens, but {config.vocab_size} embeddings"
+        raise InputError(folder, None, problem)
 
 
 def load_checkpoint(
     folder: str | Path, *, new_head: bool = False, seed: int = 0, **changes: Any
-) -> tuple[CrossEncoder, Tokenizer, RankerConfig]:
+) -> tuple[PairModel, Tokenizer, RankerConfig]:
     """A model, its tokenizer and its configuration; ``changes`` replace parts of the configuration (attention, …).
 
     ``folder`` may be any name that ``names.find_model`` knows. A checkpoint without a ranking head raises, because its
@@ -169,25 +102,62 @@ def load_checkpoint(
     modules = [] if new_head or (folder / "rankwell.json").is_file() else _module_names(folder)
     if len(modules) > 1 and not changes.get("similarity"):
         raise _no_head(folder, modules)
+    load = _load_own if is_own(folder) else _load_whole
+    model, tokenizer, ranker, missing = load(folder, changes, seed)
+    if missing and not new_head:
+        raise _no_head(folder, modules, missing)
+    check_length(folder, ranker.template.max_length, model.encoder.config)
+    return model.eval(), tokenizer, ranker
+
+
+def _load_own(
+    folder: Path, changes: Mapping[str, Any], seed: int
+) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
+    """A cross-encoder with BERT's layers, and the parts of its head that are new."""
     encoder, tensors, tokenizer = load_encoder(folder)
-    config = encoder.config
-    tensors = without_other_heads(tensors, folder, config)
+    assert isinstance(encoder, Encoder)
+    config, family = encoder.config, FAMILIES[encoder.config.model_type]
+    tensors = without_other_heads(tensors, folder)
     stated = read_ranker_config(folder)
-    ranker = (stated or _as_monobert(tensors, config, tokenizer, folder)).changed(changes)
-    check_length(folder, ranker.template.max_length, config)
+    ranker = stated
+    if ranker is None:
+        outputs = len(tensors.get(f"{family.output}.weight", (0, 0)))
+        # Other families have the dense layer in every classifier, so a new head has it too.
+        dense = config.model_type != "bert" or f"{family.dense}.weight" in tensors
+        ranker = _as_monobert(outputs, config, tokenizer, folder, pooler=dense)
+    ranker = ranker.changed(changes)
     _restrict(encoder, ranker, folder)
     model = new_cross_encoder(
         encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
     )
     missing = fill_head(model, tensors, folder)
-    by_similarity = ranker.similarity > 0 and head_names(config).output in missing
-    if by_similarity:
-        start_as_bi_encoder(model)
     if missing and stated is not None and (stated.head, stated.pooler) == (ranker.head, ranker.pooler):
         raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
-    if missing and not (new_head or by_similarity):
-        raise _no_head(folder, modules, missing)
-    return model.eval(), tokenizer, ranker
+    if ranker.similarity > 0 and family.output in missing:
+        start_as_bi_encoder(model)
+        missing = []
+    return model, tokenizer, ranker, missing
+
+
+def _load_whole(
+    folder: Path, changes: Mapping[str, Any], seed: int
+) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
+    """A cross-encoder that transformers computes, and the parts of its head that are new."""
+    kind, tokenizer = read_model_type(folder), Tokenizer.open(folder)
+    tensors = without_other_heads(read_weights(folder), folder)
+    stated = read_ranker_config(folder)
+    outputs = trained_labels(folder) or 2 if stated is None else _HEAD_OUTPUTS[stated.head]
+    wanted = (stated or RankerConfig(head="score" if outputs == 1 else "two_logits")).changed(changes)
+    alone = any(field.alone for field in wanted.template.fields)
+    if wanted.apart or wanted.similarity or alone or wanted.attention != "full" or wanted.attention_layers is not None:
+        problem = "an attention rule or reading texts apart needs an encoder with BERT's layers"
+        raise InputError(folder, None, f"a model of the type {kind}; {problem} ({', '.join(FAMILIES)})")
+    with seeded(seed):
+        model, missing = load_foreign_ranker(folder, kind, tensors, _HEAD_OUTPUTS[wanted.head])
+    _check_vocabulary(tokenizer, model.encoder.config, folder)
+    if stated is None:
+        wanted = _as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
+    return model, tokenizer, wanted, missing
 
 
 def _module_names(folder: Path) -> list[str]:
@@ -213,28 +183,22 @@ def _no_head(folder: Path, modules: Sequence[str], missing: Sequence[str] = ()) 
     return InputError(folder, None, f"{kinds}; {problem}; use such a model, or {train}")
 
 
-def _restrict(encoder: Encoder | ForeignEncoder, ranker: RankerConfig, folder: Path) -> None:
+def _restrict(encoder: Encoder, ranker: RankerConfig, folder: Path) -> None:
     """Set which tokens attend to which in the encoder's layers. Raises if it cannot follow the configuration."""
     config = encoder.config
     ranker.check_layers(config.num_hidden_layers)
     alone = any(field.alone for field in ranker.template.fields)
     apart = ranker.apart > 0 or ranker.similarity > 0 or alone
-    if isinstance(encoder, ForeignEncoder):
-        if apart or ranker.attention != "full" or ranker.attention_layers is not None:
-            problem = "only BERT can follow an attention rule or read texts apart"
-            raise InputError(folder, None, f"a model of the type {config.model_type}; {problem}")
-        return
     if apart and config.type_vocab_size < 2:
         raise InputError(folder, None, "it knows one segment only: query and document cannot be told apart")
     encoder.restrict(ranker.apart, ranker.attention_layers)
 
 
 def new_cross_encoder(
-    encoder: Encoder | ForeignEncoder, outputs: int, *, pooler: bool, seed: int, similarity: float = 0.0
+    encoder: Encoder, outputs: int, *, pooler: bool, seed: int, similarity: float = 0.0
 ) -> CrossEncoder:
     """A cross-encoder with a new head, the same for the same seed."""
-    names = HEADS.get(encoder.config.model_type)
-    activation = names.activation if names else "tanh"
+    activation = FAMILIES[encoder.config.model_type].activation
     with seeded(seed):
         return CrossEncoder(encoder, outputs, pooler=pooler, activation=activation, similarity=similarity)
 
@@ -246,8 +210,7 @@ def start_as_bi_encoder(model: CrossEncoder) -> None:
     with torch.no_grad():
         model.head.weight.zero_()
         model.head.bias.zero_()
-        if isinstance(model.encoder, Encoder):
-            model.encoder.segments.weight[1:] = model.encoder.segments.weight[:1]
+        model.encoder.segments.weight[1:] = model.encoder.segments.weight[:1]
 
 
 def fill_head(model: CrossEncoder, tensors: Mapping[str, Tensor], folder: Path) -> list[str]:
@@ -266,57 +229,38 @@ def fill_head(model: CrossEncoder, tensors: Mapping[str, Tensor], folder: Path) 
     return missing
 
 
-def head_names(config: EncoderConfig) -> HeadNames:
-    """The names of the head's parts; other families have the head directly on [CLS]."""
-    return HEADS.get(config.model_type, HeadNames("", "tanh", "classifier", ""))
-
-
 def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
     """The pooler, if any, and the head, with their names in transformers."""
-    names = head_names(model.encoder.config)
-    pooler = [] if model.pooler is None else [(names.dense or "dense", model.pooler)]
-    return [*pooler, (names.output, model.head)]
+    family = FAMILIES[model.encoder.config.model_type]
+    pooler = [] if model.pooler is None else [(family.dense, model.pooler)]
+    return [*pooler, (family.output, model.head)]
 
 
-def fill(module: nn.Module, state: Mapping[str, Tensor], where: Path) -> None:
-    """Load ``state``; raises if a shape differs."""
-    _check_shapes(state, {name: tuple(parameter.shape) for name, parameter in module.state_dict().items()}, where)
-    module.load_state_dict(state)
-
-
-def without_other_heads(tensors: dict[str, Tensor], folder: Path, config: EncoderConfig) -> dict[str, Tensor]:
+def without_other_heads(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
     """The tensors without a ``classifier`` that scores tokens or choices instead of sequences."""
     architectures = [str(name) for name in read_object(folder / "config.json").get("architectures") or []]
     if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in architectures):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")}
-    classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
-    if classifies and config.model_type not in HEADS:
-        problem = f"a trained classifier of the type {config.model_type}; heads are read of {', '.join(HEADS)}"
-        raise InputError(folder, None, problem)
     return tensors
 
 
 def _as_monobert(
-    tensors: Mapping[str, Tensor], config: EncoderConfig, tokenizer: Tokenizer, folder: Path
+    outputs: int, config: EncoderConfig, tokenizer: Tokenizer, folder: Path, *, pooler: bool = True
 ) -> RankerConfig:
-    """The configuration of a checkpoint without one: with its own head, or with a new one of two logits."""
-    names = head_names(config)
-    outputs = len(tensors[f"{names.output}.weight"]) if f"{names.output}.weight" in tensors else 2
+    """The configuration of a checkpoint without one, whose head has so many outputs."""
     if outputs not in (1, 2):
         raise InputError(folder, None, f"a classifier of {outputs} classes; a ranker has 1 or 2")
     length = min(Template().max_length, config.max_position_embeddings, tokenizer.max_length or 512)
-    # transformers' classifiers of other families always have the dense layer, so a new head has it too.
-    dense = config.model_type != "bert" if names.dense else False
     return RankerConfig(
         template=Template(max_length=length, max_query=min(Template().max_query, length - 4)),
         head="score" if outputs == 1 else "two_logits",
-        pooler=dense or f"{names.dense}.weight" in tensors,
+        pooler=pooler,
     )
 
 
-def save_checkpoint(folder: str | Path, model: CrossEncoder, tokenizer: Tokenizer, ranker: RankerConfig) -> None:
+def save_checkpoint(folder: str | Path, model: PairModel, tokenizer: Tokenizer, ranker: RankerConfig) -> None:
     """Write a folder that rankwell, plain transformers and sentence-transformers load; it must not exist yet."""
-    labels = ["LABEL_0", "LABEL_1"][: model.head.out_features]
+    labels = ["LABEL_0", "LABEL_1"][: model.outputs]
     files = {
         "rankwell.json": ranker.model_dump_json(indent=2) + "\n",
         "README.md": model_card(ranker, model.encoder.config),
@@ -324,18 +268,23 @@ def save_checkpoint(folder: str | Path, model: CrossEncoder, tokenizer: Tokenize
     write_folder(
         folder,
         transformers_state(model),
-        {**describe(model.encoder, head_names(model.encoder.config).architecture), **describe_labels(labels)},
+        {**describe_classifier(model), **describe_labels(labels)},
         tokenizer,
         ranker.template.max_length,
         files,
     )
 
 
-def describe(encoder: Encoder | ForeignEncoder, architecture: str) -> dict[str, Any]:
+def describe_classifier(model: PairModel) -> dict[str, Any]:
+    """``config.json`` of a model that scores pairs."""
+    if isinstance(model, ForeignCrossEncoder):
+        return foreign_description(model.model)
+    return describe(model.encoder, FAMILIES[model.encoder.config.model_type].classifier)
+
+
+def describe(encoder: Encoder, architecture: str) -> dict[str, Any]:
     """``config.json`` of an encoder with a head that transformers calls ``architecture``."""
-    if isinstance(encoder, ForeignEncoder):
-        return foreign_description(encoder)
-    return {"architectures": [architecture], **asdict(encoder.config)}
+    return {"architectures": [architecture], **encoder.config.as_settings()}
 
 
 def describe_labels(labels: Sequence[str]) -> dict[str, Any]:
@@ -358,7 +307,7 @@ def write_folder(
     folder = Path(folder)
     if folder.exists():
         raise RankwellError(f"{folder} exists already")
-    settings = {**description, "pad_token_id": tokenizer.pad}
+    settings = {"pad_token_id": tokenizer.pad, **description}
     state = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     with atomic_folder(folder) as temporary:
         write_tensors(state, temporary / "model.safetensors")
@@ -377,7 +326,7 @@ def _leave_segments_out(path: Path) -> None:
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def add_markers(model: CrossEncoder, tokenizer: Tokenizer) -> None:
+def add_markers(model: PairModel, tokenizer: Tokenizer) -> None:
     """Add MarkedBERT's 40 tokens to a model and its tokenizer; an embedding starts as the mean of its pieces.
 
     Does nothing if they have the tokens already.

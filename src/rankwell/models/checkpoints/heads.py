@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import is_own, read_model_type
 from rankwell.models.checkpoints.folders import (
     describe,
+    describe_classifier,
     describe_labels,
-    encoder_tensors,
-    fill,
     fill_head,
-    head_names,
     load_encoder,
     new_cross_encoder,
     transformers_state,
@@ -32,8 +31,10 @@ from rankwell.models.checkpoints.folders import (
     write_folder,
 )
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.foreign import ForeignEncoder
+from rankwell.models.checkpoints.renaming import encoder_tensors, fill, read_weights
+from rankwell.models.encoder import Encoder
+from rankwell.models.families import FAMILIES
+from rankwell.models.foreign import PairModel, load_foreign_ranker, trained_labels
 from rankwell.models.heads import PretrainingModel, TokenWeightModel, seeded
 
 # Our names and those of transformers' BertForPreTraining.
@@ -51,7 +52,7 @@ _OUTPUT_WEIGHT = "cls.predictions.decoder.weight"
 class LoadedClassifier:
     """A cross-encoder whose outputs are classes: output ``i`` is the logit of ``labels[i]``."""
 
-    model: CrossEncoder
+    model: PairModel
     tokenizer: Tokenizer
     labels: tuple[str, ...]
 
@@ -119,40 +120,60 @@ def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, 
     same order; otherwise a new one takes its place, with a warning if there was one.
     """
     folder = find_model(folder)
-    encoder, tensors, tokenizer = load_encoder(folder)
-    tensors = without_other_heads(tensors, folder, encoder.config)
-    names = head_names(encoder.config)
-    trained = _trained_labels(folder, tensors, names.output)
+    trained = _trained_labels(folder)
     if labels is None and not trained:
         raise InputError(folder, None, "not a classifier, and there are no labels for a new one")
     wanted = tuple(trained if labels is None else labels)
     if len(set(wanted)) != len(wanted) or not wanted:
         raise RankwellError(f"the labels of a classifier must differ: {', '.join(wanted)}")
-    dense = f"{names.dense}.weight" in tensors or (encoder.config.model_type != "bert" and bool(names.dense))
-    model = new_cross_encoder(encoder, len(wanted), pooler=dense, seed=seed)
-    if wanted != trained:
-        if trained:
-            warnings.warn(
-                f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
-            )
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{names.output}.")}
-    fill_head(model, tensors, folder)
-    return LoadedClassifier(model.eval(), tokenizer, wanted)
+    if trained and wanted != trained:
+        warnings.warn(
+            f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
+        )
+    load = _load_own if is_own(folder) else _load_whole
+    return load(folder, wanted, seed, new=wanted != trained)
+
+
+def _load_own(folder: Path, labels: tuple[str, ...], seed: int, *, new: bool) -> LoadedClassifier:
+    encoder, tensors, tokenizer = load_encoder(folder)
+    assert isinstance(encoder, Encoder)
+    tensors = without_other_heads(tensors, folder)
+    family = FAMILIES[encoder.config.model_type]
+    dense = f"{family.dense}.weight" in tensors or encoder.config.model_type != "bert"
+    model = new_cross_encoder(encoder, len(labels), pooler=dense, seed=seed)
+    fill_head(model, _without(tensors, family.output) if new else tensors, folder)
+    return LoadedClassifier(model.eval(), tokenizer, labels)
+
+
+def _load_whole(folder: Path, labels: tuple[str, ...], seed: int, *, new: bool) -> LoadedClassifier:
+    tokenizer, tensors = Tokenizer.open(folder), without_other_heads(read_weights(folder), folder)
+    kind, outputs = read_model_type(folder), trained_labels(folder) or len(labels)
+    with seeded(seed):
+        model, _ = load_foreign_ranker(folder, kind, tensors, outputs)
+        if new:
+            head = nn.Linear(model.head.in_features, len(labels))
+            nn.init.normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
+            model.set_head(head)
+    return LoadedClassifier(model.eval(), tokenizer, labels)
+
+
+def _without(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{part}.")}
 
 
 def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length: int | None = None) -> None:
     """Write a folder that transformers loads as a classifier with these labels; it must not exist yet."""
     model, labels = classifier.model, classifier.labels
-    if len(labels) != model.head.out_features:
-        raise RankwellError(f"{len(labels)} labels for {model.head.out_features} outputs")
-    description = describe(model.encoder, head_names(model.encoder.config).architecture)
-    tensors = transformers_state(model)
-    write_folder(folder, tensors, {**description, **describe_labels(labels)}, classifier.tokenizer, max_length)
+    if len(labels) != model.outputs:
+        raise RankwellError(f"{len(labels)} labels for {model.outputs} outputs")
+    description = {**describe_classifier(model), **describe_labels(labels)}
+    write_folder(folder, transformers_state(model), description, classifier.tokenizer, max_length)
 
 
 def _load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
     encoder, tensors, tokenizer = load_encoder(folder)
-    if isinstance(encoder, ForeignEncoder):
+    if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
         raise InputError(folder, None, f"a model of the type {encoder.config.model_type}; {purpose} needs a BERT")
     return encoder, tensors, tokenizer
 
@@ -165,8 +186,7 @@ def _fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], 
         fill(part, state, folder)
 
 
-def _trained_labels(folder: Path, tensors: Mapping[str, Tensor], output: str) -> tuple[str, ...]:
+def _trained_labels(folder: Path) -> tuple[str, ...]:
     """The labels of the folder's classifier; empty if it has none."""
-    outputs = len(tensors.get(f"{output}.weight", ()))
     named: dict[str, Any] = read_object(folder / "config.json").get("id2label") or {}
-    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(outputs))
+    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(trained_labels(folder) or 0))

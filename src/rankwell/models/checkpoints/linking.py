@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.models.checkpoints.card import model_card
-from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config
+from rankwell.models.checkpoints.config import RankerConfig, read_dimensions
 
 
 def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
@@ -15,7 +15,7 @@ def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
         link_tree(model, folder, skip=Path.is_dir)
         if ranker is not None:
             _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
-            _replace(folder / "README.md", model_card(ranker, read_encoder_config(model)))
+            _replace(folder / "README.md", model_card(ranker, read_dimensions(model)))
 
 
 def _replace(path: Path, text: str) -> None:

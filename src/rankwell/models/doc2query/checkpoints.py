@@ -7,7 +7,6 @@ A BERT checkpoint becomes a new writer: both halves start as its encoder, and th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +18,9 @@ from rankwell.core.errors import InputError
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import bert_config, first_problem, read_model_type
-from rankwell.models.checkpoints.folders import (
-    encoder_state,
-    encoder_tensors,
-    fill,
-    load_encoder,
-    read_weights,
-    write_folder,
-)
+from rankwell.models.checkpoints.folders import load_encoder, write_folder
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.renaming import encoder_state, encoder_tensors, fill, read_weights
 from rankwell.models.doc2query.writer import Decoder, QueryWriter
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import seeded
@@ -94,10 +87,10 @@ def save_writer(folder: str | Path, model: QueryWriter, tokenizer: Tokenizer, co
         "decoder_start_token_id": special.cls,
         "bos_token_id": special.cls,
         "eos_token_id": special.sep,
-        "encoder": {"architectures": ["BertModel"], **asdict(model.encoder.config)},
+        "encoder": {"architectures": ["BertModel"], **model.encoder.config.as_settings()},
         "decoder": {
             "architectures": ["BertLMHeadModel"],
-            **asdict(model.decoder.config),
+            **model.decoder.config.as_settings(),
             "is_decoder": True,
             "add_cross_attention": True,
             "tie_word_embeddings": True,
@@ -127,8 +120,8 @@ def writer_tensors(model: QueryWriter) -> dict[str, Tensor]:
 
 def _new_writer(folder: Path, seed: int) -> tuple[QueryWriter, Tokenizer, WriterConfig]:
     encoder, tensors, tokenizer = load_encoder(folder)
-    if not isinstance(encoder, Encoder):
-        kind = encoder.config.model_type
+    kind = encoder.config.model_type
+    if not isinstance(encoder, Encoder) or kind != "bert":
         raise InputError(folder, None, f"a model of the type {kind}; a query writer needs a BERT")
     with seeded(seed):
         decoder = Decoder(encoder.config)

@@ -113,7 +113,7 @@ class FeatureEncoder:
         """Load the encoder of any BERT checkpoint; its head is ignored."""
         folder = find_model(folder)
         encoder, _, tokenizer = load_encoder(folder)
-        if not isinstance(encoder, Encoder):
+        if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
             raise RankwellError(f"{folder} has the model type {encoder.config.model_type}; word features need a BERT")
         name = encoder_digest(folder)
         return cls(encoder, WordVocabulary(tokenizer), layers=layers, device=device, budget=budget, name=name)

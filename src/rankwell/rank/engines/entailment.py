@@ -22,7 +22,7 @@ from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig, check_length, read_ranker_config
 from rankwell.models.checkpoints.heads import load_classifier
-from rankwell.models.encoder import CrossEncoder
+from rankwell.models.foreign import PairModel
 from rankwell.rank.engines.engine import Engine, Logits
 
 ENTAILMENT = "entailment"
@@ -85,14 +85,12 @@ def entailment_column(folder: Path) -> int | None:
     return int(labels[ENTAILMENT]) if ENTAILMENT in labels else None
 
 
-def load_entailment(
-    folder: Path, column: int, changes: Mapping[str, Any]
-) -> tuple[CrossEncoder, Tokenizer, RankerConfig]:
+def load_entailment(folder: Path, column: int, changes: Mapping[str, Any]) -> tuple[PairModel, Tokenizer, RankerConfig]:
     """A classifier that has a class entailment, with the configuration of a ranker."""
     classifier = load_classifier(folder)
     encoder = classifier.model.encoder.config
     length = min(Template().max_length, encoder.max_position_embeddings)
-    outputs = classifier.model.head.out_features
+    outputs = classifier.model.outputs
     if outputs <= column:
         raise InputError(folder, None, f"{outputs} outputs, none of them for {ENTAILMENT}")
     # The length a classifier was trained with is that of its sentences, not that of windows.

@@ -12,7 +12,8 @@ from torch import Tensor
 from rankwell.inputs.batching import Sequences
 from rankwell.models.compute import HALF_TYPES, Compute
 from rankwell.models.devices import DTypeName
-from rankwell.models.encoder import CrossEncoder, Encoder
+from rankwell.models.encoder import Encoder
+from rankwell.models.foreign import PairModel
 from rankwell.models.spec import AttentionRule
 from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
 
@@ -27,7 +28,7 @@ class TorchEngine(Engine):
 
     def __init__(
         self,
-        model: CrossEncoder,
+        model: PairModel,
         rule: AttentionRule,
         *,
         device: str | None = None,
@@ -60,7 +61,7 @@ class TorchEngine(Engine):
 
     def submit(self, sequences: Sequences) -> Callable[[], Logits]:
         """See :class:`~rankwell.rank.engines.engine.Engine`. A GPU computes in the background."""
-        logits = self.compute.run(sequences, self._forward, self.model.head.out_features)
+        logits = self.compute.run(sequences, self._forward, self.model.outputs)
         return lambda: logits.cpu().numpy()
 
     def _forward(self, batch: Sequences) -> Tensor:

@@ -15,7 +15,7 @@ from rankwell.evaluation.notation import Measure
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.models.encoder import CrossEncoder
+from rankwell.models.foreign import PairModel
 from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
@@ -38,7 +38,7 @@ class Validation:
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
         """The measure's figure, by its notation."""
-        assert isinstance(model, CrossEncoder)
+        assert isinstance(model, PairModel)
         device = next(model.parameters()).device
         # A copy: an engine turns its model to 16 bits on a GPU, and these weights are still to be trained.
         engine = TorchEngine(copy.deepcopy(model), self.config.attention, device=str(device))

@@ -21,14 +21,14 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.encoder import CrossEncoder
+from rankwell.models.foreign import PairModel
 from rankwell.training.options import START, Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.shared import load_one_score, measure_ranker
 
-Loaded = tuple[CrossEncoder, Tokenizer, RankerConfig]
+Loaded = tuple[PairModel, Tokenizer, RankerConfig]
 
 
 class AverageOptions(Options):

@@ -19,8 +19,9 @@ from torch import nn
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
-from rankwell.models.checkpoints.config import read_encoder_config, read_model_type
+from rankwell.models.checkpoints.config import is_own, read_encoder_config, read_model_type
 from rankwell.models.encoder import Encoder
+from rankwell.models.families import FAMILIES
 from rankwell.models.heads import VectorModel
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
@@ -100,8 +101,9 @@ def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
     folder = find_encoder(work, stage, stage.options.encoder)
     if folder is None:
         return
-    if (kind := read_model_type(folder)) != "bert":
-        raise RankwellError(f"{stage.path}.encoder: {folder} is of type {kind}, expected bert")
+    if not is_own(folder):
+        kind, known = read_model_type(folder), ", ".join(FAMILIES)
+        raise RankwellError(f"{stage.path}.encoder: {folder} is of type {kind}, expected one of {known}")
     width = read_encoder_config(folder).hidden_size
     if (modules := read_modules(folder, width)).query or modules.document:
         raise RankwellError(f"{stage.path}.encoder: {folder} has dense layers; name the bi-encoder without them")

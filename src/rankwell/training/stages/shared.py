@@ -21,7 +21,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import is_cross_encoder
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
-from rankwell.models.encoder import CrossEncoder
+from rankwell.models.foreign import PairModel
 from rankwell.models.heads import start_listwise_head
 from rankwell.rank.duo import PairwiseOptions
 from rankwell.rank.ranker import Ranker
@@ -90,7 +90,7 @@ class ListOptions(DevOptions):
 class RankerInTraining:
     """A ranker while it is trained: its model, tokenizer and record."""
 
-    model: CrossEncoder
+    model: PairModel
     tokenizer: Tokenizer
     config: RankerConfig
 
