@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fit_runs import ASIDE, MEASURES, arm_recipe
+from fit_runs import ASIDE, MEASURES, arm_recipe, write_values
 from harness import write_json
 from paper_runs import Source, set_aside
 from rankwell.evaluation.evaluate import evaluate
@@ -62,18 +62,17 @@ def train_peer(
         loss = known.MultipleNegativesRankingLoss(model, scale=20.0)
     else:
         loss = known.CachedMultipleNegativesRankingLoss(model, scale=20.0, mini_batch_size=cached)
-    begin = time.perf_counter()
-    if find_spec("datasets") is not None:
-        _run_trainer(model, loss, pairs, options, out)
-    else:
-        _run_loop(model, loss, pairs, options)
-    seconds = time.perf_counter() - begin
+    run = _run_trainer if find_spec("datasets") is not None else _run_loop
+    seconds = run(model, loss, pairs, options, out)
     model.save(str(out / "model"))
     return out / "model", seconds
 
 
-def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace, out: Path) -> None:
+def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace, out: Path) -> float:
+    """Its own trainer; returns the seconds that it reports, which contain tokenising."""
+    import pyarrow
     from datasets import Dataset
+    from datasets.table import InMemoryTable
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 
     rows = {"anchor": [query for query, _ in pairs], "positive": [document for _, document in pairs]}
@@ -82,7 +81,7 @@ def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespac
         per_device_train_batch_size=options.batch,
         num_train_epochs=options.epochs,
         learning_rate=1e-4,
-        warmup_ratio=0.1,
+        warmup_steps=math.ceil(0.1 * options.epochs * math.ceil(len(pairs) / options.batch)),
         weight_decay=0.01,
         bf16=options.device == "cuda",
         dataloader_num_workers=options.workers,
@@ -92,11 +91,15 @@ def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespac
         logging_strategy="no",
         disable_tqdm=True,
     )
-    SentenceTransformerTrainer(model=model, args=arguments, train_dataset=Dataset.from_dict(rows), loss=loss).train()
+    # With a fingerprint of its own: some versions of pyarrow and dill cannot pickle a table to compute one.
+    data = Dataset(InMemoryTable(pyarrow.table(rows)), fingerprint="pairs")
+    trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss)
+    return float(trainer.train().metrics["train_runtime"])
 
 
-def _run_loop(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace) -> None:
+def _run_loop(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace, out: Path) -> float:
     """The trainer's work: batches tokenised by worker processes, bf16, AdamW, a linear schedule."""
+    begin = time.perf_counter()
     tokenize = getattr(model, "preprocess", None) or model.tokenize
 
     def collate(rows: Pairs) -> list[dict[str, Any]]:
@@ -139,12 +142,14 @@ def _run_loop(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace) 
     if options.device == "cuda":
         torch.cuda.synchronize()
     model.eval()
+    return time.perf_counter() - begin
 
 
 def measure(
-    model: Path, prepared: Prepared, recipe: Recipe, pool: Path, seed: int, device: str | None
+    system: str, model: Path, prepared: Prepared, recipe: Recipe, pool: Path, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """The bi-encoder on dev, alone and in hybrid search."""
+    """The bi-encoder on dev, alone and in hybrid search; writes the values of each query."""
+    seed, device = options.seed, options.device
     _, aside = hold_out(prepared.train.queries, 500, seed)
     index, bm25 = prepared.index, BM25(recipe.first_stage.k1, recipe.first_stage.b)
     first = FirstStage(index, bm25, model, 1.0)
@@ -153,7 +158,9 @@ def measure(
     figures: dict[str, Any] = {"share": tuned.best.similarity}
     for name, share in (("alone", 1.0), ("hybrid", tuned.best.similarity)):
         run = FirstStage(index, bm25, model, share).search(dev.queries, 100, threads=4, device=device)
-        figures[name] = dict(evaluate(dev.qrels, run, list(MEASURES)).mean)
+        found = evaluate(dev.qrels, run, list(MEASURES))
+        write_values(options.out / f"{system.replace(', ', '-')}.{name}.csv.gz", found)
+        figures[name] = dict(found.mean)
     return figures
 
 
@@ -200,6 +207,7 @@ def main() -> None:
     parser.add_argument("--start", default=BACKBONE)
     parser.add_argument("--only", help="name of the one system to train")
     parser.add_argument("--pool", type=Path)
+    parser.add_argument("--trained", type=Path, help="file to make when all are trained and the machine may be shared")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
@@ -222,17 +230,23 @@ def main() -> None:
     tokenising = time.perf_counter() - begin
     results: dict[str, Any] = {"pairs": len(pairs), "epochs": options.epochs, "tokenising seconds": tokenising}
     results["trainer"] = find_spec("datasets") is not None
+    models: dict[str, Path] = {}
     for name, train in systems(options, recipe, pool, pairs):
         if options.only not in (None, name):
             continue
         out = options.out / name.replace(", ", "-")
         out.mkdir(parents=True, exist_ok=True)
-        model, seconds = train(out)
+        models[name], seconds = train(out)
         whole = seconds + (tokenising if name.startswith("rankwell") else 0)
         speed = len(pairs) * options.epochs / whole
-        figures = measure(model, prepared, recipe({}), pool, options.seed, options.device)
-        results[name] = {"seconds": seconds, "pairs per second": speed, **figures}
-        print(f"{name:>30} {seconds:8.1f} s {speed:9,.0f} pairs/s", figures, flush=True)
+        results[name] = {"seconds": seconds, "pairs per second": speed}
+        print(f"{name:>30} {seconds:8.1f} s {speed:9,.0f} pairs/s", flush=True)
+        write_json(options.out / "peers.json", results)
+    if options.trained is not None:
+        options.trained.touch()
+    for name, model in models.items():
+        results[name] |= measure(name, model, prepared, recipe({}), pool, options)
+        print(f"{name:>30}", results[name], flush=True)
         write_json(options.out / "peers.json", results)
 
 

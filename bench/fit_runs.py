@@ -12,20 +12,21 @@ import argparse
 import csv
 import gzip
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness import write_json
 from paper_runs import Source, set_aside
+from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.training.data.prepare import Split, open_split
 from rankwell.training.first_stage import search_split
 from rankwell.training.recipe import Recipe
-from rankwell.training.recipe_reader import build_recipe, read_yaml
-from rankwell.training.run import Trained, measured_run, run_recipe
+from rankwell.training.recipe_reader import build_recipe, parse_setting, read_yaml
+from rankwell.training.run import measured_run, run_recipe
 from rankwell.training.stage import FinishedStage
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -34,6 +35,7 @@ ASIDE = 600
 ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "encoder": ("fit", {"pointwise": None, "listwise": None, "blend": None}),
     "fit": ("fit", {}),
+    "listwise": ("fit", {"pointwise": None}),
     "drbert": ("drbert", {}),
     "marked": ("markedbert", {}),
     "mono": ("monobert", {}),
@@ -42,16 +44,37 @@ ARMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "fit",
         {"filter": {"margin": 0.5}, "encoder": {"negatives": 2}, "pointwise": None, "listwise": None, "blend": None},
     ),
+    "negatives judged by the ranker": (
+        "fit",
+        {
+            "blend": None,
+            "then": {
+                "filter": {"teachers": ["ranker"], "margin": 0.5},
+                "again": {"kind": "encoder", "encoder": "first_stage", "negatives": 3, "depth": 50},
+            },
+        },
+    ),
 }
-"""The recipe of each arm and its changes; every arm begins with the stage ``encoder`` of recipes/fit.yaml."""
+"""The recipe of each arm and its changes; every arm begins with the stage ``encoder`` of recipes/fit.yaml.
+
+A stage that is None is left out, ``then`` has stages that follow.
+"""
 SMALL = {"epochs": 5, "batch": 256, "learning_rate": 1e-4}
 """The bi-encoder's settings, unless ``--large`` asks for those of the recipe."""
 
 
 def arm_recipe(
-    arm: str, data: Path, source: Source, start: str, seed: int, queries: int | None = None, *, large: bool = False
+    arm: str,
+    data: Path,
+    source: Source,
+    start: str,
+    seed: int,
+    queries: int | None = None,
+    *,
+    large: bool = False,
+    settings: Sequence[str] = (),
 ) -> Recipe:
-    """The recipe of an arm, trained on ``fit`` and chosen on ``choice``."""
+    """The recipe of an arm, trained on ``fit`` and chosen on ``choice``; ``settings`` are values for ``--set``."""
     name, changes = ARMS[arm]
     tree, fit = read_yaml(RECIPES / f"{name}.yaml"), read_yaml(RECIPES / "fit.yaml")
     stages: dict[str, Any] = {}
@@ -60,6 +83,9 @@ def arm_recipe(
     stages["encoder"] = {**fit["stages"]["encoder"], **({} if large else SMALL), **(changes.get("encoder") or {})}
     stages |= {stage: options for stage, options in tree["stages"].items() if stage != "encoder"}
     stages = {stage: options for stage, options in stages.items() if changes.get(stage, {}) is not None}
+    stages |= changes.get("then", {})
+    if "again" in stages:
+        stages["again"] = {**stages["encoder"], **stages["again"]}
     first: dict[str, Any] = {"k1": source.k1, "b": source.b, "depth": 100}
     if "negatives" in arm:
         first |= {"hybrid": 0.7, "encoder": start}
@@ -72,7 +98,7 @@ def arm_recipe(
         "evaluate": {"measures": list(MEASURES), "depth": 100},
         "stages": stages,
     }
-    return build_recipe(whole, Path.cwd() / "recipe.yaml")
+    return build_recipe(whole, Path.cwd() / "recipe.yaml", [parse_setting(setting) for setting in settings])
 
 
 def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict[str, Any]:
@@ -86,7 +112,8 @@ def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict
     for done in trained.work.done:
         record: dict[str, Any] = {"figures": done.result.figures}
         if done.run is not None:
-            found = measure_dev(trained, done, base)
+            split, run = dev_run(done, base)
+            found = evaluate(split.qrels, run.head(100), list(MEASURES))
             record["dev"] = dict(found.mean)
             write_values(out / f"{done.stage.name}.csv.gz", found)
         stages[done.stage.name] = record
@@ -103,8 +130,8 @@ def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict
     return result
 
 
-def measure_dev(trained: Trained, done: FinishedStage, base: Split) -> Evaluation:
-    """A stage's figures on dev, with candidates of the first stage that was fitted before it, if one was."""
+def dev_run(done: FinishedStage, base: Split) -> tuple[Split, Run]:
+    """Dev and a stage's run of it, with candidates of the first stage that was fitted before it, if one was."""
     work = done.work
     learned = next((d.result.first_stage for d in reversed(work.done) if d.result.first_stage), None)
     depth = work.recipe.first_stage.depth
@@ -112,7 +139,7 @@ def measure_dev(trained: Trained, done: FinishedStage, base: Split) -> Evaluatio
     there = replace(work, prepared=replace(work.data, dev=split))
     run = measured_run(there, done.stage, done.folder)
     assert run is not None
-    return evaluate(split.qrels, run.head(100), list(MEASURES))
+    return split, run
 
 
 def write_values(path: Path, found: Evaluation) -> None:
@@ -137,6 +164,7 @@ def main() -> None:
     parser.add_argument("--aside", type=int, default=ASIDE, help="training queries set aside")
     parser.add_argument("--start", default=BACKBONE, help="checkpoint to start from")
     parser.add_argument("--large", action="store_true", help="the bi-encoder's batch and epochs of recipes/fit.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the recipe")
     parser.add_argument("--train-queries", type=int, help="train on the first so many queries")
     parser.add_argument("--pool", type=Path, help="where arms share data and stages; default: beside --out")
     parser.add_argument("--out", type=Path, required=True)
@@ -146,7 +174,14 @@ def main() -> None:
     pool = options.pool or options.out.parent / "pool"
     data = set_aside(source, pool / f"{options.data.name}-{options.train}")
     recipe = arm_recipe(
-        options.arm, data, source, options.start, options.seed, options.train_queries, large=options.large
+        options.arm,
+        data,
+        source,
+        options.start,
+        options.seed,
+        options.train_queries,
+        large=options.large,
+        settings=options.set,
     )
     for stage, figures in train_arm(recipe, options.out, pool, options.device)["dev"].items():
         print(f"{stage:>16}  " + "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))

@@ -12,6 +12,8 @@ START = "start"
 """Names the recipe's start checkpoint where a stage or a model is expected."""
 FIRST_STAGE_ENCODER = "first_stage"
 """Names the bi-encoder that finds the candidates where a bi-encoder is expected."""
+RANKER = "ranker"
+"""Names the ranker that the stages before have trained where a teacher is expected."""
 
 
 class Meaning(Enum):

@@ -25,7 +25,7 @@ from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.rank.first_stage import VERSION as FIRST_STAGE_VERSION
 from rankwell.training.data.prepare import folder_digest
-from rankwell.training.options import FIRST_STAGE_ENCODER, START, Meaning
+from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER, START, Meaning
 from rankwell.training.processes import POLL_SECONDS, process_count, process_number
 from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.stage import StageResult, Work, stage_kinds
@@ -87,7 +87,7 @@ def _contents(
     """The digest of the file or folder that is named; a missing one stays a name, which the stage's check reports."""
     if isinstance(name, Sequence) and not isinstance(name, str):
         return [_contents(item, find, hash_folder) for item in name]
-    if name is None or name in (START, FIRST_STAGE_ENCODER):  # parts of their own
+    if name is None or name in (START, FIRST_STAGE_ENCODER, RANKER):  # parts of their own
         return name
     path = find(name)
     if path.is_file():

@@ -9,14 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from tests.training import toys
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.rank.first_stage import FirstStage
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stages.shared import load_ranker
 
 STAGE: dict[str, Any] = {
     "epochs": 60,
@@ -166,3 +170,48 @@ def test_what_cannot_work_is_said_before_anything_is_trained(
 def test_an_index_without_texts_cannot_have_vectors(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match=r"stages.encoder: the index of stages.deepct has no texts"):
         run_recipe(make(data, tiny_bi_encoder, deepct={"tune_queries": 8}, encoder=STAGE), tmp_path / "o", device="cpu")
+
+
+def test_a_soup_is_the_mean_of_its_trainings(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    stage = {**STAGE, "max_steps": 3, "best": "last", "symmetric": True}
+    single = run_recipe(make(data, tiny_bi_encoder, encoder=stage), tmp_path / "single", device="cpu")
+    done = run_recipe(make(data, tiny_bi_encoder, encoder={**stage, "soup": 2}), tmp_path / "soup", device="cpu")
+    folder = done.work.done[0].folder
+    first, second, mean, alone = (
+        load_file(place / "model" / "model.safetensors")
+        for place in (folder / "training-1", folder / "training-2", folder, single.work.done[0].folder)
+    )
+    name = next(name for name in mean if name.endswith("query.weight"))
+    torch.testing.assert_close(first[name], alone[name])
+    assert not torch.equal(first[name], second[name])
+    torch.testing.assert_close(mean[name], (first[name] + second[name]) / 2)
+
+
+def test_negatives_of_its_candidates_are_filtered_by_a_ranker_that_starts_from_it(
+    data: Path, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    """The whole cycle: find, train a ranker on what is found, drop what it takes for relevant, find again."""
+    short = {**STAGE, "max_steps": 3, "best": "last"}
+    listwise = {"max_steps": 2, "batch": 4, "negatives": 2, "best": "last", "start": "first_stage"}
+    again = {**short, "kind": "encoder", "encoder": "first_stage", "negatives": 2}
+    stages = {"encoder": short, "listwise": listwise, "filter": {"teachers": ["ranker", "first_stage"]}, "again": again}
+    done = run_recipe(make(data, tiny_bi_encoder, **stages), tmp_path / "out", device="cpu")
+    encoder, ranker, filtered, last = done.work.done
+    begun = load_ranker(ranker.work, encoder.folder / "model").model.state_dict()
+    trained = load_checkpoint(ranker.folder / "model")[0].state_dict()
+    plain = load_ranker(ranker.work).model.state_dict()
+    name = "encoder.tokens.weight"
+    assert (trained[name] - begun[name]).abs().mean() < (trained[name] - plain[name]).abs().mean()
+    assert filtered.result.figures["dropped"] > 0
+    assert last.result.first_stage == last.folder
+
+
+def test_a_ranker_cannot_start_from_a_first_stage_without_a_bi_encoder(
+    data: Path, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    recipe = make(data, tiny_bi_encoder, listwise={"start": "first_stage"})
+    with pytest.raises(RankwellError, match="the first stage has no bi-encoder"):
+        run_recipe(recipe, tmp_path / "out", device="cpu")
+    recipe = make(data, tiny_bi_encoder, filter={"teachers": ["ranker"]}, listwise={})
+    with pytest.raises(RankwellError, match=r"stages.filter needs a ranker"):
+        run_recipe(recipe, tmp_path / "out", device="cpu")

@@ -21,6 +21,7 @@ from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest
 from rankwell.core.mapped import map_array
 from rankwell.core.types import Rows, Scores
+from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder
 from rankwell.models.checkpoints.names import find_model
@@ -90,12 +91,27 @@ class CrossEncoderTeacher:
         scores = np.empty(documents.shape, np.float32)
         step = max(1, PAIRS_AT_A_TIME // max(1, documents.shape[1]))
         for begin in range(0, len(queries), step):
-            rows = np.repeat(queries[begin : begin + step], documents.shape[1]).tolist()
-            numbers = documents[begin : begin + step]
-            texts = self._store.texts_at(numbers.reshape(-1))
-            pairs = [(self._queries[row], text) for row, text in zip(rows, texts, strict=True)]
-            scores[begin : begin + step] = self._ranker.predict(pairs).reshape(numbers.shape)
+            part = slice(begin, begin + step)
+            scores[part] = self._score(queries[part].tolist(), documents[part])
         return scores
+
+    def _score(self, queries: Sequence[int], documents: Rows) -> Scores:
+        """Re-ranks the lists as a run, which reads the tokens that are stored with the documents."""
+        docids = self._store.docids.strings(documents.reshape(-1))
+        rows = np.repeat(queries, documents.shape[1]).tolist()
+        lists: dict[int, dict[str, None]] = {}
+        for row, docid in zip(rows, docids, strict=True):
+            lists.setdefault(row, {})[docid] = None
+        run = Run({str(row): Ranking.of(list(found), np.zeros(len(found))) for row, found in lists.items()})
+        asked = [Query(str(row), self._queries[row]) for row in lists]
+        ranked = self._ranker.rerank(run, asked, self._store, depth=max(map(len, lists.values())))
+        by_row = {row: dict(zip(*_columns(ranked[str(row)]), strict=True)) for row in lists}
+        scores = [by_row[row][docid] for row, docid in zip(rows, docids, strict=True)]
+        return np.array(scores, np.float32).reshape(documents.shape)
+
+
+def _columns(ranking: Ranking) -> tuple[tuple[str, ...], list[float]]:
+    return ranking.docids, ranking.scores.tolist()
 
 
 def find_teacher(name: str) -> Path:

@@ -203,7 +203,13 @@ def _learned(kind: str) -> Callable[[FitTask, Candidate], Candidate]:
 def _adapter_seconds(task: FitTask, below: Candidate) -> float:
     parts, rates = task.parts, task.rates
     vectors = 0.0 if below.system.first_stage.share else len(task.index) / rates.documents
-    return vectors + (len(parts.fit) + task.measured) / rates.queries + 10 * parts.fit.pairs * ADAPTER_SECONDS
+    training = _epochs("adapter") * parts.fit.pairs * ADAPTER_SECONDS
+    return vectors + (len(parts.fit) + task.measured) / rates.queries + training
+
+
+def _epochs(kind: str) -> float:
+    """The epochs that a stage trains for by default."""
+    return float(stage_kinds()[kind].options().epochs)
 
 
 def _encoder_seconds(task: FitTask, below: Candidate) -> float:
@@ -211,7 +217,7 @@ def _encoder_seconds(task: FitTask, below: Candidate) -> float:
         raise RankwellError(f"{task.start} is a cross-encoder, which has no vectors")
     parts, rates = task.parts, task.rates
     epoch = BACKWARD * parts.fit.pairs / rates.pairs
-    return 5 * epoch + len(task.index) / rates.documents + task.measured / rates.queries
+    return _epochs("encoder") * epoch + len(task.index) / rates.documents + task.measured / rates.queries
 
 
 def _rerank(task: FitTask, below: Candidate) -> Candidate:

@@ -25,19 +25,18 @@ from rankwell.rank.dense import PassageVectors
 from rankwell.training.data.lists import Lists
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import PairTask
-from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.pairs import (
     PairOptions,
     TrainingPairs,
     check_pairs,
+    finish_first_stage,
     pool_of,
     pool_validation,
+    train_pairs,
     training_pairs,
-    tune_encoder,
 )
 
 
@@ -48,7 +47,7 @@ class AdapterOptions(PairOptions):
         default="both",
         description="What is mapped: vectors of queries only, or also those of documents, by a map of their own.",
     )
-    epochs: float = Field(default=10, gt=0, description="Passes over the training pairs; may be a fraction.")
+    epochs: float = Field(default=5, gt=0, description="Passes over the training pairs; may be a fraction.")
     learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
     weight_decay: float = Field(
         default=0.01, ge=0, description="AdamW's weight decay: how much maps stay as they began."
@@ -92,8 +91,10 @@ class VectorPairTask(PairTask):
         queries: Vectors,
         documents: Callable[[Rows], NDArray[np.floating]],
         log_scale: Tensor,
+        *,
+        symmetric: bool = False,
     ):
-        super().__init__(pairs.draw, pairs.relevant, log_scale=log_scale)
+        super().__init__(pairs.draw, pairs.relevant, log_scale=log_scale, symmetric=symmetric)
         self._queries, self._documents = queries, documents
 
     def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
@@ -129,7 +130,8 @@ def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageRe
     train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     pairs = training_pairs(work, options, train_queries, documents)
     model = MapModel(base.width, options.side, scale=options.scale, learn_scale=options.learn_scale)
-    task = VectorPairTask(pairs, base.encode_queries(pairs.texts), vectors.at, model.log_scale)
+    queries = base.encode_queries(pairs.texts)
+    task = VectorPairTask(pairs, queries, vectors.at, model.log_scale, symmetric=options.symmetric)
     docids = pool_of(work, tune_queries)
     pool = vectors.at(documents.numbers(docids)).astype(np.float32)
     asked = base.encode_queries([query.text for query in tune_queries])
@@ -152,22 +154,10 @@ def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageRe
             history=[*work.history, {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json")}],
         )
 
-    outcome = train(
-        model,
-        task,
-        options,
-        folder,
-        save=save,
-        seed=work.seed,
-        device=work.device,
-        validate=pool_validation(work, options, tune_queries, docids, encode),
-        description="adapter",
-    )
-    if process_number() > 0:
-        return StageResult()
+    validation = pool_validation(work, options, tune_queries, docids, encode)
+    outcome = train_pairs(work, options, folder, model, task, validation, save, "adapter")
     figures = {**outcome.figures(), "pairs": len(pairs.draw(0))}
-    figures |= tune_encoder(work, folder / "model", tune_queries, options, folder)
-    return StageResult(first_stage=folder, figures=figures)
+    return finish_first_stage(work, options, folder, tune_queries, figures)
 
 
 STAGES.register("adapter")(

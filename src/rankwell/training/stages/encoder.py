@@ -7,6 +7,7 @@ bi-encoder's share beside it are tuned on training queries that were set aside.
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +15,19 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.config import is_own, read_encoder_config, read_model_type
+from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
 from rankwell.models.families import FAMILIES
 from rankwell.models.heads import VectorModel
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
-from rankwell.training.loop.loop import train
+from rankwell.training.loop.loop import TrainingOutcome
 from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
@@ -33,16 +35,25 @@ from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stages.pairs import (
     PairOptions,
     check_pairs,
+    finish_first_stage,
     pool_of,
     pool_validation,
+    train_pairs,
     training_pairs,
-    tune_encoder,
 )
+
+SEED_STEP = 1000
+"""Between the seeds of several trainings."""
 
 
 class EncoderOptions(PairOptions):
     """`encoder`: fine-tunes a bi-encoder on pairs of queries and relevant documents; later stages search with it."""
 
+    soup: int = Field(
+        default=1,
+        ge=1,
+        description="Number of trainings with different seeds whose weights are averaged (a model soup).",
+    )
     widths: tuple[int, ...] = Field(
         default=(),
         description="Widths at which vectors shall also work when they are cut (Matryoshka); none: the full one only.",
@@ -125,53 +136,68 @@ def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
 
 
 def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageResult:
-    """Train, then tune BM25 and the bi-encoder's share."""
-    options, encoder = stage.options, load(work, stage)
-    documents = work.data.tokens(encoder.start.tokenizer)
+    """Train, once or several times, then tune BM25 and the bi-encoder's share."""
+    options, start = stage.options, load(work, stage).start
+    documents = work.data.tokens(start.tokenizer)
     train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     pairs = training_pairs(work, options, train_queries, documents)
-    prompted = [encoder.start.query_prompt + text for text in pairs.texts]
-    task = TextPairTask(
-        pairs.draw,
-        pairs.relevant,
-        encoder.start.tokenizer.encode(prompted),
-        documents,
-        encoder.start.reader,
-        document_prompt=encoder.start.prompt_pieces if encoder.start.document_prompt else None,
-        log_scale=encoder.model.log_scale,
-        widths=options.widths,
-        max_texts=options.max_texts_in_memory,
-    )
+    queries = start.tokenizer.encode([start.query_prompt + text for text in pairs.texts])
     docids = pool_of(work, tune_queries)
     numbers = documents.numbers(docids)
+    outcomes: list[TrainingOutcome] = []
+    for number, place in enumerate(_places(options, folder)):
+        encoder = load(work, stage)
 
-    def encode(model: nn.Module) -> tuple[Vectors, Vectors]:
-        frozen = encoder.frozen()
-        vectors = frozen.encode_queries([query.text for query in tune_queries])
-        found = vectors, frozen.encode_tokens(documents, numbers)
-        if frozen.device.type == "cuda":
-            del frozen
-            torch.cuda.empty_cache()
-        return found
+        def encode(model: nn.Module, encoder: EncoderInTraining = encoder) -> tuple[Vectors, Vectors]:
+            frozen = encoder.frozen()
+            vectors = frozen.encode_queries([query.text for query in tune_queries])
+            found = vectors, frozen.encode_tokens(documents, numbers)
+            if frozen.device.type == "cuda":
+                del frozen
+                torch.cuda.empty_cache()
+            return found
 
-    outcome = train(
-        encoder.model,
-        task,
-        options,
-        folder,
-        save=encoder.save,
-        seed=work.seed,
-        device=work.device,
-        validate=pool_validation(work, options, tune_queries, docids, encode),
-        description="bi-encoder",
-    )
-    if process_number() > 0:
-        return StageResult()
-    figures = {**outcome.figures(), "pairs": len(pairs.draw(0))}
+        task = TextPairTask(
+            pairs.draw,
+            pairs.relevant,
+            queries,
+            documents,
+            start.reader,
+            document_prompt=start.prompt_pieces if start.document_prompt else None,
+            log_scale=encoder.model.log_scale,
+            widths=options.widths,
+            symmetric=options.symmetric,
+            max_texts=options.max_texts_in_memory,
+        )
+        validation = pool_validation(work, options, tune_queries, docids, encode)
+        seed = work.seed + SEED_STEP * number
+        outcomes.append(
+            train_pairs(work, options, place, encoder.model, task, validation, encoder.save, "bi-encoder", seed=seed)
+        )
+    figures = {**outcomes[0].figures(), "pairs": len(pairs.draw(0))}
     if options.learn_scale:
         figures["scale"] = float(encoder.model.log_scale.detach().exp())
-    figures |= tune_encoder(work, folder / "model", tune_queries, options, folder)
-    return StageResult(first_stage=folder, figures=figures)
+    if len(outcomes) > 1:
+        figures |= {"training seconds": round(sum(outcome.seconds for outcome in outcomes), 1)}
+        if process_number() == 0:
+            _save_average(encoder, _places(options, folder), folder / "model")
+    return finish_first_stage(work, options, folder, tune_queries, figures)
+
+
+def _places(options: EncoderOptions, folder: Path) -> list[Path]:
+    """The folder of each training."""
+    return [folder] if options.soup == 1 else [folder / f"training-{number + 1}" for number in range(options.soup)]
+
+
+def _save_average(encoder: EncoderInTraining, trainings: Sequence[Path], target: Path) -> None:
+    """Write the mean of the trainings' weights, summed in fp64, as a bi-encoder like ``encoder``."""
+    whole: dict[str, Tensor] = {}
+    for training in trainings:
+        for name, tensor in load_encoder(training / "model")[0].state_dict().items():
+            whole[name] = whole.get(name, 0) + tensor.double() / len(trainings)
+    encoder.model.encoder.load_state_dict({name: tensor.float() for name, tensor in whole.items()})
+    shutil.rmtree(target, ignore_errors=True)
+    encoder.save(target)
 
 
 STAGES.register("encoder")(

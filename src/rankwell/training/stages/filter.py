@@ -13,18 +13,22 @@ from pydantic import Field
 from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.training.data.candidates import TrainingCandidates, write_candidates
 from rankwell.training.data.teachers import Teacher, find_teacher, load_teachers
-from rankwell.training.options import Meaning, Options
+from rankwell.training.first_stage import find_encoder
+from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER, Meaning, Options
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
-from rankwell.training.stages.shared import training_candidates
+from rankwell.training.stages.shared import check_ranker, training_candidates
 
 
 class FilterOptions(Options):
     """`filter`: drops unjudged candidates that the teachers consider relevant."""
 
     teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
-        default=(BACKBONE,), min_length=1, description="As in `distil`."
+        default=(BACKBONE,),
+        min_length=1,
+        description="As in `distil`; also `first_stage`, the bi-encoder that finds the candidates, and `ranker`, the "
+        "ranker of the stages before.",
     )
     margin: float = Field(
         default=0.0,
@@ -37,7 +41,19 @@ class FilterOptions(Options):
 def check(work: Work, stage: RecipeStage[FilterOptions]) -> None:
     """Raise unless the teachers exist."""
     for name in stage.options.teachers:
-        find_teacher(name)
+        if name == RANKER:
+            check_ranker(work, stage)
+        elif name == FIRST_STAGE_ENCODER:
+            find_encoder(work, stage, name)
+        else:
+            find_teacher(name)
+
+
+def _teacher(work: Work, stage: RecipeStage[FilterOptions], name: str) -> str:
+    """The folder of a teacher that the recipe's stages have made; other names as they are."""
+    if name == FIRST_STAGE_ENCODER:
+        return str(find_encoder(work, stage, name))
+    return str(work.model) if name == RANKER else name
 
 
 def run(work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageResult:
@@ -48,7 +64,8 @@ def run(work: Work, stage: RecipeStage[FilterOptions], folder: Path) -> StageRes
     by_id = {query.qid: query.text for query in work.data.train.queries}
     texts = [by_id[qid] for qid in candidates.qids]
     store = work.data.collection.store
-    teachers = load_teachers(store, options.teachers, texts, options.teacher_length, work.device)
+    names = [_teacher(work, stage, name) for name in options.teachers]
+    teachers = load_teachers(store, names, texts, options.teacher_length, work.device)
     scores = standard_scores(teachers, candidates)
     remaining = keep_below_relevant(candidates, scores, options.margin)
     path = folder / "candidates.run.gz"

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_one_score, measure_ranker
+from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_one_score, measure_ranker, start_of
 
 
 class ListwiseOptions(ListOptions):
@@ -26,7 +26,8 @@ class ListwiseOptions(ListOptions):
 
 def run(work: Work, stage: RecipeStage[ListwiseOptions], folder: Path) -> StageResult:
     """Train one score with a loss over whole lists."""
-    return fit(work, stage, folder, load_one_score(work, stage.options.head), "listwise")
+    ranker = load_one_score(work, stage.options.head, start_of(work, stage))
+    return fit(work, stage, folder, ranker, "listwise")
 
 
 STAGES.register("listwise")(StageKind(ListwiseOptions, run, check_lists, measure_ranker))

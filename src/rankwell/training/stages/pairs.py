@@ -32,11 +32,14 @@ from rankwell.training.first_stage import (
     current_first_stage,
     tune_index,
 )
+from rankwell.training.loop.contrastive import PairTask
+from rankwell.training.loop.loop import TrainingOutcome, train
 from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.options import START, Meaning
+from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import Work, stage_kinds
+from rankwell.training.stage import StageResult, Work, stage_kinds
 from rankwell.training.stages.shared import ListOptions, training_candidates
 
 POOL_DEPTH = 20
@@ -57,6 +60,10 @@ class PairOptions(TuningOptions, ValidatedOptions):
     learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
     scale: float = Field(default=20, gt=0, description="Factor of the cosine in the softmax over the batch.")
     learn_scale: bool = Field(default=False, description="Whether `scale` is learned, too.")
+    symmetric: bool = Field(
+        default=False,
+        description="Whether documents must also find their query among all queries of the batch.",
+    )
     negatives: int = Field(
         default=0,
         ge=0,
@@ -166,6 +173,42 @@ def pool_validation(
         return None
     qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
     return PoolValidation(queries, qrels, docids, measure_of(work.recipe, options.best), encode)
+
+
+def train_pairs(
+    work: Work,
+    options: PairOptions,
+    folder: Path,
+    model: nn.Module,
+    task: PairTask,
+    validation: PoolValidation | None,
+    save: Callable[[Path], None],
+    description: str,
+    *,
+    seed: int | None = None,
+) -> TrainingOutcome:
+    """Train a model of vectors in ``folder``."""
+    return train(
+        model,
+        task,
+        options,
+        folder,
+        save=save,
+        seed=work.seed if seed is None else seed,
+        device=work.device,
+        validate=validation,
+        description=description,
+    )
+
+
+def finish_first_stage(
+    work: Work, options: PairOptions, folder: Path, queries: Sequence[Query], figures: dict[str, Any]
+) -> StageResult:
+    """Tune BM25 and the share of the bi-encoder in ``folder/model``, in one process of several."""
+    if process_number() > 0:
+        return StageResult()
+    tuned = tune_encoder(work, folder / "model", queries, options, folder)
+    return StageResult(first_stage=folder, figures={**figures, **tuned})
 
 
 def tune_encoder(

@@ -9,7 +9,7 @@ from pydantic import Field
 from rankwell.core.errors import RankwellError
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_ranker, measure_ranker
+from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_ranker, measure_ranker, start_of
 
 
 class PointwiseOptions(ListOptions):
@@ -28,7 +28,7 @@ def check(work: Work, stage: RecipeStage[PointwiseOptions]) -> None:
 
 def run(work: Work, stage: RecipeStage[PointwiseOptions], folder: Path) -> StageResult:
     """Train on each document by itself: two logits and cross entropy."""
-    return fit(work, stage, folder, load_ranker(work), "pointwise")
+    return fit(work, stage, folder, load_ranker(work, start_of(work, stage)), "pointwise")
 
 
 STAGES.register("pointwise")(StageKind(PointwiseOptions, run, check, measure_ranker))

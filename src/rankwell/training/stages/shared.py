@@ -28,16 +28,17 @@ from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.first_stage import find_encoder
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.list_task import RankingTask
 from rankwell.training.loop.loop import TrainingOutcome, train
 from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.loop.validation import Validation
-from rankwell.training.options import Meaning
+from rankwell.training.options import FIRST_STAGE_ENCODER, Meaning
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import StageResult, Work
+from rankwell.training.stage import StageResult, Work, stage_kinds
 
 
 class DevOptions(ValidatedOptions):
@@ -72,6 +73,11 @@ class ListOptions(DevOptions):
     found_only: bool = Field(
         default=False,
         description="Train only on relevant documents that the first stage found; false: on all judged relevant.",
+    )
+    start: Literal["previous", "first_stage"] = Field(
+        default="previous",
+        description="Weights to start from: those of the stage before, or those of the bi-encoder that finds the "
+        "candidates (with a new head).",
     )
     loss: str = Field(default="pointwise", description="Loss function; see docs/losses.md.")
     loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
@@ -112,13 +118,20 @@ def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
     return RankerInTraining(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
 
 
-def load_one_score(work: Work, head: str) -> RankerInTraining:
+def load_one_score(work: Work, head: str, start: Path | None = None) -> RankerInTraining:
     """The same, with a head of one score; of two logits, ``pointwise`` starts it as their difference."""
-    ranker = load_ranker(work)
+    ranker = load_ranker(work, start)
     if ranker.config.head != "two_logits":
         return ranker
     start_listwise_head(ranker.model, "difference" if head == "pointwise" else "normal", seed=work.seed)
     return replace(ranker, config=ranker.config.changed({"head": "score"}))
+
+
+def start_of(work: Work, stage: RecipeStage[ListOptions]) -> Path | None:
+    """The checkpoint that a stage's option ``start`` names; None: that of the stage before."""
+    if stage.options.start == FIRST_STAGE_ENCODER:
+        return find_encoder(work, stage, FIRST_STAGE_ENCODER)
+    return None
 
 
 def ranker_tokens(work: Work, ranker: RankerInTraining) -> TokenSource:
@@ -205,13 +218,18 @@ def check_lists(work: Work, stage: RecipeStage[ListOptions]) -> None:
     make_loss(options.loss, **options.loss_options)
     if options.best != "last":
         parse_measures([options.best])
+    start_of(work, stage)
     if work.candidates is None:
         training_candidates(work, work.data.collection.store, options)
 
 
 def check_ranker(work: Work, stage: RecipeStage[Any], *trained: str) -> None:
-    """Raise unless there is a ranker to continue from: an earlier stage of one of the kinds, or ``model.start``."""
+    """Raise unless there is a ranker to continue from: an earlier stage of one of the kinds, or ``model.start``.
+
+    Without kinds, any stage that leaves a ranker will do.
+    """
     before = {earlier.kind for earlier in work.recipe.before(stage)}
+    trained = trained or tuple(kind for kind, found in stage_kinds().items() if found.leaves_ranker)
     if not before & set(trained) and not is_cross_encoder(work.model):
         raise RankwellError(f"{stage.path} needs a ranker: a stage before it ({', '.join(trained)}), or model.start")
 
