@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import pkgutil
 import sys
@@ -97,6 +98,8 @@ def _show_warning(
 def main() -> None:
     """Run the command line. A user's error prints one line on standard error and exits with code 2."""
     progress.show_in_log()
+    # Imports and the compiler create many objects that stay; looking for garbage among them slows short commands.
+    gc.set_threshold(50_000)
     try:
         with warnings.catch_warnings(), reading_pipes_once():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)

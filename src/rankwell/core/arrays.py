@@ -111,4 +111,5 @@ def pack_strings(strings: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int6
     """The strings as UTF-8, end to end, and the end of each."""
     encoded = [string.encode("utf-8", "surrogatepass") for string in strings]
     ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
-    return np.frombuffer(b"".join(encoded), np.uint8), ends
+    # Writable like all other arrays of bytes, so that native code is compiled for one kind only.
+    return np.frombuffer(bytearray().join(encoded), np.uint8), ends

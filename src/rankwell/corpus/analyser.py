@@ -141,7 +141,8 @@ class Analyzer(BaseModel):
     def spans(self, text: NDArray[np.uint8], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The words of packed UTF-8 texts: their byte spans ``(words, 2)`` and the running count after each text."""
         room = np.empty((len(text) // 2 + len(ends) + 1, 2), np.int64)
-        counts: NDArray[np.int64] = find_words(text, ends, class_table(), self.drop_possessive, room)
+        counts = np.empty(len(ends), np.int64)
+        find_words(text, ends, class_table(), self.drop_possessive, room, counts)
         return room[: int(counts[-1]) if len(counts) else 0], counts
 
     def terms_batch(self, texts: Sequence[str]) -> list[list[str]]:

@@ -15,7 +15,7 @@ from rankwell.core.arrays import pack_strings, save_array
 from rankwell.core.errors import InputError
 from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.corpus.characters import lower_table
-from rankwell.corpus.word_kernels import find_interned, find_one, grow_table, intern_words
+from rankwell.corpus.word_kernels import find_interned, grow_table, intern_words
 
 _KEEP_CASE = np.zeros(0, np.int32)
 
@@ -71,13 +71,13 @@ class Lexicon:
     def intern(self, text: NDArray[np.uint8], spans: NDArray[np.int64]) -> NDArray[np.int32]:
         """The number of each ``text[begin:end]``, adding those not seen before."""
         numbers = np.empty(len(spans), np.int32)
+        word = np.empty(2 * int((spans[:, 1] - spans[:, 0]).max(initial=0)) + 4, np.uint8)
         done = 0
         while done < len(spans):
             needed = 2 * int(spans[done, 1] - spans[done, 0]) + 4
             self._make_room(needed)
-            self._count, done = intern_words(
-                text, spans, done, self._lower, self._slots, self._keys, self._arena, self._ends, self._count, numbers
-            )
+            tables = self._slots, self._keys, self._arena, self._ends
+            self._count, done = intern_words(text, spans, done, self._lower, *tables, self._count, word, numbers)
         return numbers
 
     def add(self, strings: list[str]) -> NDArray[np.int32]:
@@ -96,14 +96,13 @@ class Lexicon:
         """The number of each string, -1 for those that are not here."""
         self.check()
         text, ends = pack_strings(strings)
-        numbers: NDArray[np.int32] = find_interned(text, ends, self._slots, self._arena, self._ends)
+        numbers = np.empty(len(strings), np.int32)
+        find_interned(text, ends, self._slots, self._arena, self._ends, numbers)
         return numbers
 
     def number(self, string: str) -> int:
-        """The number of one string, or -1; several times faster than :meth:`find` for one."""
-        self.check()
-        word = np.frombuffer(string.encode("utf-8", "surrogatepass"), np.uint8)
-        return int(find_one(word, self._slots, self._arena, self._ends))
+        """The number of one string, or -1."""
+        return int(self.find([string])[0])
 
     def strings(self, numbers: NDArray[np.integer] | range) -> list[str]:
         """The strings with these numbers."""

@@ -1,19 +1,16 @@
 """Native code for words: finding them in UTF-8 bytes and giving each distinct one a number.
 
-Tokenising in Python is nine tenths of an index build, so both are numba kernels over whole batches. They release the
-GIL and are cached on disk, so they are compiled once per machine. Small functions are left for LLVM to inline: numba's
-own inlining makes the code no faster and its compilation longer. A number that begins as a literal 0 would compile the
-functions it is passed to twice, so it begins as ``np.int64(0)``.
+Tokenising in Python is nine tenths of an index build, so both are numba kernels over whole batches. Small functions are
+left for LLVM to inline: numba's own inlining makes the code no faster and its compilation longer. A number that begins
+as a literal 0 would compile the functions it is passed to twice, so it begins as ``np.int64(0)``.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from rankwell.core.native import helper, kernel
 from rankwell.corpus.characters import (
     DIGIT,
     IDEOGRAPH,
@@ -34,7 +31,7 @@ MAX_WORD_BYTES = 255
 Bytes = NDArray[np.uint8]
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _decode(text: Bytes, at: int, end: int) -> tuple[int, int]:
     """The character at byte ``at`` and how many bytes it takes; the bytes are valid UTF-8."""
     first = np.int64(text[at])
@@ -50,17 +47,17 @@ def _decode(text: Bytes, at: int, end: int) -> tuple[int, int]:
     return 0, 1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _class(code: int, classes: Bytes) -> int:
     if code < TABLE_SIZE:
         return np.int64(classes[code])
     return IDEOGRAPH if code < 0x40000 else OTHER
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: Bytes) -> tuple[int, bool]:
     """Where the word ends whose first character, a ``kind``, is ``start … at``; whether it has a letter or digit."""
-    limit = min(end, start + MAX_WORD_BYTES)
+    limit = start + MAX_WORD_BYTES if end > start + MAX_WORD_BYTES else end
     solid = kind != JOINER
     last = kind
     while at < limit:
@@ -102,7 +99,7 @@ def _word_end(text: Bytes, start: int, at: int, end: int, kind: int, classes: By
     return at, solid
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _without_possessive(text: Bytes, start: int, end: int) -> int:
     """The end of the word without a final ``'s`` (any of the three apostrophes)."""
     if end - start > 2 and (text[end - 1] == 115 or text[end - 1] == 83):
@@ -116,15 +113,19 @@ def _without_possessive(text: Bytes, start: int, end: int) -> int:
     return end
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def find_words(
-    text: Bytes, text_ends: NDArray[np.int64], classes: Bytes, drop_possessive: bool, spans: NDArray[np.int64]
-) -> Any:
-    """Fill ``spans`` with the ``(begin, end)`` bytes of each word; return the running number of words after each text.
+    text: Bytes,
+    text_ends: NDArray[np.int64],
+    classes: Bytes,
+    drop_possessive: bool,
+    spans: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """Fill ``spans`` with the ``(begin, end)`` bytes of each word, ``counts`` with the number of words up to each text.
 
     ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text.
     """
-    counts = np.empty(len(text_ends), np.int64)
     count = 0
     at = np.int64(0)
     for i in range(len(text_ends)):
@@ -149,10 +150,9 @@ def find_words(
                     spans[count, 1] = _without_possessive(text, start, at) if drop_possessive else at
                     count += 1
         counts[i] = count
-    return counts
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _lower_into(text: Bytes, start: int, end: int, lower: NDArray[np.int32], word: Bytes) -> int:
     """Write the lower-case form of ``text[start:end]`` to ``word``; return its length in bytes."""
     size = 0
@@ -191,46 +191,49 @@ def _lower_into(text: Bytes, start: int, end: int, lower: NDArray[np.int32], wor
     return size
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _mix(key: int) -> int:
     """Spread a key over the low bits that index a table."""
     product = key * np.uint64(0x9E3779B97F4A7C15)
     return product ^ (product >> np.uint64(29))
 
 
-@njit(cache=True, nogil=True)
-def _is_short(word: Bytes, begin: int, size: int) -> bool:
-    """Whether 8 bytes padded with zeros say which word it is: one that ends in a zero would pass for a shorter one."""
-    return size <= 8 and (size == 0 or word[begin + size - 1] != 0)
+@helper
+def _key(word: Bytes, begin: int, size: int) -> int:
+    """A short word is its own key; any other has a hash with the top byte 0xFF, which no UTF-8 has.
 
-
-@njit(cache=True, nogil=True)
-def _key(word: Bytes, size: int) -> int:
-    """A short word is its own key; any other has a hash with the top byte 0xFF, which no UTF-8 has."""
+    Short are words of up to 8 bytes. One that ends in a zero would pass for a shorter one, and is not.
+    """
     key = np.uint64(0)
     lane = np.uint64(0)
     for i in range(size):
-        lane |= np.uint64(word[i]) << np.uint64(8 * (i & 7))
+        lane |= np.uint64(word[begin + i]) << np.uint64(8 * (i & 7))
         if i & 7 == 7 and size > 8:
             key = _mix(key ^ lane)
             lane = np.uint64(0)
-    if _is_short(word, 0, size):
+    if size <= 8 and (size == 0 or word[begin + size - 1] != 0):
         return lane
     return _mix(key ^ lane ^ np.uint64(size)) | np.uint64(0xFF00000000000000)
 
 
-@njit(cache=True, nogil=True)
-def _same(word: Bytes, size: int, number: int, arena: Bytes, ends: NDArray[np.int64]) -> bool:
-    begin = ends[number - 1] if number else np.int64(0)
-    if ends[number] - begin != size:
+@helper
+def _is_short(key: int) -> bool:
+    """Whether the key says which word it is."""
+    return key < np.uint64(0xFF00000000000000)
+
+
+@helper
+def _same(word: Bytes, begin: int, size: int, number: int, arena: Bytes, ends: NDArray[np.int64]) -> bool:
+    other = ends[number - 1] if number else np.int64(0)
+    if ends[number] - other != size:
         return False
     for j in range(size):
-        if arena[begin + j] != word[j]:
+        if arena[other + j] != word[begin + j]:
             return False
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def intern_words(
     text: Bytes,
     spans: NDArray[np.int64],
@@ -241,13 +244,14 @@ def intern_words(
     arena: Bytes,
     ends: NDArray[np.int64],
     count: int,
+    word: Bytes,
     numbers: NDArray[np.int32],
 ) -> tuple[int, int]:
     """Number the words from ``first`` on, adding those not seen before; stop where a table is too full for one more.
 
-    Returns the number of distinct words and of the spans done. An empty ``lower`` keeps the case.
+    Returns the number of distinct words and of the spans done. An empty ``lower`` keeps the case. ``word`` has room for
+    twice the bytes of the longest word, and four.
     """
-    word = np.empty(1024, np.uint8)
     mask = np.uint64(len(slots) - 1)
     fold = len(lower) > 0
     used = ends[count - 1] if count else np.int64(0)
@@ -258,27 +262,24 @@ def intern_words(
             return count, i
         # Most words are up to 8 ASCII letters: their key is built and compared without touching the arena.
         key = np.uint64(0)
-        simple = short = _is_short(text, start, size)
-        if simple:
-            for j in range(size):
-                byte = text[start + j]
-                if byte >= 0x80:
-                    simple = False
-                    break
-                key |= np.uint64(lower[byte] if fold else byte) << np.uint64(8 * j)
+        simple = size <= 8
+        for j in range(size if simple else 0):
+            byte = text[start + j]
+            simple = simple and 0 < byte < 0x80
+            key |= np.uint64(lower[byte] if fold else byte) << np.uint64(8 * j)
         if not simple:
-            if 2 * size + 4 > len(word):
-                word = np.empty(4 * size, np.uint8)
             if fold:
                 size = _lower_into(text, start, end, lower, word)
             else:
                 for j in range(size):
                     word[j] = text[start + j]
-            key = _key(word, size)
-            short = _is_short(word, 0, size)
+            key = _key(word, np.int64(0), size)
+        short = _is_short(key)
         slot = _mix(key) & mask
         number = np.int64(slots[slot])
-        while number >= 0 and not (keys[slot] == key and (short or _same(word, size, number, arena, ends))):
+        while number >= 0 and not (
+            keys[slot] == key and (short or _same(word, np.int64(0), size, number, arena, ends))
+        ):
             slot = (slot + np.uint64(1)) & mask
             number = np.int64(slots[slot])
         if number < 0:
@@ -294,32 +295,30 @@ def intern_words(
     return count, len(spans)
 
 
-@njit(cache=True, nogil=True)
-def find_one(word: Bytes, slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]) -> int:
-    """The number of one word, or -1."""
-    mask = np.uint64(len(slots) - 1)
-    slot = _mix(_key(word, len(word))) & mask
-    while slots[slot] >= 0:
-        if _same(word, len(word), np.int64(slots[slot]), arena, ends):
-            return np.int64(slots[slot])
-        slot = (slot + np.uint64(1)) & mask
-    return -1
-
-
-@njit(cache=True, nogil=True)
+@kernel
 def find_interned(
-    text: Bytes, text_ends: NDArray[np.int64], slots: NDArray[np.int32], arena: Bytes, ends: NDArray[np.int64]
-) -> Any:
-    """The number of each word, or -1 where it is not in the table."""
-    numbers = np.empty(len(text_ends), np.int32)
+    text: Bytes,
+    text_ends: NDArray[np.int64],
+    slots: NDArray[np.int32],
+    arena: Bytes,
+    ends: NDArray[np.int64],
+    numbers: NDArray[np.int32],
+) -> None:
+    """Fill ``numbers`` with the number of each word, -1 where it is not in the table."""
+    mask = np.uint64(len(slots) - 1)
     begin = np.int64(0)
     for i in range(len(text_ends)):
-        numbers[i] = find_one(text[begin : text_ends[i]], slots, arena, ends)
+        size = text_ends[i] - begin
+        slot = _mix(_key(text, begin, size)) & mask
+        number = np.int64(slots[slot])
+        while number >= 0 and not _same(text, begin, size, number, arena, ends):
+            slot = (slot + np.uint64(1)) & mask
+            number = np.int64(slots[slot])
+        numbers[i] = number
         begin = text_ends[i]
-    return numbers
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def grow_table(
     slots: NDArray[np.int32], keys: NDArray[np.uint64], larger: NDArray[np.int32], larger_keys: NDArray[np.uint64]
 ) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from rankwell.core.native import native
 
-@njit(cache=True, nogil=True)
+
+@native()
 def match_stems(
     query_stems: NDArray[np.int32],
     query_ends: NDArray[np.int64],
@@ -56,7 +57,7 @@ def match_stems(
         query_begin, document_begin = query_ends[pair], document_ends[pair]
 
 
-@njit(cache=True, nogil=True)
+@native()
 def _room(needs: NDArray[np.int64], caps: NDArray[np.int64], available: int, rooms: NDArray[np.int64]) -> None:
     """Share ``available`` places: fields with a cap get what they need up to it, the others a fair share.
 
@@ -87,7 +88,7 @@ def _room(needs: NDArray[np.int64], caps: NDArray[np.int64], available: int, roo
             available -= extra
 
 
-@njit(cache=True, nogil=True)
+@native()
 def lay_out(
     ids: NDArray[np.int32],
     continues: NDArray[np.bool_],
@@ -200,7 +201,7 @@ def lay_out(
     return at
 
 
-@njit(cache=True, nogil=True)
+@native()
 def join_equal_words(tokens: NDArray[np.int32], words: NDArray[np.int32], ends: NDArray[np.int64]) -> NDArray[np.int32]:
     """Word ids in which all occurrences of a split word within a sequence have the id of the first.
 

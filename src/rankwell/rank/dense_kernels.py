@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from rankwell.core.native import native
 from rankwell.models.kernels.tile_kernels import multiply_add
 
 TOGETHER = 4
@@ -70,7 +71,7 @@ def _products_of_four(context, documents, stride, query, steps, out):
     return types.void(*[types.intp] * 5), _instructions
 
 
-@njit(cache=True, nogil=True)
+@native()
 def half_products(documents, query, out):
     """``out`` (N,) = the products of ``documents`` (N, W), fp16 given as uint16, with a query (W,), in fp32."""
     count, width = documents.shape

@@ -291,10 +291,13 @@ class SegmentBuilder:
         """Join the postings of terms ``first … last - 1`` and append them to the segment; returns their chunks."""
         begins = posting_begins[first : last + 1] - posting_begins[first]
         size = int(begins[-1])
-        documents, frequencies = np.empty(size, np.uint32), np.empty(size, np.float32)
-        cursors = begins[:-1].copy()
-        for run in runs:
-            place_postings(*run.read_until(last), first, cursors, documents, frequencies)
+        if len(runs) == 1:  # it is sorted already
+            _, _, documents, frequencies = runs[0].read_until(last)
+        else:
+            documents, frequencies = np.empty(size, np.uint32), np.empty(size, np.float32)
+            cursors = begins[:-1].copy()
+            for run in runs:
+                place_postings(*run.read_until(last), first, cursors, documents, frequencies)
         columns: dict[str, Array] = {
             "postings": np.empty(size, np.uint16),
             "chunk_windows": np.empty(size, np.uint16),

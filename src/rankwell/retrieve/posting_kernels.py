@@ -8,14 +8,13 @@ tf / document length, which bound its BM25 scores for any k1 and b.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from rankwell.core.native import kernel
 
-@njit(cache=True, nogil=True, error_model="numpy")
+
+@kernel
 def collect_postings(
     words: NDArray[np.int32],
     word_counts: NDArray[np.int64],
@@ -55,7 +54,7 @@ def collect_postings(
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def sort_postings(
     terms: NDArray[np.uint32],
     documents: NDArray[np.uint32],
@@ -72,7 +71,7 @@ def sort_postings(
         sorted_frequencies[to] = frequencies[i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def place_postings(
     terms: NDArray[np.uint32],
     counts: NDArray[np.uint32],
@@ -95,7 +94,7 @@ def place_postings(
         begin += size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def cut_into_chunks(
     documents: NDArray[np.uint32],
     frequencies: NDArray[np.float32],
@@ -126,50 +125,12 @@ def cut_into_chunks(
                 offsets[chunk] = i - begin
                 largest_tf[chunk] = 0
                 largest_ratio[chunk] = 0
-            largest_tf[chunk] = max(largest_tf[chunk], frequencies[i])
-            largest_ratio[chunk] = max(largest_ratio[chunk], frequencies[i] / lengths[document])
+            tf = frequencies[i]
+            ratio = tf / lengths[document]
+            if tf > largest_tf[chunk]:
+                largest_tf[chunk] = tf
+            if ratio > largest_ratio[chunk]:
+                largest_ratio[chunk] = ratio
         chunk_ends[term] = chunk + 1
         begin = term_ends[term]
     return chunk + 1
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def check_terms(
-    terms: NDArray[np.int64],
-    posting_begins: NDArray[np.int64],
-    chunk_begins: NDArray[np.int64],
-    documents: NDArray[np.uint16],
-    frequencies: Any,
-    windows: NDArray[np.uint16],
-    offsets: NDArray[np.uint32],
-    window_bits: int,
-    document_count: int,
-) -> bool:
-    """Whether the postings of these terms can be scored without leaving an array.
-
-    Their chunks must follow each other, lie in ascending windows and hold ascending documents of the segment.
-    """
-    width = np.int64(1) << window_bits
-    for term in terms:
-        begin, end = posting_begins[term], posting_begins[term + 1]
-        first, last = chunk_begins[term], chunk_begins[term + 1]
-        expected, window = np.int64(0), np.int64(-1)
-        for chunk in range(first, last):
-            if np.int64(windows[chunk]) <= window or np.int64(offsets[chunk]) != expected:
-                return False
-            window = np.int64(windows[chunk])
-            expected = np.int64(offsets[chunk + 1]) if chunk + 1 < last else end - begin
-            limit = min(width, document_count - window * width)
-            if not np.int64(offsets[chunk]) < expected <= end - begin:
-                return False
-            document = np.int64(-1)
-            for i in range(begin + np.int64(offsets[chunk]), begin + expected):
-                tf = np.float32(frequencies[i])
-                if np.int64(documents[i]) <= document or not (tf > 0 and tf < np.inf):
-                    return False
-                document = np.int64(documents[i])
-            if document >= limit:
-                return False
-        if expected != end - begin:
-            return False
-    return True

@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from rankwell.core.native import helper, kernel
 
 # A bound is rounded up by more than float32 sums of a few hundred terms can be off.
 _SLACK = np.float32(1.0001)
 _SCAN_BLOCK = 256
 # Finding one document's posting by bisection takes as long as scoring about this many postings in a row.
 _LOOKUP_COST = 32
+_SMALLEST = np.float32(1e-38)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+class Workspace(NamedTuple):
+    """The memory of a search; arrays called ``…_bits`` are the same memory as unsigned integers."""
+
+    scores: NDArray[np.float32]
+    score_bits: NDArray[np.uint32]
+    candidates: NDArray[np.uint16]
+    values: NDArray[np.float32]
+    value_bits: NDArray[np.uint32]
+    best: NDArray[np.uint64]
+    scratch: NDArray[np.uint64]
+    bounds: NDArray[np.float32]
+    next_chunks: NDArray[np.int64]
+    active_terms: NDArray[np.int64]
+    active_begins: NDArray[np.int64]
+    active_ends: NDArray[np.int64]
+    floor: NDArray[np.float32]
+    floor_bits: NDArray[np.uint32]
+
+    @classmethod
+    def make(cls, window_bits: int, k: int, terms: int) -> Workspace:
+        """Memory for the best ``k`` documents of queries of at most so many terms."""
+        scores, values = np.zeros(1 << window_bits, np.float32), np.empty(1 << window_bits, np.float32)
+        floor = np.zeros(2, np.float32)
+        return cls(
+            scores,
+            scores.view(np.uint32),
+            np.empty(len(scores), np.uint16),
+            values,
+            values.view(np.uint32),
+            np.empty(2 * k + 512, np.uint64),
+            np.empty(2 * k + 512, np.uint64),
+            np.empty(terms + 1, np.float32),
+            *(np.empty(terms, np.int64) for _ in range(4)),
+            floor,
+            floor.view(np.uint32),
+        )
+
+
+@helper
 def _keep_largest(keys: NDArray[np.uint64], count: int, k: int, scratch: NDArray[np.uint64]) -> int:
     """Move the ``k`` largest of the distinct ``keys[:count]`` to the front, in any order; return the smallest of them.
 
@@ -24,7 +64,8 @@ def _keep_largest(keys: NDArray[np.uint64], count: int, k: int, scratch: NDArray
     left, right = 0, count
     while right - left > 2:
         a, b, c = keys[left], keys[(left + right) >> 1], keys[right - 1]
-        pivot = max(min(a, b), min(max(a, b), c))
+        low, high = (a, b) if a < b else (b, a)
+        pivot = low if c < low else (high if c > high else c)
         above, below = left, 0
         for i in range(left, right):
             key = keys[i]
@@ -45,71 +86,82 @@ def _keep_largest(keys: NDArray[np.uint64], count: int, k: int, scratch: NDArray
         keys[left], keys[left + 1] = keys[left + 1], keys[left]
     smallest = keys[0]
     for i in range(1, k):
-        smallest = min(smallest, keys[i])
+        if keys[i] < smallest:
+            smallest = keys[i]
     return smallest
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _accumulate(
     documents: NDArray[np.uint16],
     frequencies: Any,
+    begin: np.uint64,
+    end: np.uint64,
     weight: float,
     norms: NDArray[np.float32],
+    base: np.uint64,
     scores: NDArray[np.float32],
 ) -> None:
-    """Add one term's scores in one window."""
-    for i in range(len(documents)):
+    """Add the scores of one term in one window: those of postings ``begin … end - 1``."""
+    for i in range(begin, end):
         document = documents[i]
         tf = np.float32(frequencies[i])
-        scores[document] += weight * (tf / (tf + norms[document]))
+        scores[document] += weight * (tf / (tf + norms[base + document]))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _complete(
     documents: NDArray[np.uint16],
     frequencies: Any,
+    begin: np.uint64,
+    end: np.uint64,
     weight: float,
     norms: NDArray[np.float32],
+    base: np.uint64,
     scores: NDArray[np.float32],
     candidates: NDArray[np.uint16],
+    count: int,
 ) -> None:
     """Add one term's scores in one window to the candidates alone (the documents whose score is not 0)."""
-    size = len(documents)
-    if len(candidates) * _LOOKUP_COST > size:
-        for i in range(size):
+    if np.uint64(count * _LOOKUP_COST) > end - begin:
+        for i in range(begin, end):
             document = documents[i]
             if scores[document] > 0:
                 tf = np.float32(frequencies[i])
-                scores[document] += weight * (tf / (tf + norms[document]))
+                scores[document] += weight * (tf / (tf + norms[base + document]))
         return
-    for candidate in candidates:
-        low, high = 0, size
+    for c in range(count):
+        candidate = candidates[c]
+        low, high = begin, end
         while low < high:
-            middle = (low + high) >> 1
+            middle = (low + high) >> np.uint64(1)
             if documents[middle] < candidate:
-                low = middle + 1
+                low = middle + np.uint64(1)
             else:
                 high = middle
-        if low < size and documents[low] == candidate:
+        if low < end and documents[low] == candidate:
             tf = np.float32(frequencies[low])
-            scores[candidate] += weight * (tf / (tf + norms[candidate]))
+            scores[candidate] += weight * (tf / (tf + norms[base + candidate]))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _drop_candidates(candidates: NDArray[np.uint16], scores: NDArray[np.float32], floor: float) -> int:
+@helper
+def _drop_candidates(candidates: NDArray[np.uint16], count: int, scores: NDArray[np.float32], floor: float) -> int:
     """Keep the candidates that score at least ``floor``, in order; reset the scores of the others to 0."""
-    count = 0
-    for document in candidates:
+    kept = 0
+    for c in range(count):
+        document = candidates[c]
         high = scores[document] >= floor
-        candidates[count] = document
-        count += high
+        candidates[kept] = document
+        kept += high
         scores[document] *= np.float32(high)
-    return count
+    return kept
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _take_candidates(
     documents: NDArray[np.uint16],
+    begin: np.uint64,
+    end: np.uint64,
     scores: NDArray[np.float32],
     floor: float,
     candidates: NDArray[np.uint16],
@@ -117,7 +169,8 @@ def _take_candidates(
     count: int,
 ) -> int:
     """Append the documents that score at least ``floor``; reset all scores to 0, so that none is taken twice."""
-    for document in documents:
+    for i in range(begin, end):
+        document = documents[i]
         score = scores[document]
         if score > 0:
             scores[document] = 0
@@ -128,42 +181,38 @@ def _take_candidates(
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _count_high(bits: NDArray[np.uint32], lowest: int) -> int:
+@helper
+def _count_high(bits: NDArray[np.uint32], begin: np.uint64, end: np.uint64, lowest: np.uint32) -> int:
     """How many scores are at least ``lowest``; positive floats compare like their bits, and this is vectorised."""
     count = np.uint32(0)
-    for i in range(len(bits)):
+    for i in range(begin, end):
         count += np.uint32(bits[i] >= lowest)
     return np.int64(count)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@helper
 def _take_candidates_of_window(
-    scores: NDArray[np.float32], lowest: int, candidates: NDArray[np.uint16], values: NDArray[np.float32]
+    scores: NDArray[np.float32],
+    bits: NDArray[np.uint32],
+    lowest: np.uint32,
+    candidates: NDArray[np.uint16],
+    values: NDArray[np.float32],
 ) -> int:
     """:func:`_take_candidates` over a whole window, for when many of its documents were touched."""
-    bits = scores.view(np.uint32)
     count = 0
     for begin in range(0, len(bits), _SCAN_BLOCK):
-        if _count_high(bits[begin : begin + _SCAN_BLOCK], lowest) > 0:
+        if _count_high(bits, np.uint64(begin), np.uint64(begin + _SCAN_BLOCK), lowest) > 0:
             for document in range(begin, begin + _SCAN_BLOCK):
                 if bits[document] >= lowest:
                     candidates[count] = document
                     values[count] = scores[document]
                     count += 1
-    scores[:] = 0
+    for document in range(len(scores)):
+        scores[document] = 0
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _bits_of(score: float) -> int:
-    """The bits of a score, at least those of the smallest positive one."""
-    value = np.empty(1, np.float32)
-    value[0] = max(score, np.float32(1e-38))
-    return value.view(np.uint32)[0]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel
 def search(
     query_ends: NDArray[np.int64],
     terms: NDArray[np.int32],
@@ -183,6 +232,7 @@ def search(
     window_bits: int,
     k: int,
     prune: bool,
+    space: Workspace,
     best_keys: NDArray[np.uint64],
 ) -> None:
     """Fill ``best_keys`` (queries, k), initially zero, with the keys of each query's best documents, in any order.
@@ -195,37 +245,23 @@ def search(
     so far, cannot add a document; they only complete the scores of documents that earlier terms added.
     """
     width = 1 << window_bits
-    longest = 0
-    begin_term = 0
-    for end_term in query_ends:
-        longest = max(longest, end_term - begin_term)
-        begin_term = end_term
-    scores = np.zeros(width, np.float32)
-    score_bits = scores.view(np.uint32)
-    candidates = np.empty(width, np.uint16)
-    values = np.empty(width, np.float32)
-    value_bits = values.view(np.uint32)
-    best = np.empty(2 * k + 512, np.uint64)
-    scratch = np.empty(len(best), np.uint64)
-    floor_bits = np.zeros(1, np.uint32)
-    floor_value = floor_bits.view(np.float32)
-    next_chunk = np.empty(longest, np.int64)
-    active_term = np.empty(longest, np.int64)
-    active_begin = np.empty(longest, np.int64)
-    active_end = np.empty(longest, np.int64)
-    bound_from = np.empty(longest + 1, np.float32)
+    scores, score_bits = space.scores, space.score_bits
+    candidates, values, value_bits = space.candidates, space.values, space.value_bits
+    best, scratch, bounds, next_chunks = space.best, space.scratch, space.bounds, space.next_chunks
+    active_terms, active_begins, active_ends = space.active_terms, space.active_begins, space.active_ends
+    floors, floor_bits = space.floor, space.floor_bits  # [0]: the k-th best score so far; [1]: a candidate's least
     begin_term = 0
     for query in range(len(query_ends)):
         end_term = query_ends[query]
         for t in range(begin_term, end_term):
-            next_chunk[t - begin_term] = chunk_begins[terms[t]]
+            next_chunks[t - begin_term] = chunk_begins[terms[t]]
         count = np.int64(0)
         threshold = np.uint64(0)
         floor_bits[0] = 0
         while True:
             window = np.int64(-1)
             for t in range(begin_term, end_term):
-                chunk = next_chunk[t - begin_term]
+                chunk = next_chunks[t - begin_term]
                 if chunk < chunk_begins[terms[t] + 1] and (window < 0 or chunk_windows[chunk] < window):
                     window = np.int64(chunk_windows[chunk])
             if window < 0:
@@ -233,79 +269,72 @@ def search(
 
             active = 0
             for t in range(begin_term, end_term):
-                chunk = next_chunk[t - begin_term]
+                chunk = next_chunks[t - begin_term]
                 term = terms[t]
                 if chunk < chunk_begins[term + 1] and chunk_windows[chunk] == window:
-                    next_chunk[t - begin_term] = chunk + 1
-                    active_term[active] = t
-                    active_begin[active] = posting_begins[term] + chunk_offsets[chunk]
-                    active_end[active] = posting_begins[term + 1]
+                    next_chunks[t - begin_term] = chunk + 1
+                    active_terms[active] = t
+                    active_begins[active] = posting_begins[term] + chunk_offsets[chunk]
+                    active_ends[active] = posting_begins[term + 1]
                     if chunk + 1 < chunk_begins[term + 1]:
-                        active_end[active] = posting_begins[term] + chunk_offsets[chunk + 1]
+                        active_ends[active] = posting_begins[term] + chunk_offsets[chunk + 1]
                     active += 1
-            bound_from[active] = 0
+            bounds[active] = 0
             for a in range(active - 1, -1, -1):
-                chunk = next_chunk[active_term[a] - begin_term] - 1
+                chunk = next_chunks[active_terms[a] - begin_term] - 1
                 damping = np.float32(1) + flat_norm / largest_tf[chunk] + length_norm / largest_ratio[chunk]
-                bound_from[a] = bound_from[a + 1] + _SLACK * weights[active_term[a]] / damping
+                bounds[a] = bounds[a + 1] + _SLACK * weights[active_terms[a]] / damping
             essential = active
             if prune:
-                while essential > 0 and bound_from[essential - 1] < floor_value[0]:
+                while essential > 0 and bounds[essential - 1] < floors[0]:
                     essential -= 1
             if essential == 0:
                 continue
 
-            base = window << window_bits
-            window_norms = norms[base : base + width]
+            first = window << window_bits
+            base = np.uint64(first)
             postings, rest = 0, 0
             for a in range(active):
-                begin, end = active_begin[a], active_end[a]
+                begin, end = np.uint64(active_begins[a]), np.uint64(active_ends[a])
                 if a < essential:
-                    postings += end - begin
-                    _accumulate(
-                        documents[begin:end], frequencies[begin:end], weights[active_term[a]], window_norms, scores
-                    )
+                    postings += np.int64(end - begin)
+                    _accumulate(documents, frequencies, begin, end, weights[active_terms[a]], norms, base, scores)
                 else:
-                    rest += end - begin
+                    rest += np.int64(end - begin)
             # A little lower than the bounds say: the subtraction is rounded too.
-            floor = floor_value[0] * np.float32(0.99999) - bound_from[essential]
+            floor = floors[0] * np.float32(0.99999) - bounds[essential]
+            floors[1] = floor if floor > _SMALLEST else _SMALLEST
             dense = 8 * postings > width
-            if dense and essential < active and _LOOKUP_COST * _count_high(score_bits, _bits_of(floor)) > rest:
-                # Too many documents to look up one by one: score the rest of the postings too.
-                for a in range(essential, active):
-                    begin, end = active_begin[a], active_end[a]
-                    _accumulate(
-                        documents[begin:end], frequencies[begin:end], weights[active_term[a]], window_norms, scores
-                    )
-                essential = active
-                floor = floor_value[0]
+            if dense and essential < active:
+                high = _count_high(score_bits, np.uint64(0), np.uint64(width), floor_bits[1])
+                if _LOOKUP_COST * high > rest:
+                    # Too many documents to look up one by one: score the rest of the postings too.
+                    for a in range(essential, active):
+                        begin, end = np.uint64(active_begins[a]), np.uint64(active_ends[a])
+                        _accumulate(documents, frequencies, begin, end, weights[active_terms[a]], norms, base, scores)
+                    essential = active
+                    floors[1] = floors[0] if floors[0] > _SMALLEST else _SMALLEST
             survivors = np.int64(0)
             if dense:
-                survivors = _take_candidates_of_window(scores, _bits_of(floor), candidates, values)
+                survivors = _take_candidates_of_window(scores, score_bits, floor_bits[1], candidates, values)
             else:
                 for a in range(essential):
-                    chunk_documents = documents[active_begin[a] : active_end[a]]
-                    survivors = _take_candidates(chunk_documents, scores, floor, candidates, values, survivors)
+                    begin, end = np.uint64(active_begins[a]), np.uint64(active_ends[a])
+                    survivors = _take_candidates(documents, begin, end, scores, floor, candidates, values, survivors)
             if essential < active and survivors > 0:
                 for c in range(survivors):
                     scores[candidates[c]] = values[c]
                 for a in range(essential, active):
-                    begin, end = active_begin[a], active_end[a]
-                    _complete(
-                        documents[begin:end],
-                        frequencies[begin:end],
-                        weights[active_term[a]],
-                        window_norms,
-                        scores,
-                        candidates[:survivors],
-                    )
-                    floor = floor_value[0] * np.float32(0.99999) - bound_from[a + 1]
-                    survivors = _drop_candidates(candidates[:survivors], scores, floor)
+                    begin, end = np.uint64(active_begins[a]), np.uint64(active_ends[a])
+                    weight = weights[active_terms[a]]
+                    _complete(documents, frequencies, begin, end, weight, norms, base, scores, candidates, survivors)
+                    floor = floors[0] * np.float32(0.99999) - bounds[a + 1]
+                    survivors = _drop_candidates(candidates, survivors, scores, floor)
                 for c in range(survivors):
                     values[c] = scores[candidates[c]]
                     scores[candidates[c]] = 0
             for c in range(survivors):
-                key = (np.uint64(value_bits[c]) << np.uint64(32)) | np.uint64(ties[base + candidates[c]])
+                key = (np.uint64(value_bits[c]) << np.uint64(32)) | np.uint64(ties[first + candidates[c]])
                 if key > threshold:
                     best[count] = key
                     count += 1

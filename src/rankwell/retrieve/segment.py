@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Array, gather
 from rankwell.core.errors import InputError
 from rankwell.core.mapped import ArrayFolder
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.builder import SEGMENT_VERSION
-from rankwell.retrieve.posting_kernels import check_terms
-from rankwell.retrieve.scoring_kernels import search
+from rankwell.retrieve.scoring_kernels import Workspace, search
 
+CHECKED_POSTINGS = 1 << 16
 _FREQUENCY_DTYPES = (np.uint8, np.uint16, np.float32)
 _CHUNK_DTYPES: dict[str, type] = {
     "chunk_windows": np.uint16,
@@ -107,20 +108,44 @@ class Segment:
                 raise InputError(self.folder, None, "damaged: postings lie outside their file")
             for file in files:
                 file.check(first, last)
-        windows, offsets, *_ = self._chunks
-        if not check_terms(
-            terms,
-            self.posting_begins,
-            self.chunk_begins,
-            self._postings.values,
-            self._frequencies.values,
-            windows.values,
-            offsets.values,
-            self.window_bits,
-            len(self),
-        ):
-            raise InputError(self.folder, None, "damaged: the postings of a term are not in order")
+        # Some terms at a time, which bounds the memory; a frequent term alone is not even copied.
+        parts = np.cumsum(self.posting_begins[terms + 1] - self.posting_begins[terms]) // CHECKED_POSTINGS
+        for some in np.split(terms, np.flatnonzero(np.diff(parts)) + 1):
+            if not self._are_in_order(some):
+                raise InputError(self.folder, None, "damaged: the postings of a term are not in order")
         self._checked_terms[terms] = True
+
+    def _are_in_order(self, terms: NDArray[np.int64]) -> bool:
+        """Whether the postings of these terms can be scored without leaving an array.
+
+        Their chunks must follow each other, lie in ascending windows and hold ascending documents of the segment.
+        """
+        begins, ends = self.posting_begins[terms], self.posting_begins[terms + 1]
+        first, last = self.chunk_begins[terms], self.chunk_begins[terms + 1]
+        if not ((first < last) == (begins < ends)).all():
+            return False
+        if not len(windows := _rows(self._chunks[0].values, first, last).astype(np.int64)):
+            return True
+        opens = np.zeros(len(windows) + 1, bool)  # where a term's first chunk is, and the end
+        opens[np.cumsum(last - first) - (last - first)] = opens[-1] = True
+        offsets = _rows(self._chunks[1].values, first, last).astype(np.int64)
+        # Where chunks begin among the postings of these terms.
+        starts = np.append(offsets + np.repeat(np.cumsum(ends - begins) - (ends - begins), last - first), 0)
+        starts[-1] = (ends - begins).sum()
+        if offsets[opens[:-1]].any() or not (np.diff(starts) > 0).all():
+            return False
+        documents = _rows(self._postings.values, begins, ends)
+        ascends = documents[1:] > documents[:-1]
+        ascends[starts[1:-1] - 1] = True
+        frequencies = _rows(self._frequencies.values, begins, ends)
+        limits = np.minimum(1 << self.window_bits, len(self) - (windows << self.window_bits))
+        return bool(
+            ascends.all()
+            and (documents[starts[1:] - 1] < limits).all()
+            and ((np.diff(windows) > 0) | opens[1:-1]).all()
+            and frequencies.min() > 0
+            and frequencies.max() < np.inf
+        )
 
     def check(self) -> None:
         """Read the whole segment. Raises if a file is damaged."""
@@ -174,6 +199,7 @@ class Segment:
             self.window_bits,
             k,
             prune,
+            Workspace.make(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0))),
             keys,
         )
         keys = np.sort(keys, axis=1)[:, ::-1]
@@ -194,3 +220,10 @@ class Segment:
                 raise InputError(file.path, None, "damaged: a number above that of the documents")
         flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
         return flat + by_length * lengths, flat, by_length
+
+
+def _rows(values: Array, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Array:
+    """The values of several spans, end to end; a view if the spans follow each other."""
+    if (begins[1:] == ends[:-1]).all():
+        return values[begins[0] : ends[-1]]
+    return values[gather(begins, ends - begins)]

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
+
+from rankwell.core.native import native
 
 WHOLE = 1 << 32
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -56,7 +57,7 @@ def _cleared(x: Tensor, dropped: int, seed: int) -> Tensor:
     return out
 
 
-@njit(cache=True, nogil=True)
+@native()
 def clear_bits(x: NDArray[Any], out: NDArray[Any], seed: np.uint32, dropped: np.uint32) -> None:
     """Copy ``x`` to ``out``, setting elements to 0 whose place and seed hash (murmur3) to less than ``dropped``."""
     for place in range(len(x)):

@@ -12,8 +12,8 @@ multiple of 8.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from rankwell.core.native import native
 from rankwell.models.kernels.tile_kernels import TILE, fp32_tile, int8_tile, larger, smaller, softmax_columns
 
 BLOCK = 32
@@ -38,7 +38,7 @@ _GELU = tuple(
 _CLOSED = np.float32(-1e30)
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@native(fastmath=True, error_model="numpy")
 def _gelu(x):
     """Replace the numbers of ``x`` (N,) by their gelu."""
     for i in range(len(x)):
@@ -56,7 +56,7 @@ def _gelu(x):
         x[i] = x[i] * (np.float32(0.5) + near * value)
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@native(fastmath=True, error_model="numpy")
 def _quantise(x, count, panels, scales, middles, row):
     """Write the first ``count`` rows of ``x`` (·, K) as int8 panels, given as int32 (·, K / 4, 8); ``row`` is (K,)."""
     for r in range(count):
@@ -75,7 +75,7 @@ def _quantise(x, count, panels, scales, middles, row):
             panel[k, place] = quads[k]
 
 
-@njit(cache=True, nogil=True)
+@native()
 def _multiply(panels, count, scales, middles, product, out):
     """``out`` (·, N) = the first ``count`` quantised rows times the weights, plus the bias."""
     weights, of_columns, totals, bias = product
@@ -98,7 +98,7 @@ def _multiply(panels, count, scales, middles, product, out):
             )
 
 
-@njit(cache=True, nogil=True, fastmath=True, error_model="numpy")
+@native(fastmath=True, error_model="numpy")
 def _add_norm(x, added, count, norm, epsilon, out):
     """``out`` = layer norm of ``x + added``, row by row."""
     gain, bias = norm
@@ -119,7 +119,7 @@ def _add_norm(x, added, count, norm, epsilon, out):
             result[k] = (result[k] - mean) * factor * gain[k] + bias[k]
 
 
-@njit(cache=True, nogil=True)
+@native()
 def project(x, product):
     """A linear layer: ``x`` (T, K) → (T, N); the result has rows to spare."""
     rows, width = x.shape
@@ -133,7 +133,7 @@ def project(x, product):
     return out
 
 
-@njit(cache=True, nogil=True)
+@native()
 def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon):
     """What follows attention in a layer: ``x`` (R, H) is its input, ``mixed`` (≥ R, H) the output of attention."""
     rows, width, deep = len(x), x.shape[1], len(inner[3])
@@ -158,7 +158,7 @@ def finish(x, mixed, mix, mix_norm, inner, outer, outer_norm, epsilon):
     return out
 
 
-@njit(cache=True, nogil=True)
+@native()
 def attend(qkv, begins, lengths, mask, heads, first_only):
     """Attention within each sequence, in fp32: ``qkv`` (≥ T, 3 H) → (≥ T, H), or (≥ B, H) for the first tokens alone.
 

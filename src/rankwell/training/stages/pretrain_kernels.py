@@ -7,8 +7,9 @@ draws it, and nothing has to be kept to draw it again.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from rankwell.core.native import native
 
 NEXT, OTHER, NEITHER = 0, 1, -1
 """Labels of a second span, with the numbers BERT's own head uses: it continues the first, or comes from elsewhere."""
@@ -19,7 +20,7 @@ _IS_OTHER, _IS_SHORT, _ROOM, _WINDOW, _SPLIT, _PLACE, _OTHERS = 0, 1, 2, 3, 4, 5
 _MASKS = 64
 
 
-@njit(cache=True, nogil=True, inline="always")
+@native(inline="always")
 def _hash(key: np.uint64) -> np.uint64:
     """SplitMix64's mixing of one number."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -27,20 +28,20 @@ def _hash(key: np.uint64) -> np.uint64:
     return key ^ (key >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@native(inline="always")
 def _uniform(key: np.uint64, counter: int) -> float:
     """The ``counter``-th random number of a key, in [0, 1)."""
     mixed = _hash(key + np.uint64(counter + 1) * _GOLDEN)
     return np.float64(mixed >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@native(inline="always")
 def _below(key: np.uint64, counter: int, limit: int) -> int:
     """A random whole number from 0 to ``limit`` - 1."""
     return np.int64(_uniform(key, counter) * limit)
 
 
-@njit(cache=True, nogil=True)
+@native()
 def make_keys(seed: int, epoch: int, items: NDArray[np.int64], keys: NDArray[np.uint64]) -> None:
     """The key of each item's random numbers in this epoch."""
     base = _hash(_hash(np.uint64(seed) + _GOLDEN) + np.uint64(epoch) * _GOLDEN)
@@ -48,7 +49,7 @@ def make_keys(seed: int, epoch: int, items: NDArray[np.int64], keys: NDArray[np.
         keys[i] = _hash(base + np.uint64(items[i] + 1) * _GOLDEN)
 
 
-@njit(cache=True, nogil=True)
+@native()
 def choose_others(
     keys: NDArray[np.uint64],
     items: NDArray[np.int64],
@@ -68,7 +69,7 @@ def choose_others(
             others[i, j] = drawn + 1 if drawn >= items[i] else drawn
 
 
-@njit(cache=True, nogil=True)
+@native()
 def _whole_words(
     continues: NDArray[np.bool_], begin: int, end: int, size: int, first: int, skip: int
 ) -> tuple[int, int]:
@@ -94,7 +95,7 @@ def _whole_words(
     return begin, begin
 
 
-@njit(cache=True, nogil=True)
+@native()
 def _window(
     continues: NDArray[np.bool_], begin: int, end: int, size: int, key: np.uint64, counter: int
 ) -> tuple[int, int]:
@@ -108,7 +109,7 @@ def _window(
     return first, last if last > first else first + size
 
 
-@njit(cache=True, nogil=True)
+@native()
 def _tail(continues: NDArray[np.bool_], begin: int, end: int, size: int) -> tuple[int, int]:
     """The last whole words of ``begin … end``, at most ``size`` pieces; of a longer word, its begin."""
     first = max(begin, end - size)
@@ -120,7 +121,7 @@ def _tail(continues: NDArray[np.bool_], begin: int, end: int, size: int) -> tupl
     return first, last if last > first else min(first + size, end)
 
 
-@njit(cache=True, nogil=True)
+@native()
 def _exact(continues: NDArray[np.bool_], begin: int, end: int, size: int, at_end: bool, key: np.uint64) -> int:
     """Where whole words of just ``size`` pieces begin, at the text's end or from a random place on; -1 for nowhere."""
     places = end - begin - size + 1
@@ -135,7 +136,7 @@ def _exact(continues: NDArray[np.bool_], begin: int, end: int, size: int, at_end
     return -1
 
 
-@njit(cache=True, nogil=True)
+@native()
 def _elsewhere(
     continues: NDArray[np.bool_],
     begins: NDArray[np.int64],
@@ -161,7 +162,7 @@ def _elsewhere(
     return _window(continues, begins[longest], ends[longest], size, key, _PLACE)
 
 
-@njit(cache=True, nogil=True)
+@native()
 def choose_spans(
     continues: NDArray[np.bool_],
     begins: NDArray[np.int64],
@@ -205,7 +206,7 @@ def choose_spans(
             following[i] = OTHER
 
 
-@njit(cache=True, nogil=True)
+@native()
 def mask_pieces(
     tokens: NDArray[np.int32],
     words: NDArray[np.int32],

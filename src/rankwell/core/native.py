@@ -1,0 +1,39 @@
+"""How native code is compiled: once per machine, in as few and as small pieces as possible.
+
+The first command of a new installation waits for the compiler, so compile time counts as well as speed. A kernel
+receives all the memory it needs from Python, because each kind of array that it creates itself takes the compiler
+another tenth of a second, as do slices, ``min`` and ``max``. Indexes of inner loops are unsigned: numba then leaves out
+the check for negative ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit
+
+# Code without arrays of its own needs neither reference counts nor the rewriting of array expressions.
+_PLAIN = {"error_model": "numpy", "no_rewrites": True, "_nrt": False}
+
+
+def native(**options: Any) -> Callable[[Any], Any]:
+    """Compile a function with options of numba's; it releases the GIL, and is cached on disk.
+
+    The cache is next to the package or in the user's cache folder. If neither can be written, as in some containers,
+    each process compiles anew.
+    """
+
+    def decorate(function: Any) -> Any:
+        try:
+            return njit(cache=True, nogil=True, **options)(function)
+        except RuntimeError:
+            return njit(nogil=True, **options)(function)
+
+    return decorate
+
+
+kernel = native(**_PLAIN)
+"""Compile a function that Python calls and that creates no arrays."""
+helper: Any = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_PLAIN)
+"""Compile a function that only kernels call, as part of them."""
