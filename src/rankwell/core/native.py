@@ -14,7 +14,8 @@ from typing import Any
 from numba import njit
 
 # Code without arrays of its own needs neither reference counts nor the rewriting of array expressions.
-_PLAIN = {"error_model": "numpy", "no_rewrites": True, "_nrt": False}
+_PLAIN: dict[str, Any] = {"error_model": "numpy", "no_rewrites": True, "_nrt": False}
+_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def native(**options: Any) -> Callable[[Any], Any]:
@@ -35,5 +36,5 @@ def native(**options: Any) -> Callable[[Any], Any]:
 
 kernel = native(**_PLAIN)
 """Compile a function that Python calls and that creates no arrays."""
-helper: Any = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_PLAIN)
+helper: Any = njit(**_PLAIN, **_WITHOUT_WRAPPERS)
 """Compile a function that only kernels call, as part of them."""
