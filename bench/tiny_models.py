@@ -81,15 +81,14 @@ DECODERS: dict[str, dict[str, Any]] = {
     "gemma": {"tokenizer": "sentencepiece", **SIZES, **WIDE, "num_key_value_heads": 2, "head_dim": 8},
 }
 CHAT_TEMPLATE = (
-    "{%- set instruction = 'Given a web search query, retrieve relevant passages that answer the query' -%}"
-    "{%- for message in messages if message.role == 'system' -%}"
-    "{%- set instruction = message.content -%}{%- endfor -%}"
+    "{%- set given = messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first -%}"
+    "{%- set usual = 'Given a web search query, retrieve relevant passages that answer the query' -%}"
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
-    "<Instruct>: {{ instruction }}\n"
+    "<Instruct>: {{ given or usual }}\n"
     "<Query>: {{ messages | selectattr('role', 'eq', 'query') | map(attribute='content') | first }}\n"
     "<Document>: {{ messages | selectattr('role', 'eq', 'document') | map(attribute='content') | first }}"
-    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>{{ '\\n\\n' }}"
 )
 
 
@@ -145,15 +144,13 @@ def _tokenizer(kind: str) -> Any:
         made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
     else:  # unigram, t5
         made = tokenizers.Tokenizer(models.Unigram())
-        made.normalizer = normalizers.Sequence(
-            [normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
-        )
+        one_space = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
+        made.normalizer = normalizers.Sequence([normalizers.NFKC(), one_space])
         made.pre_tokenizer = pre_tokenizers.Metaspace()
         made.decoder = decoders.Metaspace()
-        words = ["true false"] * 500
-        made.train_from_iterator(
-            [*texts, *words], trainers.UnigramTrainer(**special, unk_token="<unk>" if not classic else "[UNK]")
-        )
+        made.train_from_iterator(texts, trainers.UnigramTrainer(**special, unk_token=names["unk_token"]))
+    if family == "t5":
+        made.add_tokens(["▁true", "▁false"])
     made.post_processor = _post_processor(processors, made, family, form, classic, names)
     segments = ["token_type_ids"] if kind in ("wordpiece", "unigram-cls") else []
     return transformers.PreTrainedTokenizerFast(
@@ -266,7 +263,7 @@ def make_mono_t5(folder: Path, *, seed: int = 5) -> Path:
         pad_token_id=tokenizer.pad_token_id,
         decoder_start_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        initializer_factor=3.0,
+        initializer_factor=1.0,
     )
     transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -114,7 +114,10 @@ def make_task(data: Data, lists: Lists, max_pairs: int | None = None) -> Ranking
         lambda epoch: lists,
         make_loss("listwise"),
         # A reader lays pairs out with the special tokens alone; these texts are tokens already.
-        Reader(cast("Tokenizer", SimpleNamespace(special=SpecialTokens(CLS, SEP))), Template(max_length=LONGEST)),
+        Reader(
+            cast("Tokenizer", SimpleNamespace(special=SpecialTokens(CLS, SEP), frame=None)),
+            Template(max_length=LONGEST),
+        ),
         max_pairs=max_pairs,
     )
     task.draw(0)

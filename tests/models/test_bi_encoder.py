@@ -89,8 +89,8 @@ def test_a_gpu_gives_the_same_vectors_in_sixteen_bits() -> None:
 
 
 def test_pooling_that_is_not_known_is_refused(folder: Path) -> None:
-    set_pooling(folder, pooling_mode_max_tokens=True)
-    with pytest.raises(InputError, match="pooling_mode_max_tokens"):
+    set_pooling(folder, pooling_mode_mean_sqrt_len_tokens=True)
+    with pytest.raises(InputError, match="pooling_mode_mean_sqrt_len_tokens"):
         BiEncoder.from_pretrained(folder, device="cpu")
 
 

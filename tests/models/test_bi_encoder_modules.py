@@ -12,9 +12,10 @@ import torch
 
 from rankwell.core.errors import InputError
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.models.bi_encoder_modules import Dense, Modules, Prompts, save_bi_encoder
+from rankwell.models.bi_encoder_modules import Modules, Prompts, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.vector_layers import Dense
 
 QUERIES = ["how do bees keep warm", "honey"]
 TEXTS = ["the river and the bridge of stone " * 20, "bogue is not bogus", "the cluster shivers"]
@@ -89,9 +90,9 @@ def test_the_layers_are_part_of_what_a_model_is(tiny_bi_encoder: Path, tmp_path:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "with tanh or no activation"),
+        ({"activation_function": "torch.nn.modules.activation.Mish"}, "with the activation Mish"),
         ({"module_input_name": "token_embeddings"}, "a dense layer on vectors"),
-        ({"use_residual": True}, "no residual"),
+        ({"use_residual": True}, "without a residual"),
     ],
 )
 def test_layers_that_compute_something_else_are_refused(

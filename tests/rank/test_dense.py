@@ -14,8 +14,9 @@ from rankwell.core.jobs import do
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.models.bi_encoder_modules import Dense, Modules, save_bi_encoder
+from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
+from rankwell.models.vector_layers import Dense
 from rankwell.rank.dense import (
     LARGEST_SHARD,
     SMALLEST_SHARD,

@@ -52,5 +52,8 @@ def test_a_cross_encoder_of_several_modules(bare: Path, modules: Any, tmp_path: 
     parts = [modules.Transformer(str(bare)), modules.Pooling(32, pooling_mode="cls")]
     parts.append(modules.Dense(32, 1, module_output_name="scores"))
     CrossEncoder(modules=parts, device="cpu").save_pretrained(str(tmp_path / "model"))
-    with pytest.raises(InputError, match=r"Pooling, Dense; only rankers saved as one classifier .*; use such a model"):
+    assert open_ranker(tmp_path / "model").predict([("bees", "honey")]).shape == (1,)
+    path = tmp_path / "model" / "2_Dense" / "config.json"
+    path.write_text(path.read_text().replace('"scores"', '"sentence_embedding"'))
+    with pytest.raises(InputError, match=r"Pooling, Dense; none of them gives scores, .*; use such a model"):
         open_ranker(tmp_path / "model")

@@ -7,10 +7,11 @@ weights, query writing, vectors. A pair is one sequence, or one for each of its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rankwell.core.errors import RankwellError
 from rankwell.core.types import Rows, Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.pieces import Pieces
@@ -92,6 +93,17 @@ class Reader:
         """Tokenise texts, with stems if the template needs them."""
         return self.tokenizer.encode(texts, stems=self.stems)
 
+    def encode_queries(self, texts: Sequence[str]) -> Pieces:
+        """Tokenise queries; with what a prompt has between them and the document."""
+        prompt = self.tokenizer.prompt
+        if prompt is None:
+            return self.encode(texts)
+        most = max(1, self._inner.max_query - len(self.tokenizer.literal(prompt.after_query)))
+        pieces, cut = prompt.encode_queries(self.tokenizer, texts, most)
+        if cut:
+            self.truncation.add(TruncationReport(pieces_cut={"query": cut}))
+        return pieces
+
     def lay_out(self, fields: Mapping[str, Pieces]) -> LaidOutPairs:
         """Lay out pairs: row ``i`` of each field belongs to pair ``i``.
 
@@ -115,10 +127,22 @@ class Reader:
             begin = end
 
     def _lay_out(self, fields: Mapping[str, Pieces], owners: Rows) -> LaidOutPairs:
-        report, special = TruncationReport(), self.tokenizer.special
-        sequences = lay_out_pairs(self.template, special, fields, report, segments=self.segments, owners=owners)
+        report, special, frame = TruncationReport(), self.tokenizer.special, self.tokenizer.frame
+        sequences = lay_out_pairs(self._inner, special, fields, report, segments=self.segments, owners=owners)
+        if frame is not None:
+            sequences = frame.around(sequences)
         self.truncation.add(report)
         return LaidOutPairs(sequences, owners, fields, self.aggregate, report.pairs_cut)
+
+    @property
+    def _inner(self) -> Template:
+        """The template within a language model's frame, whose place it holds with one token before and one after."""
+        frame, length = self.tokenizer.frame, self.template.max_length
+        if frame is None:
+            return self.template
+        if (inner := length - len(frame) + 2) < 16:
+            raise RankwellError(f"a max_length of {length} leaves no room beside the prompt's {len(frame)} tokens")
+        return replace(self.template, max_length=inner, max_query=min(self.template.max_query, inner // 2))
 
     def _split(self, fields: Mapping[str, Pieces]) -> tuple[Mapping[str, Pieces], Rows]:
         """The fields of each window, and the pair each window belongs to."""
@@ -143,7 +167,7 @@ class Reader:
 
     def _costs_and_room(self, fields: Mapping[str, Pieces], windowed: str) -> tuple[Rows | None, Rows]:
         """The tokens each piece of the windowed field takes (None: one; markers take two), and each pair's room."""
-        template, between = self.template, self.tokenizer.special.between
+        template, between = self._inner, self.tokenizer.special.between
         text = fields[windowed]
         openings = {}
         if template.markers:

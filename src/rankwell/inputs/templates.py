@@ -7,6 +7,7 @@
     pair    [CLS] Q [SEP] D [SEP]               a classifier of pairs, which share the room fairly
     nli     [CLS] D [SEP] Q [SEP]               an NLI classifier: D is the premise, Q the hypothesis
     twin    [CLS] Q [SEP] [CLS] D [SEP]         each text as a bi-encoder reads it, its positions counted from 0
+    prompt  … Q … D …                           a language model's, with the words of its prompt around the texts
 
 A template is data: its fields, each with a segment id and a cap. Exact-match markers combine with each of them.
 The query gets up to ``max_query`` pieces however long the document is; the document gets the rest. A longer query keeps
@@ -145,6 +146,11 @@ def _nli(max_query: int) -> tuple[Field, ...]:
 @TEMPLATES.register("twin")
 def _twin(max_query: int) -> tuple[Field, ...]:
     return Field("query", 0, max_query), Field("document", 1, alone=True)
+
+
+@TEMPLATES.register("prompt")
+def _prompt(max_query: int) -> tuple[Field, ...]:
+    return Field("query", 0, max_query), Field("document", 0)
 
 
 @dataclass

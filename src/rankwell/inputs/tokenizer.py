@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -20,11 +21,13 @@ from rankwell.core.jsonfile import read_json
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.pieces import Pieces, stem_number
+from rankwell.inputs.prompts import Frame, Prompt
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
 
 _ENCODE_BATCH = 1024
 # The version of what :meth:`Tokenizer.encode` returns; stored tokens of other versions are not used.
 _VERSION = 1
+_WORDS_VERSION = 2  # of tokenizers whose words are found by the analyser
 _SPECIAL_NAMES = {
     "cls_token": "[CLS]",
     "sep_token": "[SEP]",
@@ -53,6 +56,8 @@ class Tokenizer:
         """The sequence length the checkpoint was made for, if it says so."""
         self._lock = Lock()
         self._analyzer = Analyzer.english()
+        self.prompt: Prompt | None = None
+        """What a language model reads around query and document."""
 
     @classmethod
     def open(cls, folder: str | Path) -> Tokenizer:
@@ -96,7 +101,19 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """Identifies this tokenizer's output; stored tokens are named by it."""
-        return hashlib.blake2b(f"{_VERSION} {self._backend.to_str()}".encode(), digest_size=8).hexdigest()
+        before = self.prompt.before_document if self.prompt is not None else ""
+        version = _VERSION if self._gives_words else _WORDS_VERSION
+        return hashlib.blake2b(f"{version}{before} {self._backend.to_str()}".encode(), digest_size=8).hexdigest()
+
+    @cached_property
+    def _gives_words(self) -> bool:
+        """Whether the tokenizer's own words are those of BERT: runs of letters and digits, single marks and ideographs.
+
+        In others a word may include the marks around it, or there are no words at all; the analyser finds them there.
+        """
+        with self._lock:
+            words = self._backend.encode("a b, 東京", add_special_tokens=False).word_ids
+        return len(set(words)) == 5
 
     def __len__(self) -> int:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
@@ -119,9 +136,36 @@ class Tokenizer:
     def special(self) -> SpecialTokens:
         """The ids templates write."""
         cls, sep = self.token_id(self._names["cls_token"]), self.token_id(self._names["sep_token"])
+        if self.frame is not None:
+            return SpecialTokens(0, 0, -1, between=0)  # the frame takes their places
         if cls < 0 or sep < 0:
             raise RankwellError(f"the vocabulary has no {self._names['cls_token']} or {self._names['sep_token']}")
         return SpecialTokens(cls, sep, self._first_marker, self._separators)
+
+    @cached_property
+    def frame(self) -> Frame | None:
+        """The tokens around a sequence of a language model: those of its prompt, or those that the tokenizer adds.
+
+        None for encoders: templates write their ``[CLS]`` and ``[SEP]``.
+        """
+        if self.prompt is not None:
+            return self.prompt.frame(self)
+        if all(self.token_id(self._names[name]) >= 0 for name in ("cls_token", "sep_token")):
+            return None
+        with self._lock:
+            bare, whole = (self._backend.encode("a", add_special_tokens=add).ids for add in (False, True))
+        begin = next((at for at in range(len(whole)) if whole[at : at + len(bare)] == bare), 0)
+        front, back = whole[:begin], whole[begin + len(bare) :]
+        return Frame(np.array(front, np.int32), np.array(back, np.int32), self.pad)
+
+    def literal(self, text: str) -> NDArray[np.int32]:
+        """The ids of a part of a prompt, in which special tokens are spelled out."""
+        with self._lock:
+            self._backend.encode_special_tokens = False
+            try:
+                return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
+            finally:
+                self._backend.encode_special_tokens = True
 
     @cached_property
     def _separators(self) -> int:
@@ -156,7 +200,16 @@ class Tokenizer:
         return pieces
 
     def encode(self, texts: Sequence[str], *, stems: bool = False) -> Pieces:
-        """Tokenize ``texts`` without special tokens; ``stems`` also finds the words that markers can match."""
+        """Tokenize ``texts`` without special tokens; ``stems`` also finds the words that markers can match.
+
+        A prompt's documents are tokenised with what stands before them.
+        """
+        if self.prompt is not None and self.prompt.before_document:
+            texts = [self.prompt.before_document + text for text in texts]
+        return self.encode_plain(texts, stems=stems)
+
+    def encode_plain(self, texts: Sequence[str], *, stems: bool = False) -> Pieces:
+        """Like :meth:`encode`, whatever the prompt."""
         ids: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
         continues: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
         numbers: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
@@ -169,20 +222,26 @@ class Tokenizer:
             sizes = [len(encoding.ids) for encoding in encodings]
             lengths += sizes
             ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, sum(sizes)))
-            words = np.fromiter(
-                chain.from_iterable((-1 if w is None else w for w in e.word_ids) for e in encodings),
-                np.int32,
-                sum(sizes),
-            )
-            same = np.concatenate([[False], (words[1:] == words[:-1]) & (words[1:] >= 0)])[: len(words)]
             starts = np.cumsum([0, *sizes])[:-1]
+            if self._gives_words:
+                words = np.fromiter(
+                    chain.from_iterable((-1 if w is None else w for w in e.word_ids) for e in encodings),
+                    np.int32,
+                    sum(sizes),
+                )
+            begins = np.zeros(0, np.int64)
+            if stems or not self._gives_words:
+                begins = np.fromiter(
+                    chain.from_iterable((begin for begin, _ in e.offsets) for e in encodings), np.int64, sum(sizes)
+                )
+                located = self._locate(batch, np.array(sizes), begins)
+                if not self._gives_words:
+                    words = np.where(located.inside, located.owner, -1)
+            same = np.concatenate([[False], (words[1:] == words[:-1]) & (words[1:] >= 0)])[: len(words)]
             same[starts[starts < len(same)]] = False
             continues.append(same)
             if stems:
-                begins = chain.from_iterable((begin for begin, _ in e.offsets) for e in encodings)
-                stem_numbers, openings = self._match_words(
-                    batch, np.array(sizes), np.fromiter(begins, np.int64, sum(sizes))
-                )
+                stem_numbers, openings = self._match_words(located)
                 numbers.append(stem_numbers)
                 opens.append(openings)
         return Pieces(
@@ -193,34 +252,53 @@ class Tokenizer:
             np.concatenate(opens),
         )
 
-    def _match_words(
-        self, texts: list[str], sizes: NDArray[np.int64], begins: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """For each piece the number of its word's stem (-1 in stop words, between words), and whether it opens one.
+    def _locate(self, texts: list[str], sizes: NDArray[np.int64], begins: NDArray[np.int64]) -> _Located:
+        """The words of texts and the word that each piece belongs to.
 
         ``sizes`` are the texts' numbers of pieces, ``begins`` the character of its text at which each piece begins.
         """
         packed, ends = pack_strings(texts)
         spans, _ = self._analyzer.spans(packed, ends)
-        forms = Lexicon(fold_case=True)
-        form_of = forms.intern(packed, spans)
-        with self._lock:  # an analyser's stemmer, too, must not be used by two threads at once
-            terms = self._analyzer.stems(forms.strings(range(len(forms))))
-        number_of = np.fromiter((-1 if term is None else stem_number(term) for term in terms), np.int32, len(terms))
-        numbers = number_of[form_of]
-        spans, numbers = spans[numbers >= 0], numbers[numbers >= 0]
-        stems, opens = np.full(len(begins), -1, np.int32), np.zeros(len(begins), np.bool_)
-        if not len(spans):
-            return stems, opens
         # Bytes to characters, both counted through all texts: a byte of the form 10xxxxxx does not begin a character.
         characters = np.concatenate([[0], np.cumsum((packed & 0xC0) != 0x80)])
         words = characters[spans]
         places = begins + np.repeat(characters[np.concatenate([[0], ends[:-1]])], sizes)
+        # A piece that begins with the space before a word belongs to the word.
+        spaces = np.append(packed[np.flatnonzero((packed & 0xC0) != 0x80)] == ord(" "), False)
+        places = places + spaces[np.minimum(places, len(spaces) - 1)]
+        if not len(words):
+            return _Located(packed, spans, np.zeros(len(places), np.int64), np.zeros(len(places), np.bool_))
         owner = np.searchsorted(words[:, 0], places, side="right") - 1
-        inside = (owner >= 0) & (places < words[owner, 1])
-        stems[inside] = numbers[owner[inside]]
-        opens[inside] = np.diff(owner[inside], prepend=-1) != 0
+        return _Located(packed, spans, owner, (owner >= 0) & (places < words[owner, 1]))
+
+    def _match_words(self, located: _Located) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """For each piece the number of its word's stem (-1 in stop words, between words), and whether it opens one."""
+        owner, inside = located.owner, located.inside
+        stems, opens = np.full(len(owner), -1, np.int32), np.zeros(len(owner), np.bool_)
+        if not len(located.spans):
+            return stems, opens
+        forms = Lexicon(fold_case=True)
+        form_of = forms.intern(located.packed, located.spans)
+        with self._lock:  # an analyser's stemmer, too, must not be used by two threads at once
+            terms = self._analyzer.stems(forms.strings(range(len(forms))))
+        number_of = np.fromiter((-1 if term is None else stem_number(term) for term in terms), np.int32, len(terms))
+        numbers = number_of[form_of]
+        known = inside & (numbers[np.maximum(owner, 0)] >= 0)
+        stems[known] = numbers[owner[known]]
+        opens[known] = np.diff(owner[known], prepend=-1) != 0
         return stems, opens
+
+
+@dataclass(frozen=True, eq=False)
+class _Located:
+    """The words of texts: ``spans`` (W, 2) in the bytes ``packed``; and each piece's word (T,), where it is ``inside``
+    one.
+    """
+
+    packed: NDArray[np.uint8]
+    spans: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    inside: NDArray[np.bool_]
 
 
 def _encodable(text: str) -> str:

@@ -1,8 +1,9 @@
 """Bi-encoders: texts as vectors whose product is the similarity of two texts.
 
-A sentence-transformers folder is read as it is: an encoder, the mean of its tokens' states (or the state of the first),
-normalised to length 1. The texts of a collection are encoded once and compared with any query. Some models were trained
-with a prompt before each query ("query: "), each document or both, and rank worse without it.
+A sentence-transformers folder is read as it is: an encoder, the mean of its tokens' states (or the state of the first
+or last), normalised to length 1 unless the folder compares vectors by their dot product. The texts of a collection are
+encoded once and compared with any query. Some models were trained with a prompt before each query ("query: "), each
+document or both, and rank worse without it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.bi_encoder_modules import Dense, Modules, read_base, read_length, read_modules, read_prompts
+from rankwell.models.bi_encoder_modules import Modules, read_base, read_length, read_modules, read_prompts
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
@@ -34,7 +35,9 @@ from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.devices import DTypeName, Precision, chosen_device, is_fast_in_bf16, is_fast_in_int8
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder
+from rankwell.models.heads import pool_states
 from rankwell.models.int8 import int8_lacks
+from rankwell.models.vector_layers import Dense
 
 TEXTS_AT_A_TIME = 8192
 PIECES_AT_A_TIME = 1 << 22
@@ -119,7 +122,7 @@ class BiEncoder:
         folder = find_model(folder)
         if not has_vectors(folder):
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
-        encoder, _, tokenizer = load_encoder(folder)
+        encoder, _, tokenizer = load_encoder(folder, causal=True)
         prompts = read_prompts(folder)
         query_prompt = prompts.query if query_prompt is None else query_prompt
         document_prompt = prompts.document if document_prompt is None else document_prompt
@@ -129,6 +132,8 @@ class BiEncoder:
         # A model without a prompt has the same name as before there were prompts.
         base_name = digest([encoder_digest(folder), modules.pooling, length, *filter(None, [document_prompt])])
         base_name = read_base(folder) or base_name
+        if (most := modules.truncate) is not None or modules.similarity != "cosine":
+            base_name = digest([base_name, most, modules.similarity, modules.unit])
         layers = [layer.name for layer in modules.document]
         return cls(
             encoder,
@@ -148,7 +153,8 @@ class BiEncoder:
     def width(self) -> int:
         """H, the number of dimensions."""
         layers = self.modules.document
-        return len(layers[-1].weight) if layers else self.encoder.config.hidden_size
+        width = len(layers[-1].weight) if layers else self.encoder.config.hidden_size
+        return min(width, self.modules.truncate or width)
 
     @property
     def base(self) -> BiEncoder | None:
@@ -156,7 +162,8 @@ class BiEncoder:
 
         :meth:`map_documents` then makes this encoder's vectors of documents from those of the base.
         """
-        if not self.modules.document or not self.modules.normalised:
+        modules = self.modules
+        if not modules.document or not modules.normalised or modules.truncate is not None or not modules.unit:
             return None
         base = copy.copy(self)
         base.modules = Modules(self.modules.pooling)
@@ -170,7 +177,8 @@ class BiEncoder:
     def _map(self, vectors: Tensor, layers: Sequence[Dense]) -> Tensor:
         for layer in layers:
             vectors = layer(vectors)
-        return functional.normalize(vectors, dim=1) if layers or not self.modules.normalised else vectors
+        changed = layers or not self.modules.normalised or self.modules.truncate is not None
+        return self.modules.finish(vectors) if changed else vectors
 
     @property
     def precision(self) -> str:
@@ -195,11 +203,11 @@ class BiEncoder:
         )
 
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
-        """The vectors (N, H) of queries, each of length 1."""
+        """The vectors (N, H) of queries, of length 1 unless the model compares by the dot product."""
         return self._encode(self.query_prompt, texts, self.modules.query)
 
     def encode_documents(self, texts: Sequence[str]) -> Vectors:
-        """The vectors (N, H) of documents, each of length 1."""
+        """The vectors (N, H) of documents, of length 1 unless the model compares by the dot product."""
         return self._encode(self.document_prompt, texts, self.modules.document)
 
     def encode_tokens(self, source: TokenSource, numbers: NDArray[np.int64]) -> Vectors:
@@ -256,7 +264,7 @@ class BiEncoder:
         else:
             states = self.encoder(*placed, first_only=False).float()
             lengths = torch.from_numpy(batch.lengths()).to(self.device)
-            pooled = torch.segment_reduce(states, "mean", lengths=lengths)
+            pooled = pool_states(states, lengths, self.modules.pooling)
         return functional.normalize(pooled, dim=1) if self.modules.normalised else pooled
 
 

@@ -6,7 +6,6 @@ layers of queries and others of documents.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,28 +18,23 @@ from torch.nn import functional
 
 from rankwell.core.errors import InputError
 from rankwell.core.jsonfile import read_json, read_object
-from rankwell.core.manifest import digest
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import bi_encoder_card
 from rankwell.models.checkpoints.folders import describe, write_folder
 from rankwell.models.checkpoints.renaming import encoder_tensors
-from rankwell.models.checkpoints.tensors import read_tensors, tensor_bytes
+from rankwell.models.checkpoints.tensors import tensor_bytes
 from rankwell.models.encoder import Encoder
 from rankwell.models.families import FAMILIES
 from rankwell.models.foreign import ForeignEncoder, foreign_description
 from rankwell.models.spec import PoolingKind
+from rankwell.models.vector_layers import ACTIVATIONS, OLD_POOLING, POOLING, VECTOR, Dense, read_dense, read_pooling
 
-Activation = Literal["identity", "tanh"]
+Similarity = Literal["cosine", "dot"]
 
 MODULES = ("Transformer", "Pooling", "Normalize", "Dense", "Router")
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 """Names of the documents' prompt; the first that a folder records is used."""
-_VECTOR = "sentence_embedding"
 _CONFIG = "config_sentence_transformers.json"
-_ACTIVATIONS: dict[Activation, str] = {
-    "identity": "torch.nn.modules.linear.Identity",
-    "tanh": "torch.nn.modules.activation.Tanh",
-}
 _WHERE = {
     "Transformer": "base.modules.transformer",
     "Pooling": "sentence_transformer.modules.pooling",
@@ -51,48 +45,26 @@ _WHERE = {
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
-    """A linear layer on vectors: ``weight`` (W, H), ``bias`` (W,) and an activation."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-    activation: Activation = "identity"
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """(N, H) → (N, W)."""
-        bias = None if self.bias is None else self.bias.to(vectors.device)
-        mapped = functional.linear(vectors, self.weight.to(vectors.device), bias)
-        return torch.tanh(mapped) if self.activation == "tanh" else mapped
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether it changes nothing."""
-        square = self.weight.shape[0] == self.weight.shape[1] and self.bias is None and self.activation == "identity"
-        return square and torch.equal(self.weight, torch.eye(len(self.weight)))
-
-    @property
-    def name(self) -> str:
-        """A hash of what it computes."""
-        return digest([self.activation, hashlib.blake2b(tensor_bytes(self.tensors)).hexdigest()])
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters as sentence-transformers names them."""
-        weight = {"linear.weight": self.weight.detach().float().cpu().contiguous()}
-        return weight if self.bias is None else {**weight, "linear.bias": self.bias.detach().float().cpu().contiguous()}
-
-
-@dataclass(frozen=True, eq=False)
 class Modules:
     """What follows the encoder: pooling, then dense layers of queries and of documents, then normalisation.
 
-    ``normalised`` says whether the pooled vectors are normalised before dense layers, too.
+    ``normalised`` says whether the pooled vectors are normalised before dense layers, too. ``truncate`` is how many of
+    the numbers are used, None for all. With ``similarity`` dot, vectors keep their length unless ``unit``.
     """
 
     pooling: PoolingKind = "mean"
     normalised: bool = True
     query: tuple[Dense, ...] = ()
     document: tuple[Dense, ...] = ()
+    truncate: int | None = None
+    similarity: Similarity = "cosine"
+    unit: bool = True
+
+    def finish(self, vectors: Tensor) -> Tensor:
+        """Vectors after dense layers as they are compared: their product is the similarity."""
+        if self.truncate is not None:
+            vectors = vectors[:, : self.truncate]
+        return functional.normalize(vectors, dim=1) if self.unit else vectors
 
 
 @dataclass(frozen=True)
@@ -106,6 +78,7 @@ class Prompts:
 def read_modules(folder: Path, width: int, *, prompted: bool = False) -> Modules:
     """What follows an encoder of this width in a folder; without ``modules.json``, pooling and normalisation."""
     listed = _read_list(folder)
+    similarity, truncate = _read_similarity(folder)
     pooling = _read_pooling(folder, dict(listed).get("Pooling"), prompted=prompted)
     normalised, query, document = False, list[Dense](), list[Dense]()
     for number, (kind, place) in enumerate(listed):
@@ -115,15 +88,29 @@ def read_modules(folder: Path, width: int, *, prompted: bool = False) -> Modules
             problem = "dense layers before and after a Normalize; expected them side by side"
             raise InputError(folder / "modules.json", None, problem)
         elif kind == "Dense":
-            layer = _read_dense(folder / place)
+            layer = read_dense(folder / place)
             query.append(layer)
             document.append(layer)
         elif kind == "Router":
             query += _read_route(folder / place, "query")
             document += _read_route(folder / place, "document")
+    unit = similarity == "cosine" or not listed or (listed[-1][0] == "Normalize" and truncate is None)
     if _width(query, width) is None or _width(query, width) != _width(document, width):
         raise InputError(folder, None, "its dense layers do not fit together")
-    return Modules(pooling, normalised or not (query or document), tuple(query), tuple(document))
+    normalised = normalised or (unit and not (query or document))
+    return Modules(pooling, normalised, tuple(query), tuple(document), truncate, similarity, unit)
+
+
+def _read_similarity(folder: Path) -> tuple[Similarity, int | None]:
+    """How vectors are compared, and how many of their numbers are used."""
+    path = folder / _CONFIG
+    settings = read_object(path) if path.is_file() else {}
+    similarity, truncate = settings.get("similarity_fn_name") or "cosine", settings.get("truncate_dim")
+    if similarity not in ("cosine", "dot"):
+        raise InputError(path, None, f"vectors are compared by {similarity}; expected cosine or dot")
+    if truncate is not None and (not isinstance(truncate, int) or truncate < 1):
+        raise InputError(path, None, f"truncate_dim is {truncate}, expected a whole number of at least 1")
+    return "dot" if similarity == "dot" else "cosine", truncate
 
 
 def _width(layers: Sequence[Dense], width: int) -> int | None:
@@ -190,8 +177,7 @@ def save_bi_encoder(
         settings["rankwell"] = {"base": base}
     pooling = {
         "word_embedding_dimension": encoder.config.hidden_size,
-        "pooling_mode_cls_token": modules.pooling == "first",
-        "pooling_mode_mean_tokens": modules.pooling == "mean",
+        **{name: POOLING[mode] == modules.pooling for name, mode in OLD_POOLING.items()},
         "include_prompt": True,
     }
     layers = _layer_files(modules)
@@ -242,40 +228,7 @@ def _read_pooling(folder: Path, place: str | None, *, prompted: bool) -> Pooling
     path = folder / (place or "1_Pooling") / "config.json"
     if place is None and not path.is_file():
         return "mean"
-    if not path.is_file():
-        raise InputError(path, None, "missing; it says how vectors are pooled")
-    settings = read_object(path)
-    if prompted and settings.get("include_prompt") is False:
-        raise InputError(
-            path, None, "include_prompt is false: vectors leave the prompt out; expected vectors of all tokens"
-        )
-    ways = {name: value for name, value in settings.items() if name.startswith("pooling_mode")}
-    if ways.get("pooling_mode") in ("mean", "cls"):  # as the newest versions write it
-        return "mean" if ways["pooling_mode"] == "mean" else "first"
-    modes = [name for name, value in ways.items() if value is True]
-    if modes == ["pooling_mode_mean_tokens"]:
-        return "mean"
-    if modes == ["pooling_mode_cls_token"]:
-        return "first"
-    raise InputError(path, None, f"pooling by {', '.join(modes) or 'nothing'}; expected the mean or the first token")
-
-
-def _read_dense(folder: Path) -> Dense:
-    """A module ``Dense``."""
-    path = folder / "config.json"
-    try:
-        settings = read_object(path)
-    except FileNotFoundError:
-        raise InputError(path, None, "missing; it describes a dense layer") from None
-    names = {theirs.rpartition(".")[2]: ours for ours, theirs in _ACTIVATIONS.items()}
-    activation = names.get(str(settings.get("activation_function", "Tanh")).rpartition(".")[2])
-    ends = {settings.get("module_input_name", _VECTOR), settings.get("module_output_name") or _VECTOR}
-    if activation is None or ends != {_VECTOR} or settings.get("use_residual"):
-        raise InputError(path, None, "expected a dense layer on vectors, with tanh or no activation and no residual")
-    tensors = read_tensors(folder)
-    if "linear.weight" not in tensors or tensors["linear.weight"].ndim != 2:
-        raise InputError(folder, None, "the weights lack linear.weight")
-    return Dense(tensors["linear.weight"].float(), tensors.get("linear.bias"), activation)
+    return read_pooling(path, prompted=prompted)
 
 
 def _read_route(folder: Path, route: str) -> list[Dense]:
@@ -290,7 +243,7 @@ def _read_route(folder: Path, route: str) -> list[Dense]:
     other = next((kind for kind in kinds.values() if kind != "Dense"), None)
     if other is not None:
         raise InputError(path, None, f"the route {route} passes a module {other}; expected Dense and no other")
-    return [layer for name in names if not (layer := _read_dense(folder / name)).is_identity]
+    return [layer for name in names if not (layer := read_dense(folder / name)).is_identity]
 
 
 # Writing
@@ -325,9 +278,9 @@ def _dense_files(layer: Dense) -> dict[str, str | bytes]:
         "in_features": in_features,
         "out_features": out_features,
         "bias": layer.bias is not None,
-        "activation_function": _ACTIVATIONS[layer.activation],
-        "module_input_name": _VECTOR,
-        "module_output_name": _VECTOR,
+        "activation_function": ACTIVATIONS[layer.activation],
+        "module_input_name": VECTOR,
+        "module_output_name": VECTOR,
     }
     return {"config.json": _as_json(config), "model.safetensors": tensor_bytes(layer.tensors)}
 

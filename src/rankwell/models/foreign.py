@@ -162,10 +162,10 @@ def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, caus
 
     Raises for a decoder, whose tokens see only those before them, unless ``causal``.
     """
-    backbone = _build(folder, kind, tensors, "AutoModel")
+    backbone = build_model(folder, kind, tensors, "AutoModel")
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # it comes after the states
-    missing = _fill(backbone, tensors, folder)
+    missing = fill_model(backbone, tensors, folder)
     if missing:
         raise InputError(folder, None, f"the weights lack {missing[0]}")
     encoder = ForeignEncoder(backbone)
@@ -177,8 +177,8 @@ def load_foreign_ranker(
     folder: Path, kind: str, tensors: Mapping[str, Tensor], outputs: int
 ) -> tuple[ForeignCrossEncoder, list[str]]:
     """The classifier of a folder, and the names of the parts of its head that the weights lack: these are random."""
-    model = _build(folder, kind, tensors, "AutoModelForSequenceClassification", num_labels=outputs)
-    missing = _fill(model, tensors, folder)
+    model = build_model(folder, kind, tensors, "AutoModelForSequenceClassification", num_labels=outputs)
+    missing = fill_model(model, tensors, folder)
     inside = f"{model.base_model_prefix}."
     lacking = next((name for name in missing if name.startswith(inside) and "pooler" not in name), None)
     if lacking is not None:
@@ -197,7 +197,7 @@ def trained_labels(folder: Path) -> int | None:
     return len(settings.get("id2label") or {}) or int(settings.get("num_labels") or 2)
 
 
-def _build(folder: Path, kind: str, tensors: Mapping[str, Tensor], auto: str, **changes: Any) -> Any:
+def build_model(folder: Path, kind: str, tensors: Mapping[str, Tensor], auto: str, **changes: Any) -> Any:
     """A model of transformers with new weights, of the sizes of a folder's."""
     try:
         import transformers
@@ -209,7 +209,8 @@ def _build(folder: Path, kind: str, tensors: Mapping[str, Tensor], auto: str, **
             folder, trust_remote_code=False, local_files_only=True, **changes
         )
         known = getattr(transformers, auto)
-        if config.is_encoder_decoder or type(config) not in known._model_mapping:
+        written = config.is_encoder_decoder and "Seq2Seq" not in auto
+        if written or type(config) not in known._model_mapping:
             raise InputError(path, None, f"a model of the type {kind}, which is no encoder that transformers knows")
         _check_sizes(config, tensors, path)
         build: Callable[..., Any] = known.from_config
@@ -249,7 +250,7 @@ def foreign_description(model: Any) -> dict[str, Any]:
     return {**settings, "architectures": [type(model).__name__], "vocab_size": vocabulary, "dtype": "float32"}
 
 
-def _fill(model: Any, tensors: Mapping[str, Tensor], where: Path) -> list[str]:
+def fill_model(model: Any, tensors: Mapping[str, Tensor], where: Path) -> list[str]:
     """Fill a transformers model; returns the names of the tensors there are no weights for, which stay as they are.
 
     A model without a head saves its tensors without the prefix of the encoder.
@@ -269,7 +270,10 @@ def _fill(model: Any, tensors: Mapping[str, Tensor], where: Path) -> list[str]:
         else:
             raise InputError(where, None, f"a head of {len(tensor)} outputs, but the model is to have {len(parameter)}")
     model.load_state_dict(filled, strict=False)
-    return missing
+    # An output layer may share its weights with the embeddings.
+    state = model.state_dict()
+    places = {state[name].data_ptr() for name in filled}
+    return [name for name in missing if state[name].data_ptr() not in places]
 
 
 def _numbers(backbone: Any, *, segments: bool) -> EncoderConfig:

@@ -77,6 +77,21 @@ class TokenWeightModel(nn.Module):
             return nn.functional.linear(self.dropout(states.float()), weight, bias)[:, 0]
 
 
+def pool_states(states: Tensor, lengths: Tensor, kind: PoolingKind) -> Tensor:
+    """The states of all tokens (T, H) as one vector for each sequence (B, H), of ``lengths`` (B,)."""
+    ends = lengths.cumsum(0)
+    if kind == "first":
+        return states[ends - lengths]
+    if kind == "last":
+        return states[ends - 1]
+    if kind == "weighted":
+        places = torch.arange(len(states), device=states.device) - (ends - lengths).repeat_interleave(lengths)
+        weights = (places + 1).to(states.dtype)
+        sums = torch.segment_reduce(states * weights[:, None], "sum", lengths=lengths)
+        return sums / torch.segment_reduce(weights, "sum", lengths=lengths)[:, None]
+    return torch.segment_reduce(states, kind, lengths=lengths)
+
+
 class VectorModel(nn.Module):
     """A bi-encoder in training: the mean of a text's states, or the first one, normalised to length 1.
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from rankwell.core.errors import RankwellError, excerpt
 from rankwell.inputs.batching import Sequences
 
-PoolingKind = Literal["mean", "first"]
-"""How the states of a text's tokens become its vector."""
+PoolingKind = Literal["mean", "first", "max", "last", "weighted"]
+"""How the states of a text's tokens become its vector; ``weighted`` is a mean in which later tokens count more."""
 AttentionRule = Literal["full", "strm", "strict", "exact_match"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -354,8 +354,8 @@ class Ranker:
 
     def _lay_out(self, pairs: Pairs) -> Iterator[tuple[LaidOutPairs, Rows]]:
         """The pairs laid out in parts of bounded size, each with the pair every window belongs to."""
-        queries, query_of = self._encode(pairs.queries, pairs.query_of)
-        types, type_of = self._encode(pairs.types, pairs.type_of)
+        queries, query_of = self._encode(pairs.queries, pairs.query_of, self.reader.encode_queries)
+        types, type_of = self._encode(pairs.types, pairs.type_of, self.reader.encode)
         rows, document_of = np.unique(pairs.document_of, return_inverse=True)
         source, numbers = pairs.documents.tokens(rows)
         for begin, end in row_blocks(source.lengths(numbers)[document_of], PIECES_AT_A_TIME, PAIRS_AT_A_TIME):
@@ -367,10 +367,12 @@ class Ranker:
                 expect(len(np.unique(laid.owners)), len(laid.sequences))
                 yield laid, laid.owners + begin
 
-    def _encode(self, texts: Sequence[str], which: Rows) -> tuple[Pieces, Rows]:
+    def _encode(
+        self, texts: Sequence[str], which: Rows, encode: Callable[[Sequence[str]], Pieces]
+    ) -> tuple[Pieces, Rows]:
         """The pieces of the texts that are used, and which of them each pair has."""
         used, rows = np.unique(which, return_inverse=True)
-        return self.reader.encode([texts[i] for i in used.tolist()]), rows
+        return encode([texts[i] for i in used.tolist()]), rows
 
 
 def _reopen(folder: Path, options: Mapping[str, Any], cache: Path | None) -> Ranker:

@@ -96,7 +96,7 @@ class Model:
     ) -> LaidOutPairs:
         """Lay out pairs of a query and documents; ``truncate`` truncates long ones instead of reading windows."""
         reader, rows = self.ranker.reader, np.zeros(len(documents), np.int64)
-        fields = {"query": reader.encode([query]).take(rows), "document": documents}
+        fields = {"query": reader.encode_queries([query]).take(rows), "document": documents}
         if type:
             fields["type"] = reader.encode([type.lower()]).take(rows)
         return (replace(reader, windows=None) if truncate else reader).lay_out(fields)

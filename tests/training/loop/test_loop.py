@@ -39,7 +39,7 @@ def make_task(template: Template, *, max_pairs: int | None = None, lists: int = 
     labels[:, 0] = 1
     whole = Lists(np.arange(lists), np.arange(lists * size).reshape(lists, size), labels)
     loss = make_loss("listwise")
-    reader = Reader(SimpleNamespace(special=SPECIAL), template)  # type: ignore[arg-type]
+    reader = Reader(SimpleNamespace(special=SPECIAL, frame=None), template)  # type: ignore[arg-type]
     return RankingTask(data, lambda epoch: whole, loss, reader, max_pairs=max_pairs)
 
 

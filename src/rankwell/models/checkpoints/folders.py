@@ -124,7 +124,7 @@ def _load_own(
         outputs = len(tensors.get(f"{family.output}.weight", (0, 0)))
         # Other families have the dense layer in every classifier, so a new head has it too.
         dense = config.model_type != "bert" or f"{family.dense}.weight" in tensors
-        ranker = _as_monobert(outputs, config, tokenizer, folder, pooler=dense)
+        ranker = as_monobert(outputs, config, tokenizer, folder, pooler=dense)
     ranker = ranker.changed(changes)
     _restrict(encoder, ranker, folder)
     model = new_cross_encoder(
@@ -156,7 +156,7 @@ def _load_whole(
         model, missing = load_foreign_ranker(folder, kind, tensors, _HEAD_OUTPUTS[wanted.head])
     _check_vocabulary(tokenizer, model.encoder.config, folder)
     if stated is None:
-        wanted = _as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
+        wanted = as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
     return model, tokenizer, wanted, missing
 
 
@@ -179,7 +179,7 @@ def _no_head(folder: Path, modules: Sequence[str], missing: Sequence[str] = ()) 
     kinds = f"a sentence-transformers model of the modules {', '.join(modules)}"
     if set(modules) <= {"Transformer", "Pooling", "Normalize"}:
         return InputError(folder, None, f"{kinds}: a bi-encoder, not a re-ranker; use it as --encoder, or {train}")
-    problem = "only rankers saved as one classifier (…ForSequenceClassification) can be read"
+    problem = "none of them gives scores, as a Dense with the output scores does"
     return InputError(folder, None, f"{kinds}; {problem}; use such a model, or {train}")
 
 
@@ -244,7 +244,7 @@ def without_other_heads(tensors: dict[str, Tensor], folder: Path) -> dict[str, T
     return tensors
 
 
-def _as_monobert(
+def as_monobert(
     outputs: int, config: EncoderConfig, tokenizer: Tokenizer, folder: Path, *, pooler: bool = True
 ) -> RankerConfig:
     """The configuration of a checkpoint without one, whose head has so many outputs."""

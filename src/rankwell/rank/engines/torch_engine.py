@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,14 @@ from torch import Tensor
 from rankwell.inputs.batching import Sequences
 from rankwell.models.compute import HALF_TYPES, Compute
 from rankwell.models.devices import DTypeName
-from rankwell.models.encoder import Encoder
+from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.foreign import PairModel
 from rankwell.models.spec import AttentionRule
 from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
+
+if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
+    from rankwell.models.language import LanguageRanker
+    from rankwell.models.modular import ModularCrossEncoder
 
 
 class TorchEngine(Engine):
@@ -28,7 +32,7 @@ class TorchEngine(Engine):
 
     def __init__(
         self,
-        model: PairModel,
+        model: PairModel | LanguageRanker | ModularCrossEncoder,
         rule: AttentionRule,
         *,
         device: str | None = None,
@@ -86,7 +90,7 @@ class TorchEngine(Engine):
     @property
     def explainable(self) -> bool:
         """See :class:`~rankwell.rank.engines.engine.Engine`. Encoders that transformers computes show no attention."""
-        return isinstance(self.model.encoder, Encoder)
+        return isinstance(self.model, CrossEncoder)
 
 
 @BACKENDS.register("torch")
@@ -94,13 +98,20 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
     """Load a checkpoint of a ranker, or of an NLI classifier; ``options`` are those of :class:`TorchEngine`."""
     # Imported here because scoring stored tokens needs torch and numpy alone.
     from rankwell.models.checkpoints.folders import load_checkpoint
+    from rankwell.models.language import is_language_ranker, load_language_ranker
+    from rankwell.models.modular import is_modular, load_modular
     from rankwell.rank.engines.entailment import EntailmentEngine, entailment_column, load_entailment
 
+    model: PairModel | LanguageRanker | ModularCrossEncoder
     column = entailment_column(folder)
-    if column is None:
+    if is_language_ranker(folder):
+        model, tokenizer, config = load_language_ranker(folder, changes)
+    elif is_modular(folder):
+        model, tokenizer, config = load_modular(folder, changes)
+    elif column is None:
         model, tokenizer, config = load_checkpoint(folder, **changes)
     else:
         model, tokenizer, config = load_entailment(folder, column, changes)
     scorer = TorchEngine(model, config.attention, **options)
-    engine = scorer if column is None else EntailmentEngine(scorer, column)
+    engine = EntailmentEngine(scorer, column) if column is not None and model.outputs > 1 else scorer
     return LoadedModel(engine, tokenizer, config, model.encoder.config.type_vocab_size)

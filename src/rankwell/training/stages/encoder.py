@@ -116,7 +116,10 @@ def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
         kind, known = read_model_type(folder), ", ".join(FAMILIES)
         raise RankwellError(f"{stage.path}.encoder: {folder} is of type {kind}, expected one of {known}")
     width = read_encoder_config(folder).hidden_size
-    if (modules := read_modules(folder, width)).query or modules.document:
+    modules = read_modules(folder, width)
+    if modules.pooling not in ("mean", "first"):
+        raise RankwellError(f"{stage.path}.encoder: {folder} pools by {modules.pooling}, expected mean or first")
+    if modules.query or modules.document:
         raise RankwellError(f"{stage.path}.encoder: {folder} has dense layers; name the bi-encoder without them")
     if stage.options.widths and not 1 <= min(stage.options.widths) <= max(stage.options.widths) <= width:
         raise RankwellError(f"{stage.path}.widths: expected numbers from 1 to {width}, the width of {folder}")

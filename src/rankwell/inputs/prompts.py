@@ -1,0 +1,119 @@
+"""Prompts: how a language model is asked whether a document answers a query.
+
+    front  query  between  document  back
+
+A text's tokens may depend on what stands around it: in "Query: bees?\\n" some tokenizers join the question mark and the
+line break. So the query is tokenised together with the text up to the document. A break before a space is safe, so the
+document is tokenised alone, with the space before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.arrays import gather
+from rankwell.inputs.batching import Sequences
+from rankwell.inputs.pieces import Pieces
+
+if TYPE_CHECKING:
+    from rankwell.inputs.tokenizer import Tokenizer
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The tokens before and after everything else in a sequence; one without any token becomes ``filler``."""
+
+    front: Ids
+    back: Ids
+    filler: int = 0
+
+    def __len__(self) -> int:
+        return len(self.front) + len(self.back)
+
+    def around(self, sequences: Sequences) -> Sequences:
+        """The sequences with the frame in place of their first and their last token."""
+        if not len(self) and (sequences.lengths() == 2).any():
+            return Frame(self.front, np.array([self.filler], np.int32)).around(sequences)
+        inner = sequences.lengths() - 2
+        begins = sequences.ends - inner - 1
+        lengths = inner + len(self)
+        ends = np.cumsum(lengths)
+        places = gather(ends - lengths + len(self.front), inner)
+        source = gather(begins, inner)
+        fronts = (ends - lengths)[:, None] + np.arange(len(self.front))
+        backs = (ends - len(self.back))[:, None] + np.arange(len(self.back))
+        total = int(lengths.sum())
+        tokens, segments = np.empty(total, np.int32), np.zeros(total, np.int8)
+        words, last = np.empty(total, np.int32), np.ones(total, np.bool_)
+        tokens[places], segments[places] = sequences.tokens[source], sequences.segments[source]
+        last[places], words[places] = sequences.last[source], sequences.words[source] + len(self.front) - 1
+        tokens[fronts], tokens[backs] = self.front, self.back
+        words[fronts] = np.arange(len(self.front))
+        words[backs] = np.arange(len(self.back)) + (len(self.front) + sequences.words[sequences.ends - 1][:, None] - 1)
+        positions = np.arange(total) - np.repeat(ends - lengths, lengths)
+        return Sequences(tokens, segments, positions.astype(np.int32), words, last, ends)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The texts around query and document. With ``joined`` the query is tokenised together with ``between``."""
+
+    front: str = ""
+    between: str = ""
+    back: str = ""
+    joined: bool = True
+    begin: str = ""
+    """A special token that begins every sequence."""
+
+    @property
+    def before_query(self) -> str:
+        """What is tokenised with the query: the space before it, or all of ``front`` if texts are tokenised apart."""
+        return _trailing_space(self.front) if self.joined else self.front
+
+    @property
+    def before_document(self) -> str:
+        """What is tokenised with the document."""
+        return _trailing_space(self.between) if self.joined else self.between.rpartition("\n")[2]
+
+    @property
+    def after_query(self) -> str:
+        """What stands between the query's tokens and the document's."""
+        return self.between.removesuffix(self.before_document)
+
+    def frame(self, tokenizer: Tokenizer) -> Frame:
+        """The tokens before the query and after the document."""
+        front = self.front.removesuffix(self.before_query)
+        return Frame(tokenizer.literal(self.begin + front), tokenizer.literal(self.back))
+
+    def encode_queries(self, tokenizer: Tokenizer, queries: Sequence[str], most: int) -> tuple[Pieces, int]:
+        """Queries and what follows them as pieces, and the number of tokens that were left out.
+
+        ``most`` is the maximum number of tokens of a query itself.
+        """
+        after = tokenizer.literal(self.after_query)
+        suffix = self.after_query if self.joined else ""
+        pieces = tokenizer.encode_plain([self.before_query + query + suffix for query in queries])
+        rows, cut = [], 0
+        for row, length in enumerate(pieces.lengths().tolist()):
+            ids = pieces.ids[pieces.begins[row] : pieces.ends[row]]
+            room = most + len(after) if self.joined else most
+            cut += max(length - room, 0)
+            if length > room:
+                ids = np.concatenate([ids[:most], after])
+            elif not self.joined:
+                ids = np.concatenate([ids, after])
+            rows.append(ids)
+        whole = np.concatenate([*rows, np.zeros(0, np.int32)])
+        ends = np.cumsum([len(ids) for ids in rows], dtype=np.int64)
+        return Pieces.plain(whole, np.zeros(len(whole), np.bool_), ends), cut
+
+
+def _trailing_space(text: str) -> str:
+    return " " if text.endswith(" ") else ""
