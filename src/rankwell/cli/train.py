@@ -66,16 +66,17 @@ def train(
     """
     from rankwell.training.recipe_files import find_recipe
 
-    path = find_recipe(recipe)  # before what takes long to import
-    from rankwell.training.processes import process_number
+    path = find_recipe(recipe)
     from rankwell.training.recipe_reader import read_recipe
-    from rankwell.training.run import check_recipe, run_recipe
     from rankwell.training.stage import load_plugin
 
     for module in plugin or ():
         load_plugin(module)
     changes = [*(settings or ()), *([f"data.train={queries}"] if queries is not None else [])]
-    checked = read_recipe(path, changes)
+    checked = read_recipe(path, changes)  # before what takes long to import
+    from rankwell.training.processes import process_number
+    from rankwell.training.run import check_recipe, run_recipe
+
     if check:
         print("\n".join(check_recipe(checked, out, device=device, resume=resume)))
         return

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.jsonfile import write_json
@@ -30,30 +29,17 @@ from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
 from rankwell.training.data.prepare import Prepared, Split, first_stage_of
-from rankwell.training.options import FIRST_STAGE_ENCODER, START, Options
+from rankwell.training.options import FIRST_STAGE_ENCODER, START
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import Work, stage_kinds
+from rankwell.training.stage_options.first_stages import TuningOptions
 
 INDEX = "index"
 TUNING = "bm25.json"
 FOLDS = 5
 SHOWN = 20
-
-
-class TuningOptions(Options):
-    """Options of stages that learn a first stage. The default grid suits an index of counted terms."""
-
-    tune_queries: int = Field(
-        default=500, ge=5, description="Training queries set aside to tune BM25; at most a fifth of all."
-    )
-    measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
-    k1: str = Field(
-        default="0.3,0.6,0.9,1.2,1.6,2,3,4",
-        description="Values of k1 to try: FIRST:LAST:STEP or a comma-separated list.",
-    )
-    b: str = Field(default="0.1:0.9:0.2", description="Values of b to try.")
 
 
 def hold_out(queries: tuple[Query, ...], count: int, seed: int) -> tuple[tuple[Query, ...], tuple[Query, ...]]:

@@ -8,12 +8,11 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from rankwell.training.experiments.suite import EvaluateOnOptions, Suite
-from rankwell.training.first_stage import TuningOptions
 from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
-from rankwell.training.stage import stage_kinds
-from rankwell.training.stages.pairs import PairOptions
-from rankwell.training.stages.shared import DevOptions, ListOptions
+from rankwell.training.stage import stage_options
+from rankwell.training.stage_options.first_stages import PairOptions, TuningOptions
+from rankwell.training.stage_options.rankers import DevOptions, ListOptions
 
 _SECTIONS: dict[str, type[BaseModel]] = {
     "A recipe": Recipe,
@@ -43,7 +42,7 @@ def option_rows(model: type[BaseModel]) -> list[tuple[str, str, str, str]]:
 
 def option_tables() -> str:
     """A table for each part of a recipe; a stage's has what it does not share with the others, or does differently."""
-    parts, stages = [], {f"Stage `{name}`": kind.options for name, kind in sorted(stage_kinds().items())}
+    parts, stages = [], {f"Stage `{name}`": options for name, options in sorted(stage_options().items())}
     for title, model in {**_SECTIONS, **stages, **_SUITES}.items():
         rows = [row for row in option_rows(model) if row[0] in model.__annotations__]
         lines = [f"| `{name}` | {kind} | {default} | {meaning} |" for name, kind, default, meaning in rows]

@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
+from rankwell.core.registry import Registry
+
 START = "start"
 """Names the recipe's start checkpoint where a stage or a model is expected."""
 FIRST_STAGE_ENCODER = "first_stage"
@@ -45,3 +47,7 @@ class Options(BaseModel):
         for name, field in cls.model_fields.items():
             if any(mark in meanings for mark in field.metadata):
                 yield name
+
+
+STAGE_OPTIONS: Registry[type[Options]] = Registry("stage kind")
+"""The options of the stage kinds that ship, by name."""

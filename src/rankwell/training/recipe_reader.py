@@ -23,7 +23,7 @@ from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.options import FIRST_STAGE_ENCODER, START, Meaning
 from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_files import find_recipe
-from rankwell.training.stage import stage_kinds
+from rankwell.training.stage import stage_options
 
 TYPE_SOURCES = ("auto", "none", "rules")
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
@@ -119,8 +119,8 @@ def anchored(tree: Tree, base: Path, only: str | None = None) -> Tree:
 
 
 def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> Any:
-    kind = stage_kinds().get(str(options.get("kind", name))) if isinstance(options, Mapping) else None
-    if kind is None:  # the check that follows reports it
+    known = stage_options().get(str(options.get("kind", name))) if isinstance(options, Mapping) else None
+    if known is None:  # the check that follows reports it
         return options
 
     def absolute(value: Any) -> Any:
@@ -131,7 +131,7 @@ def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> An
         )
         return value if is_name else os.path.abspath(base / value)
 
-    files = set(kind.options.marked(Meaning.MODEL, Meaning.VECTORS))
+    files = set(known.marked(Meaning.MODEL, Meaning.VECTORS))
     if only not in (None, "stages", f"stages.{name}"):
         files = {key for key in files if only == f"stages.{name}.{key}"}
     return {key: absolute(value) if key in files else value for key, value in options.items()}
@@ -152,7 +152,7 @@ def _override(tree: Tree, override: Override) -> Tree:
     """A copy of ``tree`` with one value changed. Keys are checked later, with all others; stages must be there now."""
     keys, value = override.path.split("."), override.value
     if keys[0] == "stages" and len(keys) > 1:
-        stages, kinds = tree.get("stages") or {}, stage_kinds()
+        stages, kinds = tree.get("stages") or {}, stage_options()
         if keys[1] not in stages and not isinstance(value, Mapping):
             hint = _nearest(keys[1], [*stages, *kinds])
             if keys[1] in kinds:
@@ -207,7 +207,7 @@ def _stages(tree: Any, complain: Complain) -> tuple[RecipeStage[Any], ...]:
     if not isinstance(tree, Mapping):
         raise complain("stages", "expected stages by name, such as `pointwise: {epochs: 1}`")
     stages: list[RecipeStage[Any]] = []
-    kinds = stage_kinds()
+    kinds = stage_options()
     for name, given in tree.items():
         path = f"stages.{name}"
         if given is False:  # `off`
@@ -221,12 +221,12 @@ def _stages(tree: Any, complain: Complain) -> tuple[RecipeStage[Any], ...]:
         if kind not in kinds:
             hint = f"{_nearest(str(kind), kinds)} (known: {', '.join(sorted(kinds))})"
             raise complain(f"{path}.kind" if "kind" in options else path, f"no stage kind is called {kind!r}{hint}")
-        known = kinds[kind].options
+        known = kinds[kind]
         try:
             checked = known.model_validate({key: value for key, value in options.items() if key != "kind"})
         except ValidationError as error:
             below, problem = problem_of(error, known)
-            others = [other for other, its in sorted(kinds.items()) if below in its.options.model_fields]
+            others = [other for other, its in sorted(kinds.items()) if below in its.model_fields]
             if others and below not in known.model_fields:
                 problem = f"no such key; the stage kinds that have it: {', '.join(others)}"
             raise complain(f"{path}.{below}", problem) from None

@@ -1,6 +1,7 @@
 """The contract of a stage kind: what a stage is given, what it produces, and the registry of all kinds.
 
-A kind is one module of ``rankwell.training.stages``: its options, its functions, and ``STAGES.register``.
+A kind is one module of ``rankwell.training.stages``, its functions and ``STAGES.register``, and its options in
+``rankwell.training.stage_options``, which are read without importing torch.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.registry import Registry
-from rankwell.corpus.records import Run
-from rankwell.training.data.prepare import Prepared
-from rankwell.training.options import Options
-from rankwell.training.recipe import Recipe, RecipeStage
+from rankwell.training.options import STAGE_OPTIONS, Options
+
+if TYPE_CHECKING:
+    from rankwell.corpus.records import Run
+    from rankwell.training.data.prepare import Prepared
+    from rankwell.training.recipe import Recipe, RecipeStage
 
 T = TypeVar("T", bound=Options)
 
@@ -163,9 +166,20 @@ STAGES: Registry[StageKind[Any]] = Registry("stage kind")
 @cache
 def stage_kinds() -> Mapping[str, StageKind[Any]]:
     """Every stage kind by name; imports the modules that register them."""
-    for module in pkgutil.iter_modules([str(Path(__file__).with_name("stages"))]):
-        importlib.import_module(f"rankwell.training.stages.{module.name}")
+    _import_all("stages")
     return STAGES
+
+
+def stage_options() -> Mapping[str, type[Options]]:
+    """The options of every stage kind by name: of those that ship and, if a plugin was loaded, of its own."""
+    _import_all("stage_options")
+    return {**STAGE_OPTIONS, **{name: kind.options for name, kind in STAGES.items()}}
+
+
+@cache
+def _import_all(folder: str) -> None:
+    for module in pkgutil.iter_modules([str(Path(__file__).with_name(folder))]):
+        importlib.import_module(f"rankwell.training.{folder}.{module.name}")
 
 
 def load_plugin(module: str) -> None:

@@ -23,7 +23,8 @@ from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.heads import load_token_weights
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step
-from rankwell.training.stages.deepct import DeepctOptions, TermRecall, TermWeightTask
+from rankwell.training.stage_options.first_stages import DeepctOptions
+from rankwell.training.stages.deepct import TermRecall, TermWeightTask
 
 PASSAGES = ["Bees make honey from flowers", "The iron bridge over the river", "Coffee and tea with salt", "bread"]
 QUERIES = ["how do bees make honey honey", "the bee", "is honey sweet", "iron bridges", "of the and", "salted coffee"]

@@ -21,7 +21,8 @@ from rankwell.retrieve.index import Index
 from rankwell.sample import FOLDER
 from rankwell.training.data.candidates import UNJUDGED, Names, Selection, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import Plan, draw
-from rankwell.training.stages.denoise import AUDIT_COLUMNS, REASONS, Audit, DenoiseOptions, cross_fit, denoise
+from rankwell.training.stage_options.inputs import DenoiseOptions
+from rankwell.training.stages.denoise import AUDIT_COLUMNS, REASONS, Audit, cross_fit, denoise
 
 
 class Numbered:

@@ -33,8 +33,9 @@ from rankwell.training.data.teachers import BiEncoderTeacher, load_teachers
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stage_options.rankers import DistilOptions
 from rankwell.training.stages import distil, filter
-from rankwell.training.stages.distil import DistilOptions, TeacherQueries, merge, teacher_lists
+from rankwell.training.stages.distil import TeacherQueries, merge, teacher_lists
 from rankwell.training.stages.filter import keep_below_relevant, standard_scores
 
 toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))

@@ -21,12 +21,8 @@ from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, sav
 from rankwell.models.doc2query.decoding import Writer, WritingOptions  # noqa: E402
 from rankwell.training.loop.loop import train  # noqa: E402
 from rankwell.training.loop.task import Step  # noqa: E402
-from rankwell.training.stages.doc2query import (  # noqa: E402
-    Doc2queryOptions,
-    PerplexityOn,
-    QueryPairs,
-    QueryWritingTask,
-)
+from rankwell.training.stage_options.first_stages import Doc2queryOptions  # noqa: E402
+from rankwell.training.stages.doc2query import PerplexityOn, QueryPairs, QueryWritingTask  # noqa: E402
 
 DOCUMENTS = {
     "d1": "the bees keep warm in winter",

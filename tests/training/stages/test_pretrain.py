@@ -14,7 +14,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.templates import SpecialTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.stages.pretrain import MaskingVocabulary, PretrainingTask, PretrainOptions, SpanPairs
+from rankwell.training.stage_options.inputs import PretrainOptions
+from rankwell.training.stages.pretrain import MaskingVocabulary, PretrainingTask, SpanPairs
 
 CLS, SEP, MASK, UNK, FIRST = 0, 1, 2, 3, 10
 WIDTH = 100  # ids for each document

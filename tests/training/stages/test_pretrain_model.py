@@ -19,13 +19,8 @@ from rankwell.models.heads import PretrainingModel
 from rankwell.models.spec import EncoderConfig
 from rankwell.sample import FOLDER
 from rankwell.training.loop.task import Step
-from rankwell.training.stages.pretrain import (
-    MaskingVocabulary,
-    PretrainingTask,
-    PretrainOptions,
-    evaluate_pretraining,
-    hold_out,
-)
+from rankwell.training.stage_options.inputs import PretrainOptions
+from rankwell.training.stages.pretrain import MaskingVocabulary, PretrainingTask, evaluate_pretraining, hold_out
 
 # Learning
 

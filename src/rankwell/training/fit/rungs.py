@@ -28,12 +28,12 @@ from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import parse_values, tune_bm25
-from rankwell.training.first_stage import TuningOptions
 from rankwell.training.fit.parts import CHOOSE, FIT, Parts
 from rankwell.training.fit.rates import Rates
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import stage_kinds
+from rankwell.training.stage_options.first_stages import TuningOptions
 
 K = 100
 """Documents per query in the runs that are measured."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,8 +27,8 @@ from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.task import Step
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage_options.first_stages import AdapterOptions
 from rankwell.training.stages.pairs import (
-    PairOptions,
     TrainingPairs,
     check_pairs,
     finish_first_stage,
@@ -39,20 +37,6 @@ from rankwell.training.stages.pairs import (
     train_pairs,
     training_pairs,
 )
-
-
-class AdapterOptions(PairOptions):
-    """`adapter`: learns linear maps of a bi-encoder's vectors; later stages search with them. Fast on a CPU."""
-
-    side: Literal["query", "both"] = Field(
-        default="both",
-        description="What is mapped: vectors of queries only, or also those of documents, by a map of their own.",
-    )
-    epochs: float = Field(default=5, gt=0, description="Passes over the training pairs; may be a fraction.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
-    weight_decay: float = Field(
-        default=0.01, ge=0, description="AdamW's weight decay: how much maps stay as they began."
-    )
 
 
 class MapModel(nn.Module):

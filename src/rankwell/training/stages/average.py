@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
@@ -22,22 +21,14 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.foreign import PairModel
-from rankwell.training.options import START, Options
+from rankwell.training.options import START
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage_options.rankers import AverageOptions
 from rankwell.training.stages.shared import load_one_score, measure_ranker
 
 Loaded = tuple[PairModel, Tokenizer, RankerConfig]
-
-
-class AverageOptions(Options):
-    """`average`: averages the weights of several stages, which often combines their strengths."""
-
-    stages: tuple[str, ...] = Field(
-        min_length=2, description="Names of earlier stages; `start` is the start checkpoint."
-    )
-    weights: tuple[float, ...] | None = Field(default=None, description="Weight of each stage; none: equal weights.")
 
 
 def run(work: Work, stage: RecipeStage[AverageOptions], folder: Path) -> StageResult:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.jsonfile import write_json
@@ -31,31 +29,15 @@ from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.first_stage import find_encoder
-from rankwell.training.options import FIRST_STAGE_ENCODER, START, Meaning, Options
+from rankwell.training.options import FIRST_STAGE_ENCODER, START
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import RERANK, measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, stage_kinds
+from rankwell.training.stage_options.combinations import BlendOptions
 from rankwell.training.stages.shared import check_folds, rerank_dev
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"
-
-
-class BlendOptions(Options):
-    """`blend`: combines the scores of ranker, bi-encoder and first stage with the best shares; trains nothing."""
-
-    encoder: Annotated[str, Meaning.MODEL] = Field(
-        default="start",
-        description="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's start "
-        "checkpoint before training, `first_stage` the bi-encoder that finds the candidates.",
-    )
-    first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share.")
-    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of shares, which sum to 1.")
-    normalise: Literal["none", "min-max", "z-score"] = Field(
-        default="z-score", description="Normalisation of the scores within each query before they are added."
-    )
-    measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")
 
 
 def check(work: Work, stage: RecipeStage[BlendOptions]) -> None:

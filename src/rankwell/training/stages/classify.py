@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -24,29 +23,10 @@ from rankwell.models.checkpoints.heads import load_classifier, save_classifier
 from rankwell.rank.classify import lay_out_texts
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.training.loop.loop import train
-from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
-from rankwell.training.options import Meaning
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-
-
-class ClassifyOptions(ValidatedOptions):
-    """`classify`: trains a text classifier on labelled texts, such as questions by type of answer."""
-
-    epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
-    batch: int = Field(default=32, ge=1, description="Texts per optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate, reached at the end of `warm_up`.")
-    best: Literal["accuracy", "last"] = Field(
-        default="last", description="`accuracy` on `test` selects the checkpoint, or `last`."
-    )
-    train: Annotated[str, Meaning.DATA_FILE] = Field(
-        default="train.tsv", description="File of labelled texts to train on, in `data.folder`."
-    )
-    test: Annotated[str | None, Meaning.DATA_FILE] = Field(
-        default="test.tsv", description="File of labelled texts to measure on, in `data.folder`; none: no measuring."
-    )
-    max_length: int = Field(default=64, ge=8, description="Maximum text length in tokens.")
+from rankwell.training.stage_options.inputs import ClassifyOptions
 
 
 class ClassificationTask(Task):

@@ -9,12 +9,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from rankwell.core.arrays import gather
@@ -45,7 +43,6 @@ from rankwell.plots.terms import WeighedText, draw_frequencies, draw_terms, writ
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
     INDEX,
-    TuningOptions,
     check_tuning,
     hold_out,
     measure_first_stage,
@@ -53,34 +50,11 @@ from rankwell.training.first_stage import (
     tune_first_stage,
 )
 from rankwell.training.loop.loop import train
-from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-
-
-class DeepctOptions(TuningOptions, TrainingOptions):
-    """`deepct`: learns the importance of each word of a passage and indexes the collection with it (DeepCT)."""
-
-    # The paper: 3 epochs, 16 passages a step, 2e-5 for BERT-base.
-    epochs: float = Field(default=3, gt=0, description="Passes over the training data; may be a fraction.")
-    batch: int = Field(default=16, ge=1, description="Passages per optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate (paper: 2e-5).")
-    max_length: int = Field(
-        default=128, ge=8, description="Maximum window length in tokens; longer passages are read in several windows."
-    )
-    scaling: Literal["linear", "root"] = Field(
-        default="linear",
-        description="A term's frequency is `scale` times its weight (linear) or the square root of it (root).",
-    )
-    scale: float = Field(default=100, gt=0, description="Term frequency of a term with weight 1.")
-    k1: str = Field(
-        default="0.9,2,4,6,8,10,14,20,30,50,80,150",
-        description="Values of k1 to try: FIRST:LAST:STEP or a comma-separated list.",
-    )
-    b: str = Field(default="0.1,0.3,0.5,0.7,0.8,0.9,1", description="Values of b to try.")
-    shard: int = Field(default=4096, ge=1, description="Passages weighted and written at a time.")
+from rankwell.training.stage_options.first_stages import DeepctOptions
 
 
 @dataclass(frozen=True, eq=False)

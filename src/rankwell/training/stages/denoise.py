@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
@@ -29,11 +28,11 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
 from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import draw, split_folds
-from rankwell.training.options import Options
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work
-from rankwell.training.stages.pointwise import PointwiseOptions
+from rankwell.training.stage_options.inputs import DenoiseOptions
+from rankwell.training.stage_options.rankers import PointwiseOptions
 from rankwell.training.stages.shared import load_ranker, ranker_tokens, train_ranker, training_candidates
 
 Probabilities = NDArray[np.float32]
@@ -53,41 +52,6 @@ REASONS = (
 FIRST_DROPPED = NOISE
 AUDIT_COLUMNS = ("qid", "docid", "p", "verdict", "reason", "query", "document")
 _ROWS_AT_A_TIME = 4096
-
-
-class DenoiseOptions(Options):
-    """`denoise`: drops unjudged candidates that are probably relevant."""
-
-    threshold: float = Field(
-        default=0.9, ge=0, le=1, description="Unjudged candidates with a higher p(relevant) are dropped."
-    )
-    most: float = Field(
-        default=0.02,
-        ge=0,
-        le=1,
-        description="If more than this share of the unjudged candidates exceeds `threshold`, those are hard negatives "
-        "and none is dropped; 1: no limit.",
-    )
-    keep_below: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Keep only negatives with a lower p(relevant), instead of `threshold` (RocketQA: 0.1).",
-    )
-    hardest: int | None = Field(
-        default=None,
-        ge=1,
-        description="Maximum number of negatives per query, those with the highest p(relevant); none: all.",
-    )
-    cross_fit: int = Field(
-        default=0,
-        ge=0,
-        description="Number of folds, each scored by a model trained on the others; 0: one model scores all.",
-    )
-    keep_one: bool = Field(
-        default=True,
-        description="If all negatives of a query would be dropped, keep the one with the lowest p(relevant).",
-    )
 
 
 @dataclass(frozen=True, eq=False)

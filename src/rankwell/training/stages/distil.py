@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
@@ -28,7 +26,6 @@ from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.bi_encoder import is_cross_encoder
-from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.lists import Lists, TrainingSet
@@ -38,72 +35,13 @@ from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, find_teac
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.losses import make_loss
-from rankwell.training.options import Meaning
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-from rankwell.training.stages.shared import (
-    DevOptions,
-    load_one_score,
-    measure_ranker,
-    ranker_tokens,
-    ranking_validation,
-)
+from rankwell.training.stage_options.rankers import DistilOptions
+from rankwell.training.stages.shared import load_one_score, measure_ranker, ranker_tokens, ranking_validation
 
 EVERY_EPOCH = -1
-
-
-class DistilOptions(DevOptions):
-    """`distil`: learns to score as its teachers do; needs few judgments or none."""
-
-    teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
-        default=(BACKBONE,),
-        min_length=1,
-        description="Bi-encoders or rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
-    )
-    unit: Literal["query", "teacher"] = Field(
-        default="query",
-        description="What a teacher's scores are divided by: their deviation in the list, or its mean over lists.",
-    )
-    temperature: float = Field(
-        default=0.3, gt=0, description="Temperature: the teachers' scores are also divided by this; lower is sharper."
-    )
-    bonus: float = Field(
-        default=0, ge=0, description="Added to the relevant document's score, in the same unit; 0: none."
-    )
-    loss: str = Field(default="kl", description="Loss function: kl, margin_mse or another of docs/losses.md.")
-    loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss.")
-    list_size: int = Field(default=12, ge=2, description="Documents per list, of which one is known to be relevant.")
-    random: int = Field(default=2, ge=0, description="Documents per list drawn at random from the whole collection.")
-    weighting: Literal["uniform", "rank", "top"] = Field(
-        default="rank",
-        description="How the others are drawn: uniformly, higher ranks more often, or always the top ranks.",
-    )
-    depth: int = Field(default=100, ge=0, description="First-stage candidates per query; 0: none.")
-    dense: int = Field(
-        default=50,
-        ge=0,
-        description="Candidates per query that are nearest according to the first bi-encoder; 0: none.",
-    )
-    search: Literal["given", "all"] = Field(
-        default="given", description="Queries that the first stage searches: the given ones, or all."
-    )
-    queries: tuple[str, ...] = Field(
-        default=(), description="Further splits of the data set whose queries are used, such as headings.train."
-    )
-    synthetic: int = Field(default=0, ge=0, description="Synthetic queries per epoch, generated from passages.")
-    batch: int = Field(default=64, ge=1, description="Lists per optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
-    best: str = Field(default="last", description="Measure on dev that selects the checkpoint, or `last`.")
-    head: Literal["new", "pointwise"] = Field(
-        default="new", description="Initial one-score head: new, or the difference of the two logits."
-    )
-    teacher_length: int | None = Field(
-        default=None, ge=8, description="Maximum text length in tokens for bi-encoders; none: the model's own limit."
-    )
-    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None, ge=1, description="Pairs whose activations are in memory at once; larger batches are split."
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run, write_run
@@ -19,8 +16,8 @@ from rankwell.training.data.sampling import draw_duo
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage_options.rankers import DuoOptions
 from rankwell.training.stages.shared import (
-    ListOptions,
     RankerInTraining,
     check_lists,
     check_ranker,
@@ -28,23 +25,6 @@ from rankwell.training.stages.shared import (
     rerank_dev,
     train_ranker,
 )
-
-
-class DuoOptions(ListOptions):
-    """`duo`: learns which of two documents is better (duoBERT), for the top documents of the model before it."""
-
-    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 3e-6).")
-    compare: int = Field(default=30, ge=2, description="Number of top documents per query that are compared in pairs.")
-    max_length: int = Field(
-        default=320, ge=16, description="Maximum length in tokens of a sequence of query and two documents."
-    )
-    aggregate: Literal["sum", "binary", "min", "max", "sample"] = Field(
-        default="sum", description="How comparisons become a document's score."
-    )
-
-    def comparison(self) -> duo.PairwiseOptions:
-        """How documents are compared once the model is trained."""
-        return duo.PairwiseOptions(self.compare, self.aggregate)
 
 
 def check(work: Work, stage: RecipeStage[DuoOptions]) -> None:

@@ -11,10 +11,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
@@ -28,12 +27,11 @@ from rankwell.models.heads import VectorModel
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
 from rankwell.training.loop.loop import TrainingOutcome
-from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage_options.first_stages import EncoderOptions
 from rankwell.training.stages.pairs import (
-    PairOptions,
     check_pairs,
     finish_first_stage,
     pool_of,
@@ -44,28 +42,6 @@ from rankwell.training.stages.pairs import (
 
 SEED_STEP = 1000
 """Between the seeds of several trainings."""
-
-
-class EncoderOptions(PairOptions):
-    """`encoder`: fine-tunes a bi-encoder on pairs of queries and relevant documents; later stages search with it."""
-
-    soup: int = Field(
-        default=1,
-        ge=1,
-        description="Number of trainings with different seeds whose weights are averaged (a model soup).",
-    )
-    widths: tuple[int, ...] = Field(
-        default=(),
-        description="Widths at which vectors shall also work when they are cut (Matryoshka); none: the full one only.",
-    )
-    max_length: int | None = Field(
-        default=None, ge=8, description="Maximum length of a text in tokens; none: the bi-encoder's own."
-    )
-    max_texts_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None,
-        ge=1,
-        description="Texts whose activations are in memory at once; larger batches are split and take a third longer.",
-    )
 
 
 @dataclass(frozen=True, eq=False)

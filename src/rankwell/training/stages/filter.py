@@ -4,38 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.training.data.candidates import TrainingCandidates, write_candidates
 from rankwell.training.data.teachers import Teacher, find_teacher, load_teachers
 from rankwell.training.first_stage import find_encoder
-from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER, Meaning, Options
+from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
+from rankwell.training.stage_options.inputs import FilterOptions
 from rankwell.training.stages.shared import check_ranker, training_candidates
-
-
-class FilterOptions(Options):
-    """`filter`: drops unjudged candidates that the teachers consider relevant."""
-
-    teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
-        default=(BACKBONE,),
-        min_length=1,
-        description="As in `distil`; also `first_stage`, the bi-encoder that finds the candidates, and `ranker`, the "
-        "ranker of the stages before.",
-    )
-    margin: float = Field(
-        default=0.0,
-        description="Unjudged candidates that score above the best relevant document minus this margin are dropped; "
-        "in standard deviations of the query's scores.",
-    )
-    teacher_length: int | None = Field(default=None, ge=8, description="As in `distil`.")
 
 
 def check(work: Work, stage: RecipeStage[FilterOptions]) -> None:

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_text
@@ -38,38 +37,16 @@ from rankwell.plots.curves import draw_sweep
 from rankwell.rank.tuning import WindowSetting, fuse_windows, tune_windows, weight_grid, window_grid
 from rankwell.rank.window_scores import WindowScores
 from rankwell.retrieve.tune import parse_values
-from rankwell.training.options import Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measure_of, measures_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
+from rankwell.training.stage_options.combinations import InterpolateOptions, WindowsOptions
 from rankwell.training.stages.shared import check_folds
-from rankwell.training.stages.windows import WindowsOptions, window_scores
+from rankwell.training.stages.windows import window_scores
 
 TUNING, HELD_OUT = "tuning.json", "held-out.run.gz"
 ALONE, TOGETHER = "windows alone", "interpolated"
-
-
-class InterpolateOptions(Options):
-    """`interpolate`: β·BM25 + (1−β)·model, tuned by cross-validation on dev; trains nothing."""
-
-    # CCNU: β .9 with the best 3 windows; α .8 for passages.
-    beta: float | str = Field(
-        default="0.0:1:0.1",
-        description="Share of the first stage, or shares to try: FIRST:LAST:STEP or a comma-separated list.",
-    )
-    aggregate: tuple[str, ...] = Field(
-        default=("max", "mean", "top2", "top3", "top5"), description="Window aggregates to try."
-    )
-    weights: int = Field(
-        default=3, ge=0, le=4, description="Also try all weightings of this many best windows; 0: none."
-    )
-    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of weights, which sum to 1.")
-    normalise: Literal["none", "min-max", "z-score"] = Field(
-        default="min-max", description="Normalisation of the scores within each query before they are added."
-    )
-    measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")
 
 
 def check(work: Work, stage: RecipeStage[InterpolateOptions]) -> None:

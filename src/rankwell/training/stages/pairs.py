@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 from torch import nn
 
 from rankwell.core.errors import RankwellError
@@ -25,66 +24,20 @@ from rankwell.rank.tuning import share_grid
 from rankwell.training.data.lists import Lists
 from rankwell.training.data.pairs import RelevantDocuments, find_copies
 from rankwell.training.data.sampling import Plan, draw
-from rankwell.training.first_stage import (
-    FOLDS,
-    TuningOptions,
-    check_held_out,
-    current_first_stage,
-    tune_index,
-)
+from rankwell.training.first_stage import FOLDS, check_held_out, current_first_stage, tune_index
 from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.loop import TrainingOutcome, train
-from rankwell.training.loop.options import ValidatedOptions
-from rankwell.training.options import START, Meaning
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import StageResult, Work, stage_kinds
-from rankwell.training.stages.shared import ListOptions, training_candidates
+from rankwell.training.stage_options.first_stages import PairOptions
+from rankwell.training.stage_options.rankers import ListOptions
+from rankwell.training.stages.shared import training_candidates
 
 POOL_DEPTH = 20
 """Validation ranks the relevant documents of the queries set aside and this many candidates of each."""
 RANKED = 100
-
-
-class PairOptions(TuningOptions, ValidatedOptions):
-    """Further options of stages that learn vectors from pairs (encoder, adapter)."""
-
-    encoder: Annotated[str, Meaning.MODEL] = Field(
-        default=START,
-        description="Bi-encoder to start from: a folder, PACKAGE:FOLDER, a name on the hub, `start` (the recipe's "
-        "start checkpoint) or `first_stage` (the bi-encoder that finds the candidates).",
-    )
-    epochs: float = Field(default=5, gt=0, description="Passes over the training pairs; may be a fraction.")
-    batch: int = Field(default=256, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
-    scale: float = Field(default=20, gt=0, description="Factor of the cosine in the softmax over the batch.")
-    learn_scale: bool = Field(default=False, description="Whether `scale` is learned, too.")
-    symmetric: bool = Field(
-        default=False,
-        description="Whether documents must also find their query among all queries of the batch.",
-    )
-    negatives: int = Field(
-        default=0,
-        ge=0,
-        description="Further negatives per pair, drawn anew each epoch from the candidates that an earlier stage "
-        "selected, or else the first stage's. Reduce their noise first (`filter`, `denoise`).",
-    )
-    depth: int | None = Field(
-        default=None, ge=1, description="Number of candidates that negatives are drawn from; none: all."
-    )
-    tune_queries: int = Field(
-        default=500,
-        ge=5,
-        description="Training queries set aside to select the checkpoint and to tune BM25 and the bi-encoder's share; "
-        "at most a fifth of all.",
-    )
-    best: str = Field(
-        default="RR@10",
-        description="Measure that selects the checkpoint, on the queries set aside and a sample of documents; or "
-        "`last`.",
-    )
-    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of the bi-encoder's share.")
 
 
 @dataclass(frozen=True, eq=False)

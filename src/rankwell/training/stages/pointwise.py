@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import Field
-
 from rankwell.core.errors import RankwellError
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
-from rankwell.training.stages.shared import ListOptions, check_lists, fit, load_ranker, measure_ranker, start_of
-
-
-class PointwiseOptions(ListOptions):
-    """`pointwise`: two logits and cross entropy (monoBERT, MarkedBERT, DR-BERT's second stage)."""
-
-    # monoBERT and MarkedBERT: 3e-6 (BERT-large, BERT-base) with 32 to 128 pairs a step.
-    learning_rate: float = Field(default=5e-5, gt=0, description="Peak learning rate (papers: 3e-6).")
+from rankwell.training.stage_options.rankers import PointwiseOptions
+from rankwell.training.stages.shared import check_lists, fit, load_ranker, measure_ranker, start_of
 
 
 def check(work: Work, stage: RecipeStage[PointwiseOptions]) -> None:

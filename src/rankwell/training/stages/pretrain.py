@@ -15,12 +15,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -38,12 +36,11 @@ from rankwell.models.checkpoints.heads import load_pretraining, save_pretraining
 from rankwell.models.devices import chosen_device
 from rankwell.training.data.domain_gap import Reference, count_words, measure_domain_gap, word_list_reference
 from rankwell.training.loop.loop import train
-from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
-from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage_options.inputs import PretrainOptions
 from rankwell.training.stages.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
 
 TRIES = 4
@@ -54,38 +51,6 @@ HELD_OUT_TOKENS = 1 << 13
 
 _MASK_NAMES = ("[MASK]", "<mask>")
 _SPECIAL_NAME = re.compile(r"\[.+\]|<.+>")
-
-
-class PretrainOptions(TrainingOptions):
-    """`pretrain`: masked language modelling and next sentence prediction on the collection."""
-
-    # The paper: 5 epochs, 128 a step, 1e-6 for BERT-large.
-    batch: int = Field(default=128, ge=1, description="Span pairs per optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate (paper: 1e-6).")
-    masked: float = Field(default=0.15, gt=0, lt=1, description="Share of the tokens (or words) that are masked.")
-    whole_word: bool = Field(default=False, description="Mask all tokens of a word together.")
-    other: float = Field(
-        default=0.5, ge=0, le=1, description="Share of pairs whose second span comes from another passage."
-    )
-    short: float = Field(default=0.1, ge=0, le=1, description="Share of pairs truncated to a random shorter length.")
-    max_length: int = Field(default=180, ge=8, description="Maximum length of a span pair in tokens.")
-    held_out: float = Field(
-        default=0.01,
-        ge=0,
-        lt=1,
-        description="Share of the passages, at most 10,000, that are held out to measure the model on: MLM loss, MLM "
-        "accuracy and NSP accuracy; 0: none.",
-    )
-    leave_out: Annotated[str | None, Meaning.DATA_FILE] = Field(
-        default=None,
-        description="File of document ids, one per line, that are neither trained nor measured on, such as those of "
-        "test articles; none: all documents are used.",
-    )
-    reference: Annotated[str | None, Meaning.DATA_FILE] = Field(
-        default=None,
-        description="File of words by descending frequency, one per line, to measure the domain gap against; "
-        "none: the start checkpoint's vocabulary.",
-    )
 
 
 @dataclass(frozen=True, eq=False)

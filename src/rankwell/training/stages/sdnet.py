@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor, nn
 
 from rankwell.core.errors import MissingExtraError, RankwellError
@@ -49,56 +48,16 @@ from rankwell.training.loop.list_task import ListTask
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.task import Step
-from rankwell.training.options import Meaning
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
-from rankwell.training.stages.shared import ListOptions, check_lists, training_candidates
+from rankwell.training.stage_options.rankers import SdnetOptions
+from rankwell.training.stages.shared import check_lists, training_candidates
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
 NORMALISATIONS = ("none", "min-max", "z-score")
 PAPER = Shares(model=0.2, first=0.8, normalise="none")
-
-
-class SdnetOptions(ListOptions):
-    """`sdnet`: trains a small network over features of the frozen start checkpoint (CCNU's SDNet)."""
-
-    # As in the paper, which does not give batch, epochs and negatives.
-    epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
-    batch: int = Field(default=32, ge=1, description="Lists per optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
-    warm_up: float = Field(default=0, ge=0, description="Share of the steps over which the learning rate rises.")
-    weight_decay: float = Field(default=0, ge=0, description="AdamW's weight decay; 0 is plain Adam.")
-    clip: float = Field(default=10, ge=0, description="Maximum gradient norm; 0: no clipping.")
-    schedule: Literal["linear", "constant", "cosine"] = Field(
-        default="constant", description="Learning rate schedule after `warm_up`."
-    )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        default="fp32", description="Precision of the computation; recurrent layers gain little from 16 bits."
-    )
-    loss: str = Field(default="hinge", description="Loss function; see docs/losses.md.")
-    layers: int | None = Field(
-        default=None,
-        ge=1,
-        description="Number of last encoder layers to mix; none: all, including the embeddings.",
-    )
-    max_words: int = Field(default=256, ge=1, description="Maximum passage length in words.")
-    vectors: Annotated[str | None, Meaning.VECTORS] = Field(
-        default=None,
-        description="Word vectors: a text file of GloVe or word2vec, a .npy with a word list, or a folder or "
-        "PACKAGE:FOLDER with one of these; none: the encoder's input embeddings.",
-    )
-    signals: Literal["softmax", "cosine", "dot"] = Field(
-        default="softmax", description="How passage words are compared with the query."
-    )
-    top: int = Field(default=10, ge=1, description="Number of strongest signals that make up the score.")
-    dropout: float = Field(
-        default=0.4, ge=0, lt=1, description="Dropout of all layers, with one mask for all words of a text."
-    )
-    hidden: int = Field(default=125, ge=1, description="Width of a recurrent layer in each direction.")
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation that chooses BM25's share α.")
-    shard: int = Field(default=256, ge=1, description="Passages whose features are computed and written at a time.")
 
 
 class SdnetTask(ListTask):

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
@@ -27,69 +26,18 @@ from rankwell.rank.duo import PairwiseOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
 from rankwell.training.data.lists import Lists, TrainingSet
-from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.data.sampling import draw
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.list_task import RankingTask
 from rankwell.training.loop.loop import TrainingOutcome, train
 from rankwell.training.loop.losses import Loss, make_loss
-from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.loop.validation import Validation
-from rankwell.training.options import FIRST_STAGE_ENCODER, Meaning
+from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import StageResult, Work, stage_kinds
-
-
-class DevOptions(ValidatedOptions):
-    """Further options of stages that are measured on dev during training."""
-
-    dev_queries: int | None = Field(
-        default=None, ge=1, description="Number of dev queries to evaluate on during training; none: all."
-    )
-
-
-class ListOptions(DevOptions):
-    """Further options of stages that train on lists of candidates."""
-
-    positives: int = Field(default=1, ge=1, description="Relevant documents per list.")
-    negatives: int = Field(default=1, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
-    weighting: Literal["uniform", "rank", "top"] = Field(
-        default="uniform",
-        description="How negatives are drawn: uniformly, higher ranks more often, or always the top ranks.",
-    )
-    per: Literal["positive", "query"] = Field(
-        default="positive", description="Lists per epoch: one for each relevant document, or one for each query."
-    )
-    labels: Literal["relevance", "grade"] = Field(
-        default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
-    )
-    skip: int = Field(default=0, ge=0, description="Number of top first-stage candidates not used as negatives.")
-    depth: int | None = Field(
-        default=None,
-        ge=1,
-        description="Number of candidates that negatives are drawn from; none: all of the first stage's.",
-    )
-    found_only: bool = Field(
-        default=False,
-        description="Train only on relevant documents that the first stage found; false: on all judged relevant.",
-    )
-    start: Literal["previous", "first_stage"] = Field(
-        default="previous",
-        description="Weights to start from: those of the stage before, or those of the bi-encoder that finds the "
-        "candidates (with a new head).",
-    )
-    loss: str = Field(default="pointwise", description="Loss function; see docs/losses.md.")
-    loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
-    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
-        default=None,
-        ge=1,
-        description="Pairs whose activations are in memory at once; larger batches are split and take a third longer.",
-    )
-
-    def plan(self) -> Plan:
-        """How the stage draws its lists."""
-        return Plan(self.positives, self.negatives, self.weighting, self.per, self.labels)
+from rankwell.training.stage_options.rankers import DevOptions, ListOptions
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,44 +6,20 @@ Leaves the checkpoint it was given, which then reads long documents in these win
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Run
-from rankwell.inputs.windows import Unit, Windows, parse_aggregate
+from rankwell.inputs.windows import parse_aggregate
 from rankwell.models.checkpoints.linking import link_model
 from rankwell.rank.engines.engine import LoadedModel, load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores, score_windows
-from rankwell.training.options import Options
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
+from rankwell.training.stage_options.combinations import WindowsOptions
 from rankwell.training.stages.shared import check_ranker
-
-
-class WindowsOptions(Options):
-    """`windows`: reads long documents in windows and stores the best scores; trains nothing."""
-
-    # CCNU: windows of 100 words, the best 3.
-    unit: Unit = Field(default="words", description="Unit of `size`: words, or whole sentences of up to `size` words.")
-    size: int = Field(default=100, ge=0, description="Words per window; 0: truncate documents at `model.max_length`.")
-    stride: int = Field(default=50, ge=1, description="Words from the start of one window to the next.")
-    aggregate: str = Field(
-        default="top3",
-        description="How window scores become a document's score: first, max, mean, top3, top3:0.5,0.3,0.2.",
-    )
-    depth: int = Field(default=100, ge=1, description="Candidates per query to score.")
-    keep: int = Field(default=10, ge=1, description="Number of best windows per document whose scores are stored.")
-    scores: Literal["probability", "raw"] = Field(
-        default="probability", description="What is stored: p(relevant) or p(entailment), or the raw scores."
-    )
-
-    def windows(self) -> Windows | None:
-        """How documents are read; None truncates them."""
-        return Windows(self.size, self.stride, self.aggregate, self.unit) if self.size else None
 
 
 def check(work: Work, stage: RecipeStage[WindowsOptions]) -> None:

@@ -1,0 +1,214 @@
+"""Options of the stages that train or average rankers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.training.loop.options import ValidatedOptions
+from rankwell.training.options import STAGE_OPTIONS, Meaning, Options
+
+if TYPE_CHECKING:
+    from rankwell.rank.duo import PairwiseOptions
+    from rankwell.training.data.sampling import Plan
+
+
+class DevOptions(ValidatedOptions):
+    """Further options of stages that are measured on dev during training."""
+
+    dev_queries: int | None = Field(
+        default=None, ge=1, description="Number of dev queries to evaluate on during training; none: all."
+    )
+
+
+class ListOptions(DevOptions):
+    """Further options of stages that train on lists of candidates."""
+
+    positives: int = Field(default=1, ge=1, description="Relevant documents per list.")
+    negatives: int = Field(default=1, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
+    weighting: Literal["uniform", "rank", "top"] = Field(
+        default="uniform",
+        description="How negatives are drawn: uniformly, higher ranks more often, or always the top ranks.",
+    )
+    per: Literal["positive", "query"] = Field(
+        default="positive", description="Lists per epoch: one for each relevant document, or one for each query."
+    )
+    labels: Literal["relevance", "grade"] = Field(
+        default="relevance", description="Labels for the loss: 1 and 0, or the judged grades."
+    )
+    skip: int = Field(default=0, ge=0, description="Number of top first-stage candidates not used as negatives.")
+    depth: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of candidates that negatives are drawn from; none: all of the first stage's.",
+    )
+    found_only: bool = Field(
+        default=False,
+        description="Train only on relevant documents that the first stage found; false: on all judged relevant.",
+    )
+    start: Literal["previous", "first_stage"] = Field(
+        default="previous",
+        description="Weights to start from: those of the stage before, or those of the bi-encoder that finds the "
+        "candidates (with a new head).",
+    )
+    loss: str = Field(default="pointwise", description="Loss function; see docs/losses.md.")
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss, such as `margin`.")
+    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
+        default=None,
+        ge=1,
+        description="Pairs whose activations are in memory at once; larger batches are split and take a third longer.",
+    )
+
+    def plan(self) -> Plan:
+        """How the stage draws its lists."""
+        from rankwell.training.data.sampling import Plan
+
+        return Plan(self.positives, self.negatives, self.weighting, self.per, self.labels)
+
+
+@STAGE_OPTIONS.register("pointwise")
+class PointwiseOptions(ListOptions):
+    """`pointwise`: two logits and cross entropy (monoBERT, MarkedBERT, DR-BERT's second stage)."""
+
+    # monoBERT and MarkedBERT: 3e-6 (BERT-large, BERT-base) with 32 to 128 pairs a step.
+    learning_rate: float = Field(default=5e-5, gt=0, description="Peak learning rate (papers: 3e-6).")
+
+
+@STAGE_OPTIONS.register("listwise")
+class ListwiseOptions(ListOptions):
+    """`listwise`: one score and a softmax over each list (DR-BERT's fourth stage)."""
+
+    epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
+    negatives: int = Field(default=5, ge=1, description="Non-relevant documents per list, drawn anew each epoch.")
+    loss: str = Field(default="listwise", description="Loss function; see docs/losses.md.")
+    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate.")
+    head: Literal["new", "pointwise"] = Field(
+        default="new", description="Initial one-score head: new, or the difference of the two logits."
+    )
+
+
+@STAGE_OPTIONS.register("duo")
+class DuoOptions(ListOptions):
+    """`duo`: learns which of two documents is better (duoBERT), for the top documents of the model before it."""
+
+    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 3e-6).")
+    compare: int = Field(default=30, ge=2, description="Number of top documents per query that are compared in pairs.")
+    max_length: int = Field(
+        default=320, ge=16, description="Maximum length in tokens of a sequence of query and two documents."
+    )
+    aggregate: Literal["sum", "binary", "min", "max", "sample"] = Field(
+        default="sum", description="How comparisons become a document's score."
+    )
+
+    def comparison(self) -> PairwiseOptions:
+        """How documents are compared once the model is trained."""
+        from rankwell.rank.duo import PairwiseOptions
+
+        return PairwiseOptions(self.compare, self.aggregate)
+
+
+@STAGE_OPTIONS.register("distil")
+class DistilOptions(DevOptions):
+    """`distil`: learns to score as its teachers do; needs few judgments or none."""
+
+    teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
+        default=(BACKBONE,),
+        min_length=1,
+        description="Bi-encoders or rankers: folders, PACKAGE:FOLDER, or names on the Hugging Face hub.",
+    )
+    unit: Literal["query", "teacher"] = Field(
+        default="query",
+        description="What a teacher's scores are divided by: their deviation in the list, or its mean over lists.",
+    )
+    temperature: float = Field(
+        default=0.3, gt=0, description="Temperature: the teachers' scores are also divided by this; lower is sharper."
+    )
+    bonus: float = Field(
+        default=0, ge=0, description="Added to the relevant document's score, in the same unit; 0: none."
+    )
+    loss: str = Field(default="kl", description="Loss function: kl, margin_mse or another of docs/losses.md.")
+    loss_options: dict[str, Any] = Field(default_factory=dict, description="Options of the loss.")
+    list_size: int = Field(default=12, ge=2, description="Documents per list, of which one is known to be relevant.")
+    random: int = Field(default=2, ge=0, description="Documents per list drawn at random from the whole collection.")
+    weighting: Literal["uniform", "rank", "top"] = Field(
+        default="rank",
+        description="How the others are drawn: uniformly, higher ranks more often, or always the top ranks.",
+    )
+    depth: int = Field(default=100, ge=0, description="First-stage candidates per query; 0: none.")
+    dense: int = Field(
+        default=50,
+        ge=0,
+        description="Candidates per query that are nearest according to the first bi-encoder; 0: none.",
+    )
+    search: Literal["given", "all"] = Field(
+        default="given", description="Queries that the first stage searches: the given ones, or all."
+    )
+    queries: tuple[str, ...] = Field(
+        default=(), description="Further splits of the data set whose queries are used, such as headings.train."
+    )
+    synthetic: int = Field(default=0, ge=0, description="Synthetic queries per epoch, generated from passages.")
+    batch: int = Field(default=64, ge=1, description="Lists per optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
+    best: str = Field(default="last", description="Measure on dev that selects the checkpoint, or `last`.")
+    head: Literal["new", "pointwise"] = Field(
+        default="new", description="Initial one-score head: new, or the difference of the two logits."
+    )
+    teacher_length: int | None = Field(
+        default=None, ge=8, description="Maximum text length in tokens for bi-encoders; none: the model's own limit."
+    )
+    max_pairs_in_memory: Annotated[int | None, Meaning.NO_EFFECT] = Field(
+        default=None, ge=1, description="Pairs whose activations are in memory at once; larger batches are split."
+    )
+
+
+@STAGE_OPTIONS.register("average")
+class AverageOptions(Options):
+    """`average`: averages the weights of several stages, which often combines their strengths."""
+
+    stages: tuple[str, ...] = Field(
+        min_length=2, description="Names of earlier stages; `start` is the start checkpoint."
+    )
+    weights: tuple[float, ...] | None = Field(default=None, description="Weight of each stage; none: equal weights.")
+
+
+@STAGE_OPTIONS.register("sdnet")
+class SdnetOptions(ListOptions):
+    """`sdnet`: trains a small network over features of the frozen start checkpoint (CCNU's SDNet)."""
+
+    # As in the paper, which does not give batch, epochs and negatives.
+    epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
+    batch: int = Field(default=32, ge=1, description="Lists per optimiser step, over all devices.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
+    warm_up: float = Field(default=0, ge=0, description="Share of the steps over which the learning rate rises.")
+    weight_decay: float = Field(default=0, ge=0, description="AdamW's weight decay; 0 is plain Adam.")
+    clip: float = Field(default=10, ge=0, description="Maximum gradient norm; 0: no clipping.")
+    schedule: Literal["linear", "constant", "cosine"] = Field(
+        default="constant", description="Learning rate schedule after `warm_up`."
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="Precision of the computation; recurrent layers gain little from 16 bits."
+    )
+    loss: str = Field(default="hinge", description="Loss function; see docs/losses.md.")
+    layers: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of last encoder layers to mix; none: all, including the embeddings.",
+    )
+    max_words: int = Field(default=256, ge=1, description="Maximum passage length in words.")
+    vectors: Annotated[str | None, Meaning.VECTORS] = Field(
+        default=None,
+        description="Word vectors: a text file of GloVe or word2vec, a .npy with a word list, or a folder or "
+        "PACKAGE:FOLDER with one of these; none: the encoder's input embeddings.",
+    )
+    signals: Literal["softmax", "cosine", "dot"] = Field(
+        default="softmax", description="How passage words are compared with the query."
+    )
+    top: int = Field(default=10, ge=1, description="Number of strongest signals that make up the score.")
+    dropout: float = Field(
+        default=0.4, ge=0, lt=1, description="Dropout of all layers, with one mask for all words of a text."
+    )
+    hidden: int = Field(default=125, ge=1, description="Width of a recurrent layer in each direction.")
+    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation that chooses BM25's share α.")
+    shard: int = Field(default=256, ge=1, description="Passages whose features are computed and written at a time.")
