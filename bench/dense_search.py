@@ -20,7 +20,8 @@ import torch
 
 from harness import make_parser
 from rankwell.models.devices import chosen_device
-from rankwell.rank.dense import LARGEST_SHARD, search_vectors
+from rankwell.rank.passage_vectors import LARGEST_SHARD
+from rankwell.rank.vector_search import search_vectors
 
 WIDTH = 384
 FOUND = 1000

@@ -25,7 +25,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.cache import ScoreCache, text_hashes
-from rankwell.rank.dense import PassageVectors
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
 
 QUERIES = ["what kind of fish is bogue", "how do bees make honey", "interest rate of a bank loan", "king of the river"]

@@ -17,19 +17,13 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.vector_layers import Dense
-from rankwell.rank.dense import (
-    LARGEST_SHARD,
-    SMALLEST_SHARD,
-    DenseRanker,
-    PassageVectors,
-    VectorsJob,
-    search_vectors,
-    shard_size,
-)
+from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.hybrid import Blend
+from rankwell.rank.passage_vectors import LARGEST_SHARD, SMALLEST_SHARD, PassageVectors, VectorsJob, shard_size
 from rankwell.rank.pipeline import Cut, First, Given, Stage, StageInput
 from rankwell.rank.texts import InMemoryTexts
+from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.index import Index
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
@@ -129,8 +123,8 @@ def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None
     random = np.random.default_rng(0)
     queries = random.normal(size=(7, 8)).astype(np.float32)
     documents = random.normal(size=(103, 8)).astype(np.float32)
-    monkeypatch.setattr("rankwell.rank.dense.DOCUMENTS_AT_A_TIME", (8, 20))
-    monkeypatch.setattr("rankwell.rank.dense.SCORES_AT_A_TIME", {"cpu": 60})
+    monkeypatch.setattr("rankwell.rank.vector_search.DOCUMENTS_AT_A_TIME", (8, 20))
+    monkeypatch.setattr("rankwell.rank.vector_search.SCORES_AT_A_TIME", {"cpu": 60})
     numbers, scores = search_vectors(queries, iter(np.array_split(documents, 11)), 5)
     whole = queries @ documents.T
     np.testing.assert_array_equal(numbers, np.argsort(-whole, axis=1)[:, :5])
@@ -141,8 +135,8 @@ def test_search_compares_every_document(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("queries", [1, 4, 5])
 def test_few_queries_find_the_same_documents_in_fp16(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankwell.rank.dense.PIECE", 16)
-    monkeypatch.setattr("rankwell.rank.dense.DOCUMENTS_AT_A_TIME", (8, 40))
+    monkeypatch.setattr("rankwell.rank.vector_search.PIECE", 16)
+    monkeypatch.setattr("rankwell.rank.vector_search.DOCUMENTS_AT_A_TIME", (8, 40))
     random = np.random.default_rng(0)
     documents = random.normal(size=(103, 24)).astype(np.float16)
     documents.flags.writeable = False  # as a shard that is mapped to be read

@@ -18,7 +18,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.dense import DenseRanker, PassageVectors
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 

@@ -19,9 +19,9 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import PassageVectors
 from rankwell.rank.fusion import Shares
 from rankwell.rank.hybrid import Blend, Hybrid
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index

@@ -77,6 +77,14 @@ Hybrid = Annotated[
     float | None,
     typer.Option("--hybrid", metavar="SHARE", help="Add dense search with this share of the score; 1 uses it alone."),
 ]
+VectorsOption = Annotated[
+    Literal["auto", "exact", "compressed"],
+    typer.Option(
+        "--vectors",
+        help="How dense search compares vectors: all of them (exact), or codes of one bit per number and then the best "
+        "(compressed). auto is exact below 200,000 documents and on a GPU.",
+    ),
+]
 Normalise = Annotated[
     Literal["none", "min-max", "z-score"],
     typer.Option("--normalise", help="How scores are normalised before --fuse and --blend combine them."),

@@ -21,6 +21,7 @@ from rankwell.cli.options import (
     RunOut,
     TextField,
     Threads,
+    VectorsOption,
 )
 from rankwell.cli.outputs import check_run, write_result
 from rankwell.models.checkpoints.names import DEFAULT
@@ -65,6 +66,7 @@ def search(
     encoder: EncoderOption = None,
     device: Device = None,
     precision: PrecisionOption = "auto",
+    vectors: VectorsOption = "auto",
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
@@ -104,9 +106,9 @@ def search(
     check_run(out, tag, cluster)
     printed = answer_format(context)
     if is_system(index):
-        excludes(context, "a system", "k1", "b", "k2", "hybrid", "encoder", "precision", "ray", "workers")
+        excludes(context, "a system", "k1", "b", "k2", "hybrid", "encoder", "precision", "vectors", "ray", "workers")
     else:
-        needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
+        needs(context, dict.fromkeys(("encoder", "device", "precision", "vectors"), "hybrid"))
     request = SearchRequest(
         index=index,
         queries=queries,
@@ -117,6 +119,7 @@ def search(
         encoder=encoder or DEFAULT,
         device=device,
         precision=precision,
+        vectors=vectors,
         columns=Columns(id_field, text_field),
         ignore_identical_ids=ignore_identical_ids,
     )

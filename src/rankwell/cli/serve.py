@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.needs import excludes, needs
-from rankwell.cli.options import BackendOption, Device, EncoderOption, Hybrid, Normalise, PrecisionOption
+from rankwell.cli.options import BackendOption, Device, EncoderOption, Hybrid, Normalise, PrecisionOption, VectorsOption
 
 
 def serve(
@@ -49,6 +49,7 @@ def serve(
     ] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
+    vectors: VectorsOption = "auto",
     normalise: Normalise = "min-max",
     alias: Annotated[
         list[str] | None,
@@ -123,9 +124,21 @@ def serve(
     from rankwell.serve.state import Sources, default_models, read_aliases
 
     if system is not None:
-        excludes(context, "a system", "index", "model", "backend", "fuse", "blend", "hybrid", "encoder", "normalise")
-    needs(context, {"encoder": ("blend", "hybrid"), "normalise": ("fuse", "blend")})
-    fusion = FusionOptions.from_options(fuse, blend, hybrid, normalise, encoder, device, precision)
+        excludes(
+            context,
+            "a system",
+            "index",
+            "model",
+            "backend",
+            "fuse",
+            "blend",
+            "hybrid",
+            "encoder",
+            "vectors",
+            "normalise",
+        )
+    needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
+    fusion = FusionOptions.from_options(fuse, blend, hybrid, normalise, encoder, device, precision, vectors)
     limits = Limits(body_bytes=max_body, documents=max_documents, default_timeout_ms=timeout_ms)
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
     options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)

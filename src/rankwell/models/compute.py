@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +41,8 @@ DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16,
 PRECISIONS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 HALF_TYPES = (torch.bfloat16, torch.float16)
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 _pools: dict[int, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
 os.register_at_fork(after_in_child=_pools.clear)
@@ -203,6 +206,12 @@ def lane_threads(lanes: int) -> ThreadPoolExecutor:
             torch.set_num_threads(threads)
             _pools[lanes] = pool
         return _pools[lanes]
+
+
+def map_lanes(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """``work`` on each item, on all cores."""
+    lanes = torch.get_num_threads()
+    return list(lane_threads(lanes).map(work, items)) if lanes > 1 and len(items) > 1 else list(map(work, items))
 
 
 def _compute_alone() -> None:

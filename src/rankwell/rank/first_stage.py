@@ -17,7 +17,7 @@ from rankwell.core.jsonfile import read_object, write_json
 from rankwell.corpus.records import Query, Run
 from rankwell.models.devices import Precision
 from rankwell.rank.fusion import Shares
-from rankwell.rank.rankers import open_encoder
+from rankwell.rank.rankers import VectorSearch, open_encoder
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FIRST_STAGE = "first-stage.json"
 VERSION = 1
 Encoder = str | Path
-_Opening = tuple[str | None, Precision | None]
+_Opening = tuple[str | None, Precision | None, VectorSearch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,24 +61,27 @@ class FirstStage:
         threads: int = 1,
         device: str | None = None,
         precision: Precision | None = None,
+        vectors: VectorSearch = "auto",
     ) -> Run:
-        """The best ``k`` documents of each query; ``device`` and ``precision`` are the bi-encoder's."""
+        """The best ``k`` documents of each query; ``device``, ``precision`` and ``vectors`` are the bi-encoder's."""
         if not self.share:
             return self.index.search(queries, self.bm25, k=k, threads=threads)
         from rankwell.rank.hybrid import search_hybrid
 
-        dense = self.dense(device, precision)
+        dense = self.dense(device, precision, vectors)
         return search_hybrid(self.index, dense, queries, self.share, self.bm25, k=k, threads=threads)
 
-    def dense(self, device: str | None = None, precision: Precision | None = None) -> DenseRanker:
-        """The bi-encoder, opened once for each device and precision."""
+    def dense(
+        self, device: str | None = None, precision: Precision | None = None, vectors: VectorSearch = "auto"
+    ) -> DenseRanker:
+        """The bi-encoder, opened once for each device, precision and way to search."""
         from rankwell.rank.dense import DenseRanker
 
         if self.encoder is None:
             raise RankwellError("this first stage has no bi-encoder")
-        key = device, precision
+        key = device, precision, vectors
         if key not in self._opened:
-            self._opened[key] = DenseRanker(open_encoder(self.encoder, device, precision))
+            self._opened[key] = DenseRanker(open_encoder(self.encoder, device, precision), vectors=vectors)
         return self._opened[key]
 
     def save(self, folder: Path) -> None:

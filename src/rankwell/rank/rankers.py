@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.types import Scores
@@ -20,6 +20,9 @@ from rankwell.rank.texts import Texts
 
 if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
+
+VectorSearch = Literal["auto", "exact", "compressed"]
+"""How a bi-encoder finds documents; see :class:`~rankwell.rank.dense.DenseRanker`."""
 
 
 class Reranker(Protocol):

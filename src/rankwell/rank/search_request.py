@@ -16,7 +16,7 @@ from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.devices import Precision
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
-from rankwell.rank.rankers import open_encoder
+from rankwell.rank.rankers import VectorSearch, open_encoder
 from rankwell.rank.system import System, is_system
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
@@ -49,8 +49,8 @@ class SearchWorkers(Protocol):
 class SearchRequest:
     """What to search, and how; ``queries`` is a question or a file of queries (``-``: standard input).
 
-    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device`` and ``precision``
-    are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
+    ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device``, ``precision`` and
+    ``vectors`` are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
     ``columns`` names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id.
     """
 
@@ -64,6 +64,7 @@ class SearchRequest:
     encoder: str = DEFAULT
     device: str | None = None
     precision: Precision = "auto"
+    vectors: VectorSearch = "auto"
     columns: Columns | None = None
     ignore_identical_ids: bool = False
 
@@ -92,15 +93,17 @@ class SearchRequest:
         if self.hybrid is not None:
             # Workers with GPUs compute exact vectors, whatever this machine would choose.
             on_gpus = workers is not None and self.device not in (None, "cpu") and self.precision == "auto"
-            encoder = first.dense(device, "fp32" if on_gpus else self.precision).encoder
-            config |= {"hybrid": self.hybrid}
+            encoder = first.dense(device, "fp32" if on_gpus else self.precision, self.vectors).encoder
+            config |= {"hybrid": self.hybrid} | ({} if self.vectors == "auto" else {"vectors": self.vectors})
             data |= encoder.identity
         if self.ignore_identical_ids:
             config |= {"ignore_identical_ids": True}
         k = self.k + self.ignore_identical_ids
         if workers is None:
             threads = self.threads or os.cpu_count() or 1
-            run = first.search(queries, k, threads=threads, device=device, precision=self.precision)
+            run = first.search(
+                queries, k, threads=threads, device=device, precision=self.precision, vectors=self.vectors
+            )
         else:
             run = workers.search(replace(self, k=k), index, queries, encoder)
         run = self._without_identical(Run(run, name=name or run.name))

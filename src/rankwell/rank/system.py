@@ -291,8 +291,7 @@ def _store_vectors(first_stage: FirstStage, device: str | None) -> list[Path]:
         return []
     from rankwell.rank.texts import stores_of
 
-    dense = first_stage.dense(device)
-    return [dense.vectors(store).folder for store in stores_of(first_stage.index)]
+    return [vectors.folder for vectors in first_stage.dense(device).prepare(stores_of(first_stage.index))]
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
@@ -17,8 +16,9 @@ from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.rank.dense import DenseRanker, PassageVectors, VectorsJob, search_vectors
+from rankwell.rank.dense import DenseRanker
 from rankwell.rank.hybrid import search_hybrid
+from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
 from rankwell.rank.search_request import SearchRequest
 from rankwell.rank.texts import stores_of
 from rankwell.retrieve.index import Index
@@ -32,11 +32,7 @@ class HybridShard(Shard):
     def __init__(self, folders: Sequence[Path], request: SearchRequest):
         super().__init__(folders)
         self.encoder = request.open_encoder(request.device or "cpu")
-
-    @cached_property
-    def vectors(self) -> list[PassageVectors]:
-        """The vectors of each segment, opened on first use because Ray does not report why an actor failed to start."""
-        return [PassageVectors.open(segment.store, self.encoder) for segment in self.segments]
+        self.dense = DenseRanker(self.encoder, vectors=request.vectors)
 
     def encode(self, texts: list[str]) -> Vectors:
         """The vectors of queries."""
@@ -44,8 +40,8 @@ class HybridShard(Shard):
 
     def nearest(self, queries: Vectors, k: int) -> list[tuple[Rows, Vectors]]:
         """The ``k`` nearest documents of each segment: their numbers within it, and their similarities."""
-        device = self.encoder.device
-        return [search_vectors(queries, segment.blocks(), k, device=device) for segment in self.vectors]
+        compressed = self.dense.vector_search == "compressed"
+        return [self.dense.nearest(queries, segment.store, k, compressed=compressed) for segment in self.segments]
 
 
 class ShardedDense(DenseRanker):
@@ -78,8 +74,15 @@ class ClusterHybridSearch:
         assert encoder is not None
         # All workers compute the vectors that ``encoder`` names, whatever each would choose on its own machine.
         precision = "int8" if encoder.precision == "int8" else request.precision
-        request = replace(request, encoder=for_workers(request.encoder), precision=precision)
         device = request.device or "cpu"
+        # Likewise, a worker with few of the documents searches as one process with all of them would.
+        compressed = DenseRanker(encoder, vectors=request.vectors).compresses(len(index)) and device == "cpu"
+        request = replace(
+            request,
+            encoder=for_workers(request.encoder),
+            precision=precision,
+            vectors="compressed" if compressed else "exact",
+        )
         with self.cluster.connected():
             for store in stores_of(index):
                 if not PassageVectors.is_complete(store, encoder):

@@ -20,6 +20,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.models.devices import Precision
 from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.rankers import VectorSearch
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
@@ -43,6 +44,7 @@ class FusionOptions:
     engine: Mapping[str, Any] = field(default_factory=dict)
     hybrid: float | None = None
     bm25: BM25 = DEFAULT_BM25
+    vectors: VectorSearch = "auto"
 
     def __post_init__(self) -> None:
         if self.hybrid is not None:
@@ -58,8 +60,9 @@ class FusionOptions:
         encoder: str | None,
         device: str | None,
         precision: Precision,
+        vectors: VectorSearch = "auto",
     ) -> FusionOptions:
-        """Read the options of ``rankwell serve``; device and precision are the bi-encoder's."""
+        """Read the options of ``rankwell serve``; device, precision and vectors are the bi-encoder's."""
         if blend is not None and hybrid is not None and encoder is None:
             choice = f"choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
             raise RankwellError(f"--blend and --hybrid share one bi-encoder: {choice}")
@@ -67,7 +70,7 @@ class FusionOptions:
         if blend is None and hybrid is None:
             return cls(shares)
         engine = {"device": device, "precision": precision}
-        return cls(shares, encoder or (DEFAULT if blend is None else BACKBONE), engine, hybrid)
+        return cls(shares, encoder or (DEFAULT if blend is None else BACKBONE), engine, hybrid, vectors=vectors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +176,8 @@ def open_first_stage(options: FusionOptions, index: Index | None, has_model: boo
         from rankwell.rank.dense import DenseRanker
         from rankwell.rank.texts import stores_of
 
-        dense = DenseRanker(BiEncoder.from_pretrained(options.encoder, **options.engine))
-        for store in stores_of(index):
-            dense.vectors(store)
+        dense = DenseRanker(BiEncoder.from_pretrained(options.encoder, **options.engine), vectors=options.vectors)
+        dense.prepare(stores_of(index))
     elif options.hybrid is not None or (options.shares is not None and options.shares.similarity):
         raise RankwellError("a bi-encoder has a share, but none is given")
     return FirstStage(index, dense, options.hybrid, options.shares, options.bm25)

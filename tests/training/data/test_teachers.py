@@ -13,7 +13,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import PassageVectors
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.synthetic import make_query, synthetic_queries
 from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, find_teacher, teach

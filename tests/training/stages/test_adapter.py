@@ -13,8 +13,8 @@ from tests.training import toys
 
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.bi_encoder_modules import Modules
-from rankwell.rank.dense import PassageVectors
 from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe

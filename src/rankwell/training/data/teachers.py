@@ -25,8 +25,9 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder
 from rankwell.models.checkpoints.names import find_model
-from rankwell.rank.dense import PassageVectors, search_vectors
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.vector_search import search_vectors
 from rankwell.training.processes import write_once
 
 LISTS_AT_A_TIME = {"cuda": 1 << 14, "cpu": 1 << 11}

@@ -20,7 +20,7 @@ from rankwell.core.types import Rows
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, save_bi_encoder
 from rankwell.models.vector_layers import Dense
-from rankwell.rank.dense import PassageVectors
+from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.training.data.lists import Lists
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import PairTask

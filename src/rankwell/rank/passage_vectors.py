@@ -1,0 +1,179 @@
+"""The vectors of a store's documents, stored beside its texts in fp16 under the name of the model that computed them.
+
+They are memory-mapped, and computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.mapped import MappedArray
+from rankwell.core.shards import Shards, map_shards, recorded_size
+from rankwell.core.types import Rows
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.devices import Precision
+from rankwell.rank.rankers import open_encoder
+from rankwell.rank.vector_search import has_kernel
+
+SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
+SHARD_OPERATIONS = 1.4e12
+"""Arithmetic operations of a shard on a CPU. If interrupted, at most a shard's work is lost."""
+Half = NDArray[np.float16]
+
+
+class PassageVectors:
+    """The vectors of all documents of a store, numbered as the store numbers them."""
+
+    def __init__(self, shards: Shards, width: int):
+        shards.check()
+        self.width = width
+        self.folder = shards.folder
+        self._parts = [
+            shards.map(number, np.float16, (len(shards.items(number)), width)) for number in range(len(shards))
+        ]
+        self._count, self._size = shards.count, shards.size
+        self._finite: set[MappedArray] = set()
+        """Those whose numbers have been looked at."""
+
+    @classmethod
+    def open(cls, store: DocumentStore, encoder: BiEncoder, *, shard_size: int | None = None) -> PassageVectors:
+        """Open the vectors stored beside the store's texts, after computing those that are missing."""
+        shards = _shards(store, encoder, shard_size)
+        if shards.pending():
+            _compute(store, encoder, shards)
+        return cls(shards, encoder.width)
+
+    @staticmethod
+    def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
+        """Whether all vectors are stored."""
+        return not _shards(store, encoder).pending()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def at(self, numbers: Rows) -> Half:
+        """The vectors (N, H) of these documents."""
+        vectors = np.empty((len(numbers), self.width), np.float16)
+        shard_of = numbers // self._size
+        for shard in np.unique(shard_of):
+            rows = shard_of == shard
+            part, local = self._parts[shard], numbers[rows] - shard * self._size
+            part.check(local, local + 1)
+            vectors[rows] = part.values[local]
+        if not np.isfinite(vectors).all():
+            raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
+        return vectors
+
+    def products(self, numbers: Rows, query: Vectors) -> Vectors:
+        """The products (N,) of a query (H,) with the vectors of these documents, whose numbers ascend."""
+        if not has_kernel(self.width):
+            return self.at(numbers).astype(np.float32) @ query
+        from rankwell.rank.vector_kernels import row_products  # imports numba
+
+        ends = np.searchsorted(numbers, self._size * np.arange(1, len(self._parts) + 1)).tolist()
+        for number, (begin, end) in enumerate(pairwise([0, *ends])):
+            if begin < end:
+                local = numbers[begin:end] - number * self._size
+                self._parts[number].check(local, local + 1)
+        scores = np.empty(len(numbers), np.float32)
+        row_products(self._addresses, self._size, numbers, query, scores)
+        if not np.isfinite(scores).all():
+            raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
+        return scores
+
+    @cached_property
+    def _addresses(self) -> Rows:
+        """Where the shards lie in memory."""
+        return np.array([part.values.ctypes.data for part in self._parts], np.int64)
+
+    def blocks(self) -> Iterator[Half]:
+        """All vectors, in the documents' order."""
+        for part in self._parts:
+            block = part.whole()
+            if part not in self._finite:
+                if not np.isfinite(block).all():
+                    raise InputError(part.path, None, "damaged: a vector has numbers that are not finite")
+                self._finite.add(part)
+            yield block
+
+
+@dataclass(frozen=True)
+class VectorsJob:
+    """Computing the vectors of a store's documents, for the workers of a cluster."""
+
+    store: Path
+    encoder: str
+    device: str | None = None
+    precision: Precision = "auto"
+
+    def prepare(self) -> Shards:
+        """See :class:`~rankwell.core.jobs.Job`. Tokenises the documents, once for all workers."""
+        store, encoder = DocumentStore.open(self.store), open_encoder(self.encoder, "cpu", self.precision)
+        shards = _shards(store, encoder)
+        if shards.pending() and encoder.takes_tokens:
+            StoredTokens.open(store, encoder.tokenizer)
+        return shards
+
+    def work(self, shards: Shards) -> None:
+        """See :class:`~rankwell.core.jobs.Job`."""
+        _compute(DocumentStore.open(self.store), open_encoder(self.encoder, self.device, self.precision), shards)
+
+
+def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:
+    """Compute the shards that are not done."""
+    # Dense layers are applied to stored vectors, which are much more expensive to compute.
+    base = None if encoder.base is None else PassageVectors.open(store, encoder.base)
+    tokens = StoredTokens.open(store, encoder.tokenizer) if base is None and encoder.takes_tokens else None
+
+    def work(items: range, file: IO[bytes]) -> None:
+        numbers = np.arange(items.start, items.stop)
+        if base is not None:
+            vectors = encoder.map_documents(base.at(numbers))
+        elif tokens is not None:
+            vectors = encoder.encode_tokens(tokens, numbers)
+        else:
+            vectors = encoder.encode_documents(store.texts_at(numbers))
+        half = vectors.astype(np.float16)
+        if (wrong := ~np.isfinite(half).all(axis=1)).any():
+            docid = store.docids[items.start + int(wrong.argmax())]
+            raise RankwellError(f"the vector of document {docid!r} has numbers that are not finite in 16 bits")
+        file.write(half.data)
+
+    how = " in int8 (exact: --precision fp32)" if encoder.precision == "int8" else ""
+    map_shards(shards, work, description=f"computing vectors{how}")
+
+
+def _shards(store: DocumentStore, encoder: BiEncoder, size: int | None = None) -> Shards:
+    """The shards of the encoder's vectors; those of the exact ones if they are complete, made on a GPU, say."""
+    if not encoder.name:
+        raise RankwellError("this bi-encoder has no name to store its vectors under")
+    exact, own = (_shards_named(name, store, encoder, size) for name in (encoder.exact_name, encoder.name))
+    return exact if exact.folder.is_dir() and not exact.pending() else own
+
+
+def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int | None) -> Shards:
+    folder = store.folder / f"vectors-{name}"
+    config = {"model": name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
+    size = size or recorded_size(folder) or shard_size(encoder)
+    return Shards(folder, len(store), size, config, suffix=".f16")
+
+
+def shard_size(encoder: BiEncoder) -> int:
+    """The documents of a shard: a power of two with some 20 seconds of work for two cores in fp32."""
+    if encoder.device.type != "cpu" or encoder.base is not None:
+        return LARGEST_SHARD
+    config, tokens = encoder.encoder.config, encoder.reader.template.max_length / 2
+    operations = 24 * config.num_hidden_layers * config.hidden_size**2 * tokens
+    fitting = int(SHARD_OPERATIONS / operations)
+    return min(LARGEST_SHARD, max(SMALLEST_SHARD, 1 << max(0, fitting.bit_length() - 1)))

@@ -1,0 +1,224 @@
+"""Comparing vectors with a query: products of fp16 numbers for Arm, and counts of equal bits for every processor.
+
+numba has neither fp16 nor vectors of bits, so the innermost steps are written as LLVM's own instructions. They read
+several documents at a time: each part of the query is loaded once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from rankwell.core.native import native
+from rankwell.models.kernels.tile_kernels import call_vector, multiply_add
+
+TOGETHER = 4
+WIDTH_UNIT = 8
+"""The width of fp16 vectors must be a multiple of this."""
+CODES_TOGETHER = 8
+CODE_UNIT = 16
+"""The bytes of a code must be a multiple of this, and at most 31 times as many, because bytes count its bits."""
+_CODES_AT_A_TIME = 2048
+"""Codes that stay in a core's cache while they are compared with several queries."""
+_ONES, _TOPS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
+_I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
+_FLOATS, _HALVES = ir.VectorType(_F32, 4), ir.VectorType(ir.HalfType(), WIDTH_UNIT)
+_BYTES, _SHORTS = ir.VectorType(_I8, CODE_UNIT), ir.VectorType(_I16, CODE_UNIT)
+
+
+def _number(value: int) -> Any:
+    return ir.Constant(_I64, value)
+
+
+def _load(builder: Any, address: Any, kind: Any, align: int) -> Any:
+    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=align)
+
+
+def _sum_steps(
+    builder: Any, steps: Any, zero: Any, count: int, add: Callable[[Any, list[Any]], list[Any]]
+) -> list[Any]:
+    """``count`` sums over a loop: ``add`` gets the number of the step and the sums before it."""
+    before, loop, after = builder.block, builder.append_basic_block("steps"), builder.append_basic_block("sums")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    step = builder.phi(_I64)
+    step.add_incoming(_number(0), before)
+    sums = [builder.phi(zero.type) for _ in range(count)]
+    for value in sums:
+        value.add_incoming(zero, before)
+    added = add(step, sums)
+    following = builder.add(step, _number(1))
+    step.add_incoming(following, loop)
+    for value, total in zip(sums, added, strict=True):
+        value.add_incoming(total, loop)
+    builder.cbranch(builder.icmp_signed("<", following, steps), loop, after)
+    builder.position_at_end(after)
+    return added
+
+
+def _product_instructions(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    addresses, query, steps, out = arguments
+    rows = [_load(builder, builder.add(addresses, _number(8 * d)), _I64, 8) for d in range(TOGETHER)]
+
+    def add(step: Any, sums: list[Any]) -> list[Any]:
+        begin = builder.add(query, builder.mul(step, _number(4 * WIDTH_UNIT)))
+        factors = [_load(builder, builder.add(begin, _number(16 * part)), _FLOATS, 4) for part in range(2)]
+        added = []
+        for document, row in enumerate(rows):
+            place = builder.add(row, builder.mul(step, _number(2 * WIDTH_UNIT)))
+            halves = _load(builder, place, _HALVES, 2)
+            for part in range(2):
+                lanes = ir.Constant(ir.VectorType(_I32, 4), [4 * part + lane for lane in range(4)])
+                four = builder.fpext(builder.shuffle_vector(halves, ir.Constant(_HALVES, ir.Undefined), lanes), _FLOATS)
+                added.append(multiply_add(builder, four, factors[part], sums[2 * document + part]))
+        return added
+
+    sums = _sum_steps(builder, steps, ir.Constant(_FLOATS, [0.0] * 4), 2 * TOGETHER, add)
+    for document in range(TOGETHER):
+        total = builder.fadd(sums[2 * document], sums[2 * document + 1])
+        a, b, c, d = (builder.extract_element(total, ir.Constant(_I32, lane)) for lane in range(4))
+        place = builder.inttoptr(builder.add(out, _number(4 * document)), _F32.as_pointer())
+        builder.store(builder.fadd(builder.fadd(a, b), builder.fadd(c, d)), place, align=4)
+    return context.get_dummy_value()
+
+
+@intrinsic
+def _products_of_four(context, addresses, query, steps, out):
+    """The products (4,) of a query of ``8 · steps`` numbers with documents at four addresses; arrays by address."""
+    return types.void(*[types.intp] * 4), _product_instructions
+
+
+@native()
+def row_products(bases, size, rows, query, out):
+    """``out`` (N,) = the products in fp32 of a query (W,) with rows of arrays in fp16, which are given by address.
+
+    Each array has ``size`` rows; row r is in array ``r // size``.
+    """
+    addresses, four = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.float32)
+    width = len(query)
+    for first in range(0, len(rows), TOGETHER):
+        count = min(TOGETHER, len(rows) - first)
+        for i in range(TOGETHER):
+            row = rows[first + min(i, count - 1)]
+            addresses[i] = bases[row // size] + 2 * width * (row % size)
+        _products_of_four(addresses.ctypes.data, query.ctypes.data, width // WIDTH_UNIT, four.ctypes.data)
+        for i in range(count):
+            out[first + i] = four[i]
+
+
+@native()
+def half_products(documents, query, out):
+    """``out`` (N,) = the products of ``documents`` (N, W), fp16 given as uint16, with a query (W,), in fp32."""
+    addresses, four = np.empty(TOGETHER, np.int64), np.empty(TOGETHER, np.float32)
+    begin, width = documents.ctypes.data, len(query)
+    for first in range(0, len(documents), TOGETHER):
+        count = min(TOGETHER, len(documents) - first)
+        for i in range(TOGETHER):
+            addresses[i] = begin + 2 * width * (first + min(i, count - 1))
+        _products_of_four(addresses.ctypes.data, query.ctypes.data, width // WIDTH_UNIT, four.ctypes.data)
+        for i in range(count):
+            out[first + i] = four[i]
+
+
+def _counts_of(join: str) -> Any:
+    """The intrinsic that counts the bits of eight codes, each joined with one other code by ``xor`` or ``and_``."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        codes, stride, other, steps, out = arguments
+        rows = [builder.add(codes, builder.mul(stride, _number(d))) for d in range(CODES_TOGETHER)]
+
+        def add(step: Any, sums: list[Any]) -> list[Any]:
+            begin = builder.mul(step, _number(CODE_UNIT))
+            right = _load(builder, builder.add(other, begin), _BYTES, 1)
+            added = []
+            for row, value in zip(rows, sums, strict=True):
+                bits = getattr(builder, join)(_load(builder, builder.add(row, begin), _BYTES, 1), right)
+                added.append(builder.add(value, call_vector(builder, f"llvm.ctpop.v{CODE_UNIT}i8", bits)))
+            return added
+
+        sums = _sum_steps(builder, steps, ir.Constant(_BYTES, [0] * CODE_UNIT), CODES_TOGETHER, add)
+        name = f"llvm.vector.reduce.add.v{CODE_UNIT}i16"
+        total_of = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(_I16, [_SHORTS]), name
+        )
+        for document, value in enumerate(sums):
+            place = builder.inttoptr(builder.add(out, _number(2 * document)), _I16.as_pointer())
+            builder.store(builder.call(total_of, [builder.zext(value, _SHORTS)]), place, align=2)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def count(context, codes, stride, other, steps, out):  # type: ignore[no-untyped-def]
+        return types.void(*[types.intp] * 5), generate
+
+    return count
+
+
+_count_different = _counts_of("xor")
+_count_common = _counts_of("and_")
+
+
+@native()
+def bit_distances(codes, query, out):
+    """``out`` (N,) uint16 = in how many bits each of the ``codes`` (N, B), whose rows may lie apart, differs from the
+    query (B,).
+    """
+    stride, steps, whole = codes.strides[0], len(query) // CODE_UNIT, len(codes) - len(codes) % CODES_TOGETHER
+    for first in range(0, whole, CODES_TOGETHER):
+        begin = codes.ctypes.data + stride * first
+        _count_different(begin, stride, query.ctypes.data, steps, out.ctypes.data + 2 * first)
+    if whole < len(codes):
+        last, distances = np.zeros((CODES_TOGETHER, len(query)), np.uint8), np.empty(CODES_TOGETHER, np.uint16)
+        last[: len(codes) - whole] = codes[whole:]
+        _count_different(last.ctypes.data, len(query), query.ctypes.data, steps, distances.ctypes.data)
+        out[whole : len(codes)] = distances[: len(codes) - whole]
+
+
+@native()
+def scan_codes(codes, first, limits, queries, planes, weights, rows, scores, counts):
+    """Find the codes near each query, and estimate their similarity.
+
+    ``codes`` (N, B) are those of the documents from number ``first`` on. Those that differ from the code
+    ``queries[q]`` in at most ``limits[q]`` bits are appended to ``rows[q]``, and to ``scores[q]`` the sum over p of
+    ``weights[q, p]`` for each bit that they share with ``planes[q, p]``. ``counts`` (Q,) counts them.
+    """
+    distances = np.zeros(_CODES_AT_A_TIME, np.uint16)
+    fours = distances.view(np.uint64)
+    near = np.empty(_CODES_AT_A_TIME, np.int64)
+    width = codes.shape[1]
+    together, shared = np.zeros((CODES_TOGETHER, width), np.uint8), np.empty(CODES_TOGETHER, np.uint16)
+    estimates = np.empty(CODES_TOGETHER, np.float32)
+    steps = width // CODE_UNIT
+    for begin in range(0, len(codes), _CODES_AT_A_TIME):
+        block = codes[begin : begin + _CODES_AT_A_TIME]
+        for q in range(len(queries)):
+            bit_distances(block, queries[q], distances)
+            limit, found = limits[q], 0
+            above = np.uint64(limit + 1) * _ONES
+            for four in range((len(block) + 3) // 4):
+                # The top bit of a distance's 16 stays set if the distance exceeds the limit: four are tested at once.
+                if ((fours[four] | _TOPS) - above) & _TOPS != _TOPS:
+                    for i in range(4 * four, min(4 * four + 4, len(block))):
+                        near[found] = i
+                        found += distances[i] <= limit
+            total = counts[q]
+            for group in range(0, found, CODES_TOGETHER):
+                count = min(CODES_TOGETHER, found - group)
+                for i in range(count):
+                    code = block[near[group + i]]
+                    for byte in range(width):
+                        together[i, byte] = code[byte]
+                estimates[:] = 0
+                for p in range(planes.shape[1]):
+                    _count_common(together.ctypes.data, width, planes[q, p].ctypes.data, steps, shared.ctypes.data)
+                    for i in range(CODES_TOGETHER):
+                        estimates[i] += weights[q, p] * np.float32(shared[i])
+                for i in range(count):
+                    rows[q, total + i] = first + begin + near[group + i]
+                    scores[q, total + i] = estimates[i]
+                total += count
+            counts[q] = total

@@ -1,0 +1,206 @@
+"""Compressed search: codes of one bit for each number, and exact similarities for the best."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankwell.core.errors import InputError, Notice, RankwellError
+from rankwell.core.shards import Shards, map_shards
+from rankwell.corpus.records import Document, Query
+from rankwell.corpus.store import DocumentStore
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.rank import vector_codes
+from rankwell.rank.dense import DenseRanker
+from rankwell.rank.passage_vectors import PassageVectors
+from rankwell.rank.vector_codes import RECALL, VectorCodes, code_bytes
+from rankwell.rank.vector_kernels import bit_distances, scan_codes
+from rankwell.rank.vector_search import search_vectors
+from rankwell.retrieve.index import Index
+
+COUNT, WIDTH = 3000, 72
+
+
+def vectors_like_real_ones(count: int, seed: int) -> np.ndarray:
+    """Vectors of length 1 with a mean, of few dimensions and some noise, which vary more in some numbers."""
+    axes, random = np.random.default_rng(99).normal(size=(6, WIDTH)), np.random.default_rng(seed)
+    vectors = random.normal(size=(count, 6)) @ axes + 0.3 * random.normal(size=(count, WIDTH))
+    vectors = vectors * np.linspace(2, 0.3, WIDTH) + np.linspace(3, -3, WIDTH)
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def stored(folder: Path, vectors: np.ndarray, shard_size: int = 256) -> PassageVectors:
+    shards = Shards(folder, len(vectors), shard_size, {}, suffix=".f16")
+    half = vectors.astype(np.float16)
+    map_shards(shards, lambda items, file: file.write(half[items.start : items.stop].data) and None)
+    return PassageVectors(shards, vectors.shape[1])
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let some hundred documents be many."""
+    for name, value in {
+        "CODES_PER_SHARD": 1000,
+        "FEWEST_CANDIDATES": 200,
+        "CANDIDATES_PER_HIT": 8,
+        "FEWEST_RESCORED": 40,
+        "SAMPLE": 700,
+        "_RANGE": 300,
+        "_QUERIES_AT_A_TIME": 4,
+        "_VECTORS_AT_A_TIME": 90,
+    }.items():
+        monkeypatch.setattr(vector_codes, name, value)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_it_finds_what_exact_search_finds(tmp_path: Path) -> None:
+    vectors = stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0))
+    queries = vectors_like_real_ones(9, 1)
+    exact, similarities = search_vectors(queries, vectors.blocks(), 20)
+    found, scores = VectorCodes.open(vectors).search(queries, 20)
+    shared = [len(set(left) & set(right)) for left, right in zip(exact.tolist(), found.tolist(), strict=True)]
+    assert np.mean(shared) >= 0.95 * 20
+    half = np.concatenate(list(vectors.blocks())).astype(np.float32)
+    np.testing.assert_allclose(scores, np.take_along_axis(queries @ half.T, found, axis=1), rtol=1e-5)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    np.testing.assert_allclose(scores[:, 0], similarities[:, 0], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_a_query_finds_the_same_alone_and_among_others(tmp_path: Path) -> None:
+    codes = VectorCodes.open(stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0)))
+    queries = vectors_like_real_ones(6, 1)
+    together, _ = codes.search(queries, 10)
+    for query, expected in zip(queries, together, strict=True):
+        np.testing.assert_array_equal(codes.search(query[None], 10)[0][0], expected)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_few_documents_are_all_compared(tmp_path: Path) -> None:
+    vectors = stored(tmp_path / "v", vectors_like_real_ones(150, 0))
+    queries = vectors_like_real_ones(3, 1)
+    for left, right in zip(
+        VectorCodes.open(vectors).search(queries, 500), search_vectors(queries, vectors.blocks(), 500), strict=True
+    ):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_the_recall_is_measured_and_said_once(tmp_path: Path) -> None:
+    vectors = stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0))
+    with pytest.warns(Notice, match=r"compressed search finds \d+\.\d% of the 100 nearest documents"):
+        codes = VectorCodes.open(vectors)
+    assert 0.9 < codes.recall <= 1
+    assert codes.recall == pytest.approx(codes.measure_recall(), abs=1e-4)
+    assert VectorCodes.open(vectors).recall == codes.recall  # without a warning, which would be an error
+    (vectors.folder / "codes" / RECALL).write_text("{}")
+    with pytest.raises(InputError, match="not a record of a recall"):
+        codes.recall  # noqa: B018
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_codes_are_resumed_and_damage_is_found(tmp_path: Path) -> None:
+    vectors = stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0))
+    assert not VectorCodes.is_complete(vectors)
+    expected = VectorCodes.open(vectors).search(vectors_like_real_ones(2, 1), 10)
+    assert VectorCodes.is_complete(vectors)
+    shards = sorted((vectors.folder / "codes").glob("shard-*.bits"))
+    assert [shard.stat().st_size for shard in shards] == [1000 * code_bytes(WIDTH)] * 3
+    before = [(shard.read_bytes(), shard.stat().st_mtime_ns) for shard in shards]
+    shards[1].unlink()  # as if killed before it was done
+    again = VectorCodes.open(vectors).search(vectors_like_real_ones(2, 1), 10)
+    np.testing.assert_array_equal(again, expected)
+    after = [(shard.read_bytes(), shard.stat().st_mtime_ns) for shard in shards]
+    assert after[1][0] == before[1][0]
+    assert [after[0], after[2]] == [before[0], before[2]]
+    damaged = bytearray(before[2][0])
+    damaged[77] ^= 4
+    shards[2].write_bytes(damaged)
+    with pytest.raises(InputError, match="damaged"):
+        VectorCodes.open(vectors).search(vectors_like_real_ones(2, 1), 10)
+
+
+def test_products_of_some_documents(tmp_path: Path) -> None:
+    documents, query = vectors_like_real_ones(600, 0), vectors_like_real_ones(1, 1)[0]
+    vectors = stored(tmp_path / "v", documents)
+    rows = np.array([0, 3, 255, 256, 511, 512, 599])
+    expected = documents.astype(np.float16).astype(np.float32)[rows] @ query
+    np.testing.assert_allclose(vectors.products(rows, query), expected, rtol=1e-5)
+    path = vectors.folder / "shard-000001.f16"
+    path.write_bytes(b"\x00" * path.stat().st_size)
+    reopened = PassageVectors(Shards(vectors.folder, 600, 256, {}, suffix=".f16"), WIDTH)
+    with pytest.raises(InputError, match="damaged"):
+        reopened.products(rows, query)
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, 16), (8, 16), (21, 48), (2050, 32)])
+def test_bits_are_counted(count: int, width: int) -> None:
+    random = np.random.default_rng(0)
+    codes, query = random.integers(0, 256, (2 * count, width), np.uint8), random.integers(0, 256, width, np.uint8)
+    out = np.empty(count, np.uint16)
+    bit_distances(codes[::2], query, out)
+    expected = np.unpackbits(codes[::2] ^ query, axis=1).sum(axis=1)
+    np.testing.assert_array_equal(out, expected)
+    planes, weights = random.integers(0, 256, (1, 3, width), np.uint8), random.normal(size=(1, 3)).astype(np.float32)
+    rows, scores, counts = np.empty((1, count), np.int64), np.empty((1, count), np.float32), np.zeros(1, np.int64)
+    limit = np.array([np.sort(expected)[count // 3]], np.uint16)
+    scan_codes(np.ascontiguousarray(codes[::2]), 70, limit, query[None], planes, weights, rows, scores, counts)
+    near = np.flatnonzero(expected <= limit[0])
+    np.testing.assert_array_equal(rows[0, : counts[0]], 70 + near)
+    shared = np.unpackbits(codes[::2][near][:, None] & planes[0], axis=2).sum(axis=2)
+    np.testing.assert_allclose(scores[0, : counts[0]], shared @ weights[0], rtol=1e-4, atol=1e-4)
+
+
+WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
+DOCUMENTS = [Document(f"d{i}", f"{WORDS[i % 12]} {WORDS[i // 12 % 12]} {WORDS[i * 7 % 11]}") for i in range(400)]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankwell.rank.dense.DEEP", 10)
+    monkeypatch.setattr("rankwell.rank.dense.TIES", 5)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+@pytest.mark.usefixtures("small")
+def test_each_segment_of_an_index_has_its_codes(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
+    index = Index.build(DOCUMENTS[:300], tmp_path / "index")
+    queries = [Query("q1", "honey market"), Query("q2", "iron bridge")]
+    DenseRanker(encoder, vectors="compressed").search(queries, index, 10)
+    index = Index.build(DOCUMENTS[300:], tmp_path / "index", append=True)
+    dense = DenseRanker(encoder, vectors="compressed")
+    found, exact = dense.search(queries, index, 10), DenseRanker(encoder).search(queries, index, 10)
+    for qid in ("q1", "q2"):
+        assert len(set(found[qid].docids) & set(exact[qid].docids)) >= 9
+    # The second segment is so small that all of its vectors are compared.
+    assert [path.parent.parent.parent.name for path in tmp_path.rglob("codes")] == ["segment-0001"]
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+@pytest.mark.usefixtures("small")
+def test_codes_are_made_with_the_vectors_where_many_are_searched(
+    tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
+    store = DocumentStore.build(DOCUMENTS, tmp_path / "store")
+    DenseRanker(encoder).prepare([store])
+    assert not list(tmp_path.rglob("codes"))
+    monkeypatch.setattr("rankwell.rank.dense.CHEAP", 300)
+    DenseRanker(encoder, vectors="exact").prepare([store])
+    assert not list(tmp_path.rglob("codes"))
+    DenseRanker(encoder).prepare([store])
+    (codes,) = tmp_path.rglob("codes")
+    shutil.rmtree(codes)
+    monkeypatch.setattr("rankwell.rank.dense.is_writable", lambda store: False)
+    assert DenseRanker(encoder).codes(store) is None
+    assert DenseRanker(encoder).search([Query("q", "honey")], store, 3)["q"].docids  # exactly
+    assert not list(tmp_path.rglob("codes"))
+
+
+def test_unknown_ways_to_search_are_refused(tiny_bi_encoder: Path) -> None:
+    encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
+    with pytest.raises(RankwellError, match="'approximate'"):
+        DenseRanker(encoder, vectors="approximate")  # type: ignore[arg-type]
