@@ -18,7 +18,7 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.rankers import VectorSearch, queries_by_id
 from rankwell.rank.texts import Texts, is_writable, stores_of
-from rankwell.rank.vector_codes import VectorCodes, compares_all
+from rankwell.rank.vector_codes import WIDEST, VectorCodes, compares_all
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index
@@ -37,7 +37,8 @@ class DenseRanker:
     """Re-ranks and searches with a bi-encoder, given as an object or by name.
 
     ``vectors`` is how documents are found: ``exact`` compares all vectors, ``compressed`` their codes
-    (:mod:`rankwell.rank.vector_codes`). ``auto`` is exact for collections of fewer than 200,000 documents and on a GPU.
+    (:mod:`rankwell.rank.vector_codes`). ``auto`` is exact for collections of fewer than 200,000 documents, on a
+    GPU, and for vectors that are not of length 1.
     """
 
     def __init__(self, encoder: BiEncoder | str, *, vectors: VectorSearch = "auto"):
@@ -100,7 +101,9 @@ class DenseRanker:
         """Whether a search among so many documents compares codes."""
         if self.vector_search != "auto":
             return self.vector_search == "compressed"
-        return documents >= CHEAP and self.encoder.device.type == "cpu"
+        # Signs say nothing about the lengths of vectors.
+        suited = self.encoder.modules.unit and self.encoder.width <= WIDEST and self.encoder.device.type == "cpu"
+        return suited and documents >= CHEAP
 
     def prepare(self, stores: Sequence[DocumentStore]) -> list[PassageVectors]:
         """The vectors of some stores, after computing what a search among their documents needs."""

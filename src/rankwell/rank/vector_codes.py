@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rankwell.core.errors import InputError, Notice
+from rankwell.core.errors import InputError, Notice, RankwellError
 from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.shards import Shards, map_shards
 from rankwell.core.types import Rows
@@ -33,6 +33,8 @@ from rankwell.rank.vector_search import search_vectors
 CODES_PER_SHARD = 1 << 20
 CODE_UNIT = 16
 """The bytes of a code are a multiple of this, as the kernels read them."""
+WIDEST = 31 * 8 * CODE_UNIT
+"""The kernels count the bits of wider codes wrongly."""
 CANDIDATES = 0.005
 """The share of the documents that the first step leaves; at least ``CANDIDATES_PER_HIT`` for each requested one."""
 CANDIDATES_PER_HIT, FEWEST_CANDIDATES = 16, 16_000
@@ -65,6 +67,8 @@ class VectorCodes:
     @classmethod
     def open(cls, vectors: PassageVectors) -> VectorCodes:
         """Open the codes of some vectors. Codes that are missing are made, and the recall of a search is measured."""
+        if vectors.width > WIDEST:
+            raise RankwellError(f"vectors of {vectors.width:,} numbers cannot be compressed (at most {WIDEST:,})")
         shards = _shards(vectors)
         if shards.pending():
             _compute(vectors, shards)
