@@ -24,7 +24,8 @@ import torch
 
 from fit_runs import ASIDE, MEASURES, arm_recipe, write_values
 from harness import write_json
-from paper_runs import Source, set_aside
+from paper_recipes import Source
+from paper_runs import set_aside
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import BACKBONE, find_model

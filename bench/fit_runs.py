@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import write_json
-from paper_runs import Source, set_aside
+from paper_recipes import Source
+from paper_runs import set_aside
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.models.checkpoints.names import BACKBONE

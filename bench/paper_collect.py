@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import write_json
-from paper_runs import MEASURES
+from paper_recipes import MEASURES
 from paper_tables import MODELS
 from rankwell.core.errors import InputError
 

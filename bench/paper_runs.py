@@ -1,4 +1,4 @@
-"""One training of docs/attention-rules.md: its data, its recipe, and its figures on queries that chose nothing."""
+"""One training of docs/papers.md or docs/attention-rules.md: its data, and its figures on queries that chose nothing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import csv
 import gzip
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness import write_json
+from paper_recipes import LEFT_OUT, MEASURES, OFF, Source, ranking_recipe, table1_stages
 from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import read_qrels, write_documents, write_qrels, write_queries, write_run, write_types
+from rankwell.corpus.formats.lines import write_lines
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.tokenizer import Tokenizer
@@ -24,68 +25,10 @@ from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.prepare import open_split, prepare
 from rankwell.training.recipe import Recipe
-from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 
-MEASURES = ("RR@10", "nDCG@10", "AP")
 CHOICE_SEED = 20261116
-POINTWISE_STEPS, LISTWISE_STEPS = 600, 1100
-POINTWISE_ONLY, LISTWISE_ONLY = 2250, 1500
-"""Steps of 64 and of 96 pairs: 600 and 1,100 together, 2,250 or 1,500 are 144,000 pairs each."""
-JUDGE_STEPS, CLEANED_STEPS = POINTWISE_ONLY, 800
-"""Noise reduction on its own: the judge is as good as pointwise training alone, then 76,800 pairs of listwise."""
-POINTWISE_RATE, LISTWISE_RATE = 6e-5, 1e-4
-"""What training queries set aside preferred, of 6e-5 and 1.5e-4 for pointwise and of 4e-5, 1e-4 and 2.5e-4."""
 THRESHOLDS = (0.9, 0.95, 0.97, 0.99)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A data set, the splits to train on and to report, and how BM25 finds its candidates."""
-
-    folder: Path
-    train: str
-    dev: str
-    k1: float
-    b: float
-    aside: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """A ranker of Table 1: DR-BERT without some of its parts, or with others."""
-
-    rule: str = "strm"
-    template: str = "typed"
-    types: str = "auto"
-    pretrain: bool = True
-    pointwise: bool = True
-    listwise: bool = True
-    threshold: float | None = None
-    """Of noise reduction; None: without it."""
-    found_only: bool = False
-    markers: bool = False
-    unmarked: str = "stop words"
-
-
-OFF = Row(rule="full", template="mono", pretrain=False)
-POINTWISE, LISTWISE = replace(OFF, listwise=False), replace(OFF, pointwise=False)
-ROWS = {
-    "drbert": Row(),
-    "no-pretraining": Row(pretrain=False),
-    "no-pointwise": Row(pointwise=False),
-    "no-types": Row(template="mono"),
-    "no-listwise": Row(listwise=False),
-    "no-strm": Row(rule="full"),
-    "denoised": Row(threshold=0.9),
-    "shuffled-types": Row(types="shuffled"),
-    "rule-types": Row(types="rules"),
-    "pointwise-only": POINTWISE,
-    "listwise-only": LISTWISE,
-    "found-only": replace(LISTWISE, found_only=True),
-    "marked": replace(POINTWISE, markers=True),
-    "marked-content": replace(POINTWISE, markers=True, unmarked="function words"),
-}
 
 
 # Data
@@ -100,15 +43,22 @@ def set_aside(source: Source, out: Path) -> Path:
     queries = [query for query in data.queries(source.train) if query.qid in judged]
     order = np.random.default_rng(CHOICE_SEED).permutation(len(queries)).tolist()
     aside = set(order[: source.aside])
+    fit = set(order[source.aside :][: source.most])
     splits: dict[str, tuple[list[Query], Qrels]] = {
-        "fit": ([query for i, query in enumerate(queries) if i not in aside], judged),
+        "fit": ([query for i, query in enumerate(queries) if i in fit], judged),
         "choice": ([query for i, query in enumerate(queries) if i in aside], judged),
         "dev": ([query for query in data.queries(source.dev) if query.qid in dev], dev),
     }
+    left_out = documents_of_articles(
+        [query for split in data.splits for query in data.queries(split)],
+        Qrels({qid: grades for split in data.splits for qid, grades in data.qrels(split).items()}),
+        {article_of(query) for query in splits["dev"][0]},
+    )
     types = {**data.types(source.train), **data.types(source.dev)} if data.has("types") else {}
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
         os.symlink(data.collection_path.resolve(), folder / data.collection_path.name)
+        write_lines(folder / LEFT_OUT, "documents", (f"{docid}\n" for docid in left_out))
         for name, (some, qrels) in splits.items():
             write_queries(some, folder / f"queries.{name}.tsv")
             write_qrels(Qrels({query.qid: qrels[query.qid] for query in some}), folder / f"qrels.{name}.txt")
@@ -117,6 +67,17 @@ def set_aside(source: Source, out: Path) -> Path:
                 shuffled = np.random.default_rng(CHOICE_SEED).permutation(list(labels.values())).tolist()
                 write_types(dict(zip(labels, shuffled, strict=True)), folder / f"shuffled.{name}.tsv")
     return out
+
+
+def article_of(query: Query) -> str:
+    """The article that a query such as ``Banksia / Woodworking`` asks about; for other queries, the query itself."""
+    return query.text.partition(" / ")[0]
+
+
+def documents_of_articles(queries: Iterable[Query], qrels: Qrels, articles: set[str]) -> list[str]:
+    """The documents that are relevant to any query about these articles."""
+    asked = (query for query in queries if article_of(query) in articles)
+    return sorted({docid for query in asked for docid, grade in qrels.get(query.qid, {}).items() if grade >= 1})
 
 
 def hide_positives(data: Path, source: Source, pool: Path, count: int, out: Path) -> Path:
@@ -159,124 +120,31 @@ def hide_positives(data: Path, source: Source, pool: Path, count: int, out: Path
 
 
 def join_collections(folders: list[Path], out: Path) -> Path:
-    """All collections as one; the id of a document begins with its folder's name. Made once."""
+    """All collections as one, in which the id of a document begins with its folder's name. Made once."""
     if out.exists():
         return out
     sources = [FolderDataset(folder) for folder in folders]
+    first, prefixes = sources[0], [f"{folder.name}-" if len(folders) > 1 else "" for folder in folders]
 
     def documents() -> Iterator[Document]:
-        for source in sources:
+        for source, prefix in zip(sources, prefixes, strict=True):
             for document in source.documents():
-                yield Document(f"{source.folder.name}-{document.docid}", document.text)
+                yield Document(f"{prefix}{document.docid}", document.text)
 
     # Pre-training reads no queries, but a recipe's data has some: one is enough.
-    first = sources[0]
     judged = first.qrels(first.splits[0])
     query = next(query for query in first.queries(first.splits[0]) if query.qid in judged)
-    grades = {f"{first.folder.name}-{docid}": grade for docid, grade in judged[query.qid].items()}
+    grades = {f"{prefixes[0]}{docid}": grade for docid, grade in judged[query.qid].items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_folder(out) as folder:
-        write_documents(documents(), folder / "collection.tsv")
+        if len(sources) == 1:
+            os.symlink(first.collection_path.resolve(), folder / first.collection_path.name)
+        else:
+            write_documents(documents(), folder / "collection.tsv")
         for split in ("train", "dev"):
             write_queries([query], folder / f"queries.{split}.tsv")
             write_qrels(Qrels({query.qid: grades}), folder / f"qrels.{split}.txt")
     return out
-
-
-# Recipes
-
-
-def pretraining_recipe(data: Path, start: str, rule: str, steps: int, batch: int, seed: int) -> Recipe:
-    """General pre-training under a rule in every layer; 1 % of the passages are held out."""
-    stage = {
-        "epochs": 1000,
-        "max_steps": steps,
-        "batch": batch,
-        "learning_rate": 1e-4,
-        "warm_up": 0.05,
-        "head_scale": 5.0,
-        "max_length": 128,
-        "held_out": 0.01,
-    }
-    tree = {"name": f"pretrain-{rule}", "seed": seed, "data": {"folder": str(data)}}
-    tree |= {"model": {"start": start, "attention": rule, "max_length": 128}, "stages": {"pretrain": stage}}
-    return build_recipe(tree, Path.cwd() / "recipe.yaml")
-
-
-def ranking_recipe(
-    name: str,
-    data: Path,
-    source: Source,
-    start: str,
-    row: Row,
-    stages: Mapping[str, Any],
-    seed: int,
-    train_run: str | None = None,
-) -> Recipe:
-    """Training on ``fit``, measured on ``choice``; the model truncates documents and has no pooler."""
-    types = str(data / "shuffled.{split}.tsv") if row.types == "shuffled" else row.types
-    tree = {
-        "name": name,
-        "seed": seed,
-        "data": {"folder": str(data), "train": "fit", "dev": "choice", "types": types},
-        "first_stage": {"k1": source.k1, "b": source.b, "depth": 100, "train_run": train_run},
-        "model": {
-            "start": start,
-            "template": row.template,
-            "attention": row.rule,
-            "markers": row.markers,
-            "unmarked": row.unmarked,
-            "max_length": 180,
-            "max_query": 64,
-            "pooler": False,
-            "long_documents": "cut",
-        },
-        "evaluate": {"measures": list(MEASURES), "depth": 100},
-        "stages": dict(stages),
-    }
-    return build_recipe(tree, Path.cwd() / "recipe.yaml")
-
-
-def listwise_stage(rate: float, steps: int, row: Row = LISTWISE) -> dict[str, Any]:
-    """Lists of one relevant passage and five others, 16 a step."""
-    lists = {"batch": 16, "positives": 1, "negatives": 5, "depth": 100, "found_only": row.found_only}
-    head = "pointwise" if row.pointwise else "new"
-    return {**lists, **_steps(steps), "learning_rate": rate, "head": head, "best": "last"}
-
-
-def pointwise_stage(rate: float, steps: int) -> dict[str, Any]:
-    """A relevant passage and another, 32 times a step."""
-    lists = {"batch": 32, "positives": 1, "negatives": 1, "depth": 100}
-    return {**lists, **_steps(steps), "learning_rate": rate, "best": "last"}
-
-
-def _steps(steps: int) -> dict[str, Any]:
-    return {"epochs": 1000, "max_steps": max(1, steps), "save_every": 100_000}
-
-
-def table1_stages(row: Row, scale: float = 1.0) -> dict[str, Any]:
-    """The stages of a row of Table 1 at 144,000 pairs, or at a ``scale`` of them to try the script out."""
-    stages: dict[str, Any] = {}
-    if row.pretrain:
-        text = {"batch": 128, "warm_up": 0.1, "max_length": 180, "held_out": 0.01}
-        stages["pretrain"] = {**_steps(round(600 * scale)), **text, "learning_rate": 5e-5}
-    if row.pointwise:
-        steps = POINTWISE_STEPS if row.listwise else POINTWISE_ONLY
-        stages["pointwise"] = pointwise_stage(POINTWISE_RATE, round(steps * scale))
-    if row.threshold is not None:
-        stages["denoise"] = {"threshold": row.threshold, "most": 1.0}
-    if row.listwise:
-        steps = LISTWISE_STEPS if row.pointwise else LISTWISE_ONLY
-        stages["listwise"] = listwise_stage(LISTWISE_RATE, round(steps * scale), row)
-    return stages
-
-
-def noise_stages(threshold: float | None, scale: float = 1.0) -> dict[str, Any]:
-    """A judge, noise reduction at ``threshold`` (None: none) and listwise training on what it leaves."""
-    stages: dict[str, Any] = {"pointwise": pointwise_stage(POINTWISE_RATE, round(JUDGE_STEPS * scale))}
-    if threshold is not None:
-        stages["denoise"] = {"threshold": threshold, "most": 1.0}
-    return {**stages, "listwise": listwise_stage(LISTWISE_RATE, round(CLEANED_STEPS * scale), OFF)}
 
 
 # Figures

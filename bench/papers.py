@@ -1,6 +1,8 @@
 """The papers compared fairly: what docs/papers.md and docs/attention-rules.md report. One training per call:
 
     python bench/papers.py pretrain --data DATA/insuranceqa DATA/medquad DATA/wiki --rule strm --out general-strm
+    python bench/papers.py aside --data DATA/wiki --train headings.train --dev headings.dev --out headings
+    python bench/papers.py pretrain --data DATA/wiki --leave-out headings/left-out.txt --rule full --out general-headings
     python bench/papers.py rank --data DATA/medquad --rule strm --start general-strm/model
         --rate 1e-4 --seed 1 --out arm
     python bench/papers.py table1 --data DATA/insuranceqa --dev valid --b 0.9 --row drbert --start general-full/model
@@ -23,8 +25,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness import make_parser
+
+if TYPE_CHECKING:
+    from paper_recipes import Source
 
 RULES = ("full", "strm", "exact_match")
 
@@ -49,47 +55,54 @@ def main() -> None:
         from paper_collect import collect_rare_words
 
         collect_rare_words(options.folder, options.name, options.out)
-    elif options.command in ("pretrain", "rank", "table1", "noise"):
+    elif options.command in ("aside", "pretrain", "rank", "table1", "noise"):
         train(options)
     else:
         measure(options)
 
 
 def train(options: argparse.Namespace) -> None:
-    """``pretrain``, ``rank``, ``table1`` and ``noise``."""
-    from paper_runs import (
+    """``aside``, ``pretrain``, ``rank``, ``table1`` and ``noise``."""
+    from paper_recipes import (
+        CHECKED,
+        LEFT_OUT,
         OFF,
         ROWS,
         Row,
-        Source,
-        hide_positives,
-        join_collections,
         listwise_stage,
         noise_stages,
         pretraining_recipe,
         ranking_recipe,
-        set_aside,
         table1_stages,
-        train_arm,
     )
+    from paper_runs import hide_positives, join_collections, set_aside, train_arm
     from rankwell.models.checkpoints.names import BACKBONE
 
+    if options.command == "aside":
+        set_aside(read_source(options), options.out)
+        return
     start, pool = options.start or BACKBONE, options.pool
     if options.command == "pretrain":
         data = join_collections(options.data, pool / "-".join(["joined", *(folder.name for folder in options.data)]))
-        recipe = pretraining_recipe(data, start, options.rule, options.steps, options.batch, options.seed)
+        lengths = options.steps, options.batch, options.seed
+        recipe = pretraining_recipe(data, start, options.rule, *lengths, options.leave_out)
         arm = {"study": "pretrain", "data": data.name, "row": options.rule, "seed": options.seed}
         train_arm(recipe, arm, options.out, pool, options.device, report=False)
         return
-    source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
-    data = set_aside(source, pool / f"{options.data.name}-{options.train}-{options.dev}-{options.aside}")
+    source = read_source(options)
+    # The Wikipedia data have two sets of queries, questions.train and headings.train.
+    data_name = options.train.partition(".")[0] if "." in options.train else options.data.name
+    data = set_aside(source, pool / f"{data_name}-{options.train}-{options.dev}-{options.aside}-{options.most or 'all'}")
     train_run = None
     if options.command == "rank":
         name, row = options.rule, Row(options.rule, template="mono", pointwise=False)
         stages = {"listwise": listwise_stage(options.rate, options.steps)}
+        if options.pretrained is not None:
+            name = f"pretrained-{options.pretrained}/{name}"
     elif options.command == "noise":
         name = "clean" if options.clean else "noisy" if options.threshold is None else f"threshold {options.threshold}"
-        row, stages = OFF, noise_stages(options.threshold, options.scale)
+        name += f", {options.folds} folds" if options.folds else ""
+        row, stages = OFF, noise_stages(options.threshold, options.folds, options.scale)
         if count := options.hide_among:
             name = f"1 of {count}/{name}"
             data = hide_positives(data, source, pool, count, pool / f"{data.name}-hidden-{count}")
@@ -98,10 +111,19 @@ def train(options: argparse.Namespace) -> None:
         raise SystemExit(f"no row is called {options.row} (known: {', '.join(ROWS)})")
     else:
         name, row = options.row, ROWS[options.row]
-        stages = table1_stages(row, options.scale)
-    recipe = ranking_recipe(options.command, data, source, start, row, stages, options.seed, train_run)
-    arm = {"study": options.command, "data": options.data.name, "row": name, "seed": options.seed}
+        stages = table1_stages(row, options.scale, LEFT_OUT if options.leave_out else None)
+    classifier = getattr(options, "classifier", None)
+    checked = None if getattr(options, "search", False) else CHECKED
+    recipe = ranking_recipe(options.command, data, source, start, row, stages, options.seed, train_run, classifier, checked)
+    arm = {"study": options.command, "data": data_name, "row": name, "seed": options.seed}
     train_arm(recipe, arm, options.out, pool, options.device, report=not getattr(options, "search", False))
+
+
+def read_source(options: argparse.Namespace) -> Source:
+    """The data set that the options name."""
+    from paper_recipes import Source
+
+    return Source(options.data, options.train, options.dev, options.k1, options.b, options.aside, options.most)
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -124,31 +146,38 @@ def read_options() -> argparse.Namespace:
     pretrain.add_argument("--rule", choices=RULES, required=True, help="attention rule, in every layer")
     pretrain.add_argument("--steps", type=int, default=6500)
     pretrain.add_argument("--batch", type=int, default=128, help="span pairs per step")
+    pretrain.add_argument("--leave-out", type=Path, help="file of document ids that pre-training leaves out")
+    aside = commands.add_parser("aside", help="set training queries aside and list the documents of dev articles")
     rank = commands.add_parser("rank", help="one listwise training under an attention rule")
     rank.add_argument("--rule", choices=RULES, required=True, help="attention rule, in every layer")
     rank.add_argument("--steps", type=int, default=1500, help="steps of 96 pairs")
     rank.add_argument("--rate", type=float, required=True, help="peak learning rate")
+    rank.add_argument("--pretrained", type=int, help="steps of pre-training that --start has, to name the row by")
     rank.add_argument("--search", action="store_true", help="measure the queries set aside only")
     table1 = commands.add_parser("table1", help="one row of DR-BERT's Table 1 at 144,000 pairs")
-    table1.add_argument("--row", required=True, help="drbert, no-types, pointwise-only, ...; see ROWS in paper_runs.py")
+    table1.add_argument("--row", required=True, help="drbert, no-types, pointwise-only, ...; see ROWS in paper_recipes.py")
+    table1.add_argument("--leave-out", action="store_true", help="pre-train without the articles of dev queries")
+    table1.add_argument("--classifier", type=Path, help="folder of the classifier for the row classifier-types")
     noise = commands.add_parser("noise", help="a judge, noise reduction, listwise training")
     noise.add_argument("--threshold", type=float, help="of noise reduction (default: none)")
     noise.add_argument("--hide-among", type=int, help="hide a relevant passage of each query among so many candidates")
+    noise.add_argument("--folds", type=int, default=0, help="judge each fold by a model trained on the others")
     noise.add_argument("--clean", action="store_true", help="leave the hidden passages out, for comparison")
     for command in (table1, noise):
         command.add_argument("--scale", type=float, default=1.0, help="share of the steps, to try it out")
-    for command in (rank, table1, noise):
+    for command in (aside, rank, table1, noise):
         command.add_argument("--train", default="train", help="split to train on")
         command.add_argument("--k1", type=float, default=0.9, help="BM25's k1")
         command.add_argument("--b", type=float, default=0.4, help="BM25's b")
         command.add_argument("--aside", type=int, default=600, help="training queries that choose the rate")
+        command.add_argument("--most", type=int, help="training queries, drawn at random (default: all)")
     traps = commands.add_parser("traps", help="make trap pairs from relevant passages")
     margins = commands.add_parser("margins", help="score trap pairs by a trained arm")
     margins.add_argument("--cases", required=True, help="file of trap pairs, or rare-words for the bundled ones")
     candidates = commands.add_parser("candidates", help="compare candidates that contain look-alikes")
     for command in (margins, candidates):
         command.add_argument("--arm", type=Path, required=True, help="folder that rank or table1 wrote")
-    for command in (rank, table1, noise, traps, candidates):
+    for command in (aside, rank, table1, noise, traps, candidates):
         command.add_argument("--data", type=Path, required=True, help="folder of the data set")
         command.add_argument("--dev", default="dev", help="split to report")
     for command in (pretrain, rank, table1, noise):
@@ -157,7 +186,7 @@ def read_options() -> argparse.Namespace:
         command.add_argument("--pool", type=Path, default=Path("papers-pool"), help="data that several calls share")
     for command in (pretrain, rank, table1, noise, margins):
         command.add_argument("--device", help="such as cuda or cpu")
-    for command in (pretrain, rank, table1, noise, traps, margins, candidates):
+    for command in (aside, pretrain, rank, table1, noise, traps, margins, candidates):
         command.add_argument("--out", type=Path, required=True)
     collecting = commands.add_parser("collect", help="merge the results of trained arms into a page's files")
     collecting.add_argument("arms", type=Path, nargs="+", help="folders that rank, table1 or noise wrote")
