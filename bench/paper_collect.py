@@ -22,7 +22,7 @@ from rankwell.core.errors import InputError
 
 
 def collect(arms: Sequence[Path], out: Path) -> None:
-    """Write the results of ``arms`` to ``out``. Studies that other arms measured before stay as they are."""
+    """Write the results of ``arms`` to ``out``. What is there of other arms stays as it is."""
     results = [json.loads((folder / "result.json").read_text(encoding="utf-8")) for folder in arms]
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, result in enumerate(results):
@@ -34,8 +34,10 @@ def collect(arms: Sequence[Path], out: Path) -> None:
         numbers.sort(key=lambda n: (results[n]["arm"]["row"], results[n]["arm"]["seed"]))
         for measure in MEASURES:
             _write_values(out / f"{study}.{data}.{measure.replace('@', '')}.csv.gz", measure, arms, results, numbers)
-        others = [run for run in runs.get(study, []) if run["data"] != data]
-        runs[study] = [*others, *_describe([results[n] for n in numbers])]
+        described = _describe([results[n] for n in numbers])
+        names = {(run["data"], run["row"]) for run in described}
+        others = [run for run in runs.get(study, []) if (run["data"], run["row"]) not in names]
+        runs[study] = [*others, *described]
     write_json(path, runs)
 
 
@@ -53,20 +55,26 @@ def collect_rare_words(folder: Path, name: str, out: Path) -> None:
 def _write_values(
     path: Path, measure: str, arms: Sequence[Path], results: Sequence[dict[str, Any]], numbers: Sequence[int]
 ) -> None:
-    columns: dict[str, list[str]] = {}
+    columns: dict[str, list[str]] = _read_columns(path) if path.exists() else {}
     for number in numbers:
         source = arms[number] / "dev.csv.gz"
         with gzip.open(source, "rt", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
         qids = [row["qid"] for row in rows]
         if columns.setdefault("qid", qids) != qids:
-            raise InputError(source, None, f"its queries are not those of {arms[numbers[0]]}")
+            raise InputError(source, None, f"its queries are not those of the other columns of {path}")
         for label in ("words", "split word"):
             columns.setdefault(label, [row[label] for row in rows])
         columns.setdefault("BM25", [_short(row[f"BM25 {measure}"]) for row in rows])
         arm = results[number]["arm"]
         columns[f"{arm['row']}/seed {arm['seed']}"] = [_short(row[measure]) for row in rows]
     _write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
+
+
+def _read_columns(path: Path) -> dict[str, list[str]]:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    return {name: [row[k] for row in rows] for k, name in enumerate(header)}
 
 
 def _write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""One training of docs/papers.md or docs/attention-rules.md: its data, and its figures on queries that chose nothing."""
+"""One training of docs/papers.md or docs/attention-rules.md: its data, and its figures on dev queries."""
 
 from __future__ import annotations
 

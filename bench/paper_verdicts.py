@@ -5,18 +5,22 @@ All of ours is computed from the files in docs/results/papers; the papers' own f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from harness import Table
 from paper_tables import MODELS, PerQuery, Results, average, compare, gap_cell, mean_cell, number, p_value, signed
 from rankwell.core.types import Values
+from rankwell.evaluation.distributions import student_t_p
 from rankwell.evaluation.significance import paired_t_test
 
-DATA = "insuranceqa"
+DATA, QUESTIONS, HEADINGS = "insuranceqa", "questions", "headings"
 Seeds = Mapping[int, Values]
+Published = tuple[float | None, float]
+"""Without and with what is claimed; None where the paper's text does not give the first."""
 
 DRBERT = {
     "no-pretraining": ("without pre-training", 0.413),
@@ -42,45 +46,85 @@ NOISE = {
     "1 of 100/threshold 0.9": "the same, noise reduction at .9",
     "1 of 100/threshold 0.97": "the same, noise reduction at .97",
     "1 of 100/clean": "without the hidden passages",
+    "1 of 10/noisy": "1 of 10 is a hidden relevant passage",
+    "1 of 10/threshold 0.9": "the same, noise reduction at .9",
+    "1 of 10/clean": "without the hidden passages",
+}
+ON_QUESTIONS = {
+    "pointwise-only": "BERT: pointwise, all parts off",
+    "listwise-only": "listwise, all parts off",
+    "marked": "pointwise with marks",
+    "drbert": "DR-BERT",
 }
 LENGTHS = {"up to 5": (1, 5), "6 or 7": (6, 7), "8 or 9": (8, 9), "10 or more": (10, 99)}
 """Words of a query."""
 NOT_RUN = (
-    ("Nogueira and Cho", "MAP on TREC-CAR", "33.5", "its articles and folds are not at hand"),
     ("CCNU, Table 1", "passages: MAP, nDCG, P@10", ".278, .549, .616", "no BERT-large, tagger or TREC 2019 passages"),
     ("CCNU, Table 2", "documents: MAP, nDCG, P@10", ".237, .430, .598", "no BERT-large, MNLI or TREC 2019 documents"),
 )
 RARE_WORDS = {"sample": "bundled sample"}
-STUDENT = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
-"""The 97.5 % quantile of Student's t by degrees of freedom."""
+POWER = 0.8
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A difference with the wider of two 95 % intervals: over queries, and over seeds where there are two or more."""
+class Effect:
+    """A difference between two arms, with seeds and queries both drawn at random.
+
+    Every query meets every seed, so the variance of the mean is that of the crossed design (Clark, 1973): the mean
+    squares of seeds and queries less that of the rest, with Satterthwaite's degrees of freedom.
+    """
 
     mean: float
-    width: float
+    error: float
+    freedom: float
 
     @classmethod
-    def of(cls, ours: Seeds, theirs: Seeds) -> Interval:
-        """``ours`` less ``theirs``, on the seeds that both have."""
-        seeds = sorted(ours.keys() & theirs.keys())
-        gaps = np.array([ours[seed] - theirs[seed] for seed in seeds])
-        over_queries, over_seeds = gaps.mean(0), gaps.mean(1)
-        widths = [1.96 * over_queries.std(ddof=1) / np.sqrt(len(over_queries))]
-        if len(seeds) > 1:
-            widths.append(STUDENT[len(seeds) - 1] * over_seeds.std(ddof=1) / np.sqrt(len(seeds)))
-        return cls(float(gaps.mean()), float(max(widths)))
+    def of(cls, ours: Seeds, theirs: Seeds) -> Effect:
+        """``ours`` less ``theirs``, on the seeds that both have: two or more."""
+        gaps = np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
+        seeds, queries = gaps.shape
+        mean, by_seed, by_query = gaps.mean(), gaps.mean(1, keepdims=True), gaps.mean(0, keepdims=True)
+        of_seeds = queries * ((by_seed - mean) ** 2).sum() / (seeds - 1)
+        of_queries = seeds * ((by_query - mean) ** 2).sum() / (queries - 1)
+        of_rest = ((gaps - by_seed - by_query + mean) ** 2).sum() / ((seeds - 1) * (queries - 1))
+        # An estimate of a variance may come out negative; then that factor adds nothing.
+        total = max(of_seeds + of_queries - of_rest, of_seeds, of_queries)
+        parts = ((of_seeds, seeds - 1), (of_queries, queries - 1), (of_rest, (seeds - 1) * (queries - 1)))
+        freedom = total**2 / sum(square**2 / count for square, count in parts)
+        return cls(float(mean), float(np.sqrt(total / (seeds * queries))), float(freedom))
 
-    def verdict(self, published: float) -> str:
+    @property
+    def p(self) -> float:
+        """The two-sided p-value."""
+        return student_t_p(self.mean / self.error, self.freedom)
+
+    @property
+    def width(self) -> float:
+        """Half of the 95 % interval."""
+        return student_t_quantile(0.05, self.freedom) * self.error
+
+    @property
+    def detectable(self) -> float:
+        """The smallest true difference that would be found at p < .05 with a power of .8."""
+        return self.width + student_t_quantile(2 * (1 - POWER), self.freedom) * self.error
+
+    def verdict(self, published: float | None) -> str:
         """Whether an effect that the paper found positive is found here, too."""
         if self.mean - self.width > 0:
             return "reproduced"
-        return "not reproduced" if self.mean + self.width < published else "cannot be told"
+        return "not reproduced" if self.mean + self.width < (published or 0) else "cannot be told"
 
     def __str__(self) -> str:
         return f"{signed(self.mean)} ± {number(self.width, 3)}"
+
+
+def student_t_quantile(p: float, freedom: float) -> float:
+    """The statistic whose two-sided p-value is ``p``."""
+    low, high = 0.0, 1000.0
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_t_p(middle, freedom) > p else (low, middle)
+    return low
 
 
 def first_stage(file: PerQuery) -> dict[int, Values]:
@@ -91,30 +135,44 @@ def first_stage(file: PerQuery) -> dict[int, Values]:
 
 def print_overview(results: Results) -> None:
     """One line for each claim that can be compared."""
-    file = results.values(f"table1.{DATA}.RR10")
-    arms = file.arms
-    table = Table("paper", "claim", "published", "here", "verdict", labels=2)
+    files = {data: results.values(f"table1.{data}.RR10") for data in (DATA, QUESTIONS, HEADINGS)}
+    precision = results.values(f"table1.{HEADINGS}.AP")
+    table = Table("paper", "claim", "published", "data", "here", "detectable", "verdict", labels=2)
 
-    def row(paper: str, claim: str, published: tuple[float, float], ours: Seeds, theirs: Seeds) -> None:
+    def row(
+        paper: str, claim: str, published: tuple[float | None, float], data: str, ours: Seeds, theirs: Seeds
+    ) -> None:
         low, high = published
-        gap = Interval.of(ours, theirs)
-        here = f"{number(average(theirs))} → {number(average(ours))} ({gap})"
-        table.row(paper, claim, f"{number(low, 3)} → {number(high, 3)}", here, gap.verdict(high - low))
+        effect = Effect.of(ours, theirs)
+        here = f"{number(average(theirs))} → {number(average(ours))} ({effect})"
+        shown = number(high, 3) if low is None else f"{number(low, 3)} → {number(high, 3)}"
+        verdict = effect.verdict(None if low is None else high - low)
+        table.row(paper, claim, shown, data, here, number(effect.detectable, 3), verdict)
 
-    whole, pointwise = arms["drbert"], arms["pointwise-only"]
-    row("Nogueira and Cho", "BERT re-ranks BM25's candidates", (BM25, 0.365), pointwise, first_stage(file))
-    row("MarkedBERT, Table 1", "marks around matching words", (0.302, 0.328), arms["marked"], pointwise)
-    row("DR-BERT, Table 1", "all parts together, against BERT", (BERT, WHOLE), whole, pointwise)
+    for data, file in files.items():
+        claim = "BERT re-ranks BM25's candidates"
+        row("Nogueira and Cho", claim, (BM25, 0.365), data, file.arms["pointwise-only"], first_stage(file))
+    ours = precision.arms["pointwise-only"]
+    row("Nogueira and Cho", "the same, AP (TREC-CAR)", (None, 0.335), HEADINGS, ours, first_stage(precision))
+    for data in (DATA, QUESTIONS):
+        arms = files[data].arms
+        marks = arms["marked"], arms["pointwise-only"]
+        row("MarkedBERT, Table 1", "marks around matching words", (0.302, 0.328), data, *marks)
+    for data in (DATA, QUESTIONS):
+        arms = files[data].arms
+        parts = arms["drbert"], arms["pointwise-only"]
+        row("DR-BERT, Table 1", "all parts together, against BERT", (BERT, WHOLE), data, *parts)
+    arms = files[DATA].arms
     for name, (label, without) in DRBERT.items():
         part = label.removeprefix("without ")
-        row("DR-BERT, Table 1", part, (without, WHOLE), whole, arms[name])
+        row("DR-BERT, Table 1", part, (without, WHOLE), DATA, arms["drbert"], arms[name])
     before, after = misleading_ranks(results, "sample")
     p = paired_t_test(after, before)
     here = f"{before.mean():.1f} → {after.mean():.1f} (mean of {len(before)}, p {p_value(p)})"
-    verdict = "reproduced" if p < 0.05 and after.mean() > before.mean() else "cannot be told"
-    table.row("DR-BERT, Table 3", "rank of a passage with a look-alike", "1 → 139, 1 → 71", here, verdict)
+    verdict = "cannot be told: one pair of models"
+    table.row("DR-BERT, Table 3", "rank of a passage with a look-alike", "1 → 139, 1 → 71", "sample", here, "", verdict)
     for paper, claim, published, reason in NOT_RUN:
-        table.row(paper, claim, published, "not run", f"cannot be told: {reason}")
+        table.row(paper, claim, published, "", "not run", "", f"cannot be told: {reason}")
 
 
 def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
@@ -127,22 +185,46 @@ def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
 def print_table1(results: Results) -> None:
     """DR-BERT's Table 1 at equal pairs."""
     reciprocal, precision = (results.values(f"table1.{DATA}.{name}") for name in ("RR10", "AP"))
-    columns = ("paper", "seeds", "RR@10", "AP", "− DR-BERT", "p, queries", "p, seeds", "detectable")
+    columns = ("paper", "seeds", "RR@10", "AP", "− DR-BERT", "p", "detectable")
     table = Table("", *columns)
     bm25 = (number(average(first_stage(file))) for file in (reciprocal, precision))
-    table.row("BM25", number(BM25, 3), "", *bm25, "", "", "", "")
+    table.row("BM25", number(BM25, 3), "", *bm25, "", "", "")
     rows = {"pointwise-only": ("BERT: pointwise, all parts off", BERT), "drbert": ("DR-BERT", WHOLE), **DRBERT}
     for name, (label, published) in rows.items():
         seeds = reciprocal.arms[name]
         cells = (mean_cell(seeds), number(average(precision.arms[name])))
-        tests = ("", "", "", "") if name == "drbert" else difference_cells(seeds, reciprocal.arms["drbert"])
+        tests = ("", "", "") if name == "drbert" else difference_cells(seeds, reciprocal.arms["drbert"])
         table.row(label, number(published, 3), str(len(seeds)), *cells, *tests)
+
+
+def print_questions(results: Results) -> None:
+    """The rows of Table 1 that were trained on Wikipedia's questions."""
+    files = [results.values(f"table1.{QUESTIONS}.{name}") for name in ("RR10", "AP")]
+    table = Table("", "seeds", "RR@10", "AP", "− BERT", "p", "detectable")
+    table.row("BM25", "", *(number(average(first_stage(file))) for file in files), "", "", "")
+    base = files[0].arms["pointwise-only"]
+    for name, label in ON_QUESTIONS.items():
+        seeds = files[0].arms[name]
+        tests = ("", "", "") if seeds is base else difference_cells(seeds, base)
+        table.row(label, str(len(seeds)), mean_cell(seeds), number(average(files[1].arms[name])), *tests)
+
+
+def print_headings(results: Results) -> None:
+    """Nogueira and Cho's second data set: the measures of its stand-in, and how many times BM25's they are."""
+    names = {"AP": "AP", "RR10": "RR@10", "nDCG10": "nDCG@10"}
+    table = Table("measure", "BM25", "BERT", "difference", "p", "times BM25")
+    for name, measure in names.items():
+        file = results.values(f"table1.{HEADINGS}.{name}")
+        ours, bm25 = file.arms["pointwise-only"], first_stage(file)
+        effect = Effect.of(ours, bm25)
+        cells = (number(average(bm25)), mean_cell(ours), str(effect), p_value(effect.p))
+        table.row(measure, *cells, f"{average(ours) / average(bm25):.2f}")
 
 
 def print_variants(results: Results) -> None:
     """Other trainings at the same number of pairs."""
     arms = results.values(f"table1.{DATA}.RR10").arms
-    columns = ("seeds", "RR@10", "beside", "RR@10", "difference", "p, queries", "p, seeds", "detectable")
+    columns = ("seeds", "RR@10", "beside", "RR@10", "difference", "p", "detectable")
     table = Table("", *columns)
     for label, name, other, baseline in VARIANTS:
         ours = arms[name]
@@ -153,41 +235,52 @@ def print_variants(results: Results) -> None:
 
 def print_marked(results: Results) -> None:
     """MarkedBERT's Table 2 and Figure 2: marks by the length of the query, and how many queries gain and lose."""
-    file = results.values(f"table1.{DATA}.RR10")
-    words = np.array(file.labels["words"], np.int64)
-    table = Table("words of the query", "queries", "without marks", "with marks", "difference", "gain", "lose")
-    for label, (low, high) in {**LENGTHS, "all": (1, 99)}.items():
-        mask = (words >= low) & (words <= high)
-        base, marked = (
-            {seed: values[mask] for seed, values in file.arms[name].items()} for name in ("pointwise-only", "marked")
-        )
-        gaps = np.mean([marked[seed] - base[seed] for seed in base], axis=0)
-        shares = (f"{(gaps > 0).mean():.0%}", f"{(gaps < 0).mean():.0%}")
-        means = (number(average(base)), number(average(marked)))
-        table.row(label, str(int(mask.sum())), *means, gap_cell(compare(marked, base)), *shares)
+    columns = ("queries", "without marks", "with marks", "difference", "gain", "lose")
+    table = Table("data", "words of the query", *columns, labels=2)
+    for data in (DATA, QUESTIONS):
+        file = results.values(f"table1.{data}.RR10")
+        words = np.array(file.labels["words"], np.int64)
+        for label, (low, high) in {**LENGTHS, "all": (1, 99)}.items():
+            mask = (words >= low) & (words <= high)
+            base, marked = (
+                {seed: values[mask] for seed, values in file.arms[name].items()}
+                for name in ("pointwise-only", "marked")
+            )
+            gaps = np.mean([marked[seed] - base[seed] for seed in base], axis=0)
+            shares = (f"{(gaps > 0).mean():.0%}", f"{(gaps < 0).mean():.0%}")
+            means = (number(average(base)), number(average(marked)))
+            table.row(data, label, str(int(mask.sum())), *means, gap_cell(compare(marked, base)), *shares)
 
 
 def print_noise(results: Results) -> None:
     """Noise reduction where the noise is known."""
     arms = results.values(f"noise.{DATA}.RR10").arms
-    table = Table("training candidates", "RR@10", "− noisy", "p, queries", "p, seeds", "detectable")
-    noisy = arms["1 of 100/noisy"]
+    table = Table("training candidates", "seeds", "RR@10", "− noisy", "p", "detectable")
     for name, label in NOISE.items():
-        tests = ("", "", "", "") if arms[name] is noisy else difference_cells(arms[name], noisy)
-        table.row(label, mean_cell(arms[name]), *tests)
+        noisy = arms[f"{name.partition('/')[0]}/noisy"]
+        tests = ("", "", "") if arms[name] is noisy else difference_cells(arms[name], noisy)
+        table.row(label, str(len(arms[name])), mean_cell(arms[name]), *tests)
 
 
 def print_drops(results: Results) -> None:
     """What noise reduction drops: how many hidden relevant passages it finds, and how much else."""
-    run = next(run for run in results.runs["noise"] if run["row"] == "1 of 100/threshold 0.9")
-    seeds = list(run["seeds"].values())
-    table = Table("threshold", "candidates dropped", "hidden passages found", "known relevant among the dropped")
+    columns = ("candidates dropped", "hidden passages found", "known relevant among the dropped")
+    table = Table("hidden", "threshold", *columns, labels=2)
+    for run in results.runs["noise"]:
+        share, _, arm = run["row"].partition("/")
+        if arm == "threshold 0.9":
+            for cells in drop_cells(list(run["seeds"].values())):
+                table.row(share, *cells)
+
+
+def drop_cells(seeds: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """For each threshold the mean over seeds of what is dropped."""
     for place, threshold in enumerate(row["threshold"] for row in seeds[0]["drops"]):
         rows = [seed["drops"][place] for seed in seeds]
         dropped, hidden, total = (float(np.mean([row[name] for row in rows])) for name in ("dropped", "hidden", "of"))
         unjudged = float(np.mean([seed["stages"]["denoise"]["unjudged"] for seed in seeds]))
         precision = number(hidden / dropped, 2) if dropped > 100 else ""
-        table.row(f"{threshold:g}"[1:], f"{dropped / unjudged:.1%}", f"{hidden / total:.1%}", precision)
+        yield f"{threshold:g}"[1:], f"{dropped / unjudged:.1%}", f"{hidden / total:.1%}", precision
 
 
 def print_rare_words(results: Results) -> None:
@@ -206,16 +299,18 @@ def print_rare_words(results: Results) -> None:
             table.row(f"{shown} ({len(ranks[model])})", model, *cells)
 
 
-def difference_cells(ours: Seeds, theirs: Seeds) -> tuple[str, str, str, str]:
-    """The difference, its p-values and the smallest difference that would be found."""
-    gap = compare(ours, theirs)
-    return signed(gap.mean), p_value(gap.p_queries), p_value(gap.p_seeds), number(gap.detectable, 3)
+def difference_cells(ours: Seeds, theirs: Seeds) -> tuple[str, str, str]:
+    """The difference, its p-value and the smallest difference that would be found."""
+    effect = Effect.of(ours, theirs)
+    return signed(effect.mean), p_value(effect.p), number(effect.detectable, 3)
 
 
 VERDICT_TABLES = (
     print_overview,
     print_table1,
     print_variants,
+    print_questions,
+    print_headings,
     print_marked,
     print_noise,
     print_drops,

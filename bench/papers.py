@@ -2,7 +2,7 @@
 
     python bench/papers.py pretrain --data DATA/insuranceqa DATA/medquad DATA/wiki --rule strm --out general-strm
     python bench/papers.py aside --data DATA/wiki --train headings.train --dev headings.dev --out headings
-    python bench/papers.py pretrain --data DATA/wiki --leave-out headings/left-out.txt --rule full --out general-headings
+    python bench/papers.py pretrain --data DATA/wiki --leave-out headings/left-out.txt --rule full --out general-wiki
     python bench/papers.py rank --data DATA/medquad --rule strm --start general-strm/model
         --rate 1e-4 --seed 1 --out arm
     python bench/papers.py table1 --data DATA/insuranceqa --dev valid --b 0.9 --row drbert --start general-full/model
@@ -92,7 +92,9 @@ def train(options: argparse.Namespace) -> None:
     source = read_source(options)
     # The Wikipedia data have two sets of queries, questions.train and headings.train.
     data_name = options.train.partition(".")[0] if "." in options.train else options.data.name
-    data = set_aside(source, pool / f"{data_name}-{options.train}-{options.dev}-{options.aside}-{options.most or 'all'}")
+    data = set_aside(
+        source, pool / f"{data_name}-{options.train}-{options.dev}-{options.aside}-{options.most or 'all'}"
+    )
     train_run = None
     if options.command == "rank":
         name, row = options.rule, Row(options.rule, template="mono", pointwise=False)
@@ -114,7 +116,9 @@ def train(options: argparse.Namespace) -> None:
         stages = table1_stages(row, options.scale, LEFT_OUT if options.leave_out else None)
     classifier = getattr(options, "classifier", None)
     checked = None if getattr(options, "search", False) else CHECKED
-    recipe = ranking_recipe(options.command, data, source, start, row, stages, options.seed, train_run, classifier, checked)
+    recipe = ranking_recipe(
+        options.command, data, source, start, row, stages, options.seed, train_run, classifier, checked
+    )
     arm = {"study": options.command, "data": data_name, "row": name, "seed": options.seed}
     train_arm(recipe, arm, options.out, pool, options.device, report=not getattr(options, "search", False))
 
@@ -155,7 +159,7 @@ def read_options() -> argparse.Namespace:
     rank.add_argument("--pretrained", type=int, help="steps of pre-training that --start has, to name the row by")
     rank.add_argument("--search", action="store_true", help="measure the queries set aside only")
     table1 = commands.add_parser("table1", help="one row of DR-BERT's Table 1 at 144,000 pairs")
-    table1.add_argument("--row", required=True, help="drbert, no-types, pointwise-only, ...; see ROWS in paper_recipes.py")
+    table1.add_argument("--row", required=True, help="drbert, no-types, ...; see ROWS in paper_recipes.py")
     table1.add_argument("--leave-out", action="store_true", help="pre-train without the articles of dev queries")
     table1.add_argument("--classifier", type=Path, help="folder of the classifier for the row classifier-types")
     noise = commands.add_parser("noise", help="a judge, noise reduction, listwise training")

@@ -17,7 +17,7 @@ _TINY = 1e-300
 _PRECISION = 1e-16
 
 
-def student_t_p(statistic: float, freedom: int) -> float:
+def student_t_p(statistic: float, freedom: float) -> float:
     """The two-sided p-value of Student's t with ``freedom`` degrees of freedom.
 
     >>> round(student_t_p(2.228139, 10), 6)
