@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.analyser import Analyzer
 from rankwell.inputs.pieces import Pieces, pack_pieces, unpack_pieces
 from rankwell.inputs.tokenizer import Tokenizer
@@ -207,3 +207,32 @@ def test_stems_are_packed_too(tokenizer: Any, vocabulary: int) -> None:
     for name in ("ids", "continues", "stems", "opens"):
         assert getattr(again, name).dtype == getattr(whole, name).dtype
         assert np.array_equal(getattr(again, name), getattr(whole, name)), name
+
+
+def with_settings(tiny_tokenizer: Path, folder: Path, **settings: Any) -> Path:
+    """A copy of the tokenizer with some settings changed."""
+    shutil.copytree(tiny_tokenizer, folder)
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**whole, **settings}))
+    return folder
+
+
+@pytest.mark.parametrize("part", ["pre_tokenizer", "normalizer"])
+def test_a_regular_expression_that_never_ends_is_an_error(tiny_tokenizer: Path, tmp_path: Path, part: str) -> None:
+    pattern = {"pattern": {"Regex": "(a+)+$"}}
+    kinds = {
+        "pre_tokenizer": {"type": "Split", "behavior": "Isolated", "invert": False, **pattern},
+        "normalizer": {"type": "Replace", "content": " ", **pattern},
+    }
+    tokenizer = Tokenizer.open(with_settings(tiny_tokenizer, tmp_path / "slow", **{part: kinds[part]}))
+    with pytest.raises(RankwellError, match="tokenizer failed on a text") as problem:
+        tokenizer.encode(["a" * 100 + "!"])
+    assert "\n" not in str(problem.value)
+    assert len(tokenizer.encode(["bees"]).ids)  # the next text is none the worse
+
+
+def test_a_tokenizer_that_would_split_huge_words_is_refused(tiny_tokenizer: Path, tmp_path: Path) -> None:
+    model = json.loads((tiny_tokenizer / "tokenizer.json").read_text())["model"]
+    folder = with_settings(tiny_tokenizer, tmp_path / "slow", model={**model, "max_input_chars_per_word": 10**9})
+    with pytest.raises(InputError, match="max_input_chars_per_word is 1,000,000,000; expected at most 500"):
+        Tokenizer.open(folder)

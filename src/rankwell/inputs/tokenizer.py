@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -24,6 +25,8 @@ from rankwell.inputs.pieces import Pieces, stem_number
 from rankwell.inputs.prompts import Frame, Prompt
 from rankwell.inputs.templates import MARKER_PAIRS, SpecialTokens
 
+LONGEST_WORD = 500
+"""The longest word, in characters, that a tokenizer may split; BERT's split words of up to 100."""
 _ENCODE_BATCH = 1024
 # The version of what :meth:`Tokenizer.encode` returns; stored tokens of other versions are not used.
 _VERSION = 1
@@ -70,9 +73,11 @@ class Tokenizer:
         settings = _read_json(folder / "tokenizer_config.json")
         if (folder / "tokenizer.json").is_file():
             try:
-                backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-            except Exception as error:  # the package raises nothing more precise
+                with _native_errors():
+                    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+            except _NativeError as error:
                 raise InputError(folder / "tokenizer.json", None, f"not a tokenizer ({error})") from None
+            _check_word_length(backend, folder / "tokenizer.json")
         elif (folder / "vocab.txt").is_file():
             from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
@@ -217,8 +222,11 @@ class Tokenizer:
         lengths: list[int] = []
         for first in range(0, len(texts), _ENCODE_BATCH):
             batch = [_encodable(text) for text in texts[first : first + _ENCODE_BATCH]]
-            with self._lock:
-                encodings = self._backend.encode_batch(batch, add_special_tokens=False)
+            try:
+                with self._lock, _native_errors():
+                    encodings = self._backend.encode_batch(batch, add_special_tokens=False)
+            except _NativeError as error:
+                raise RankwellError(f"the model's tokenizer failed on a text ({error})") from None
             sizes = [len(encoding.ids) for encoding in encodings]
             lengths += sizes
             ids.append(np.fromiter(chain.from_iterable(e.ids for e in encodings), np.int32, sum(sizes)))
@@ -299,6 +307,28 @@ class _Located:
     spans: NDArray[np.int64]
     owner: NDArray[np.int64]
     inside: NDArray[np.bool_]
+
+
+class _NativeError(Exception):
+    """An error of the package tokenizers, in one line."""
+
+
+@contextmanager
+def _native_errors() -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        # A panic, as of a regular expression that backtracks too often, is not an Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _NativeError(" ".join(str(error).split())[:200]) from None
+
+
+def _check_word_length(backend: Any, path: Path) -> None:
+    """Raise if the tokenizer splits very long words: the time that takes grows with the cube of their length."""
+    limit = getattr(backend.model, "max_input_chars_per_word", 0)
+    if limit > LONGEST_WORD:
+        raise InputError(path, None, f"max_input_chars_per_word is {limit:,}; expected at most {LONGEST_WORD}")
 
 
 def _encodable(text: str) -> str:
