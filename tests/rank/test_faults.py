@@ -16,13 +16,18 @@ from safetensors.torch import load_file, save_file
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
+from rankwell.inputs.batching import Sequences
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.dense import DenseRanker
+from rankwell.rank.engines.engine import Engine, Logits
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
 
+MANY = [(f"query {n}", "the bees make honey " * (n + 1)) for n in range(60)]
 PAIRS = [("how do bees keep warm", "The cluster shivers."), ("what is bogue", "a fish")]
 
 
@@ -68,20 +73,49 @@ def test_an_index_and_a_ranker_are_pickled_by_their_folders(tiny_checkpoint: Pat
         pickle.dumps(Ranker.from_engine(ranker.engine, ranker.reader))
 
 
-def predict_in_fork(ranker: Ranker, answers: multiprocessing.Queue[str]) -> None:
+def test_a_system_is_pickled_by_its_folder(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    index = Index.build([Document("a", "bees make honey"), Document("b", "honey")], tmp_path / "index")
+    system = System(FirstStage(index), ranker=tiny_checkpoint, depth=2)
+    with pytest.raises(RankwellError, match="save"):
+        pickle.dumps(system)
+    saved = system.save(tmp_path / "system")
+    again = pickle.loads(pickle.dumps(saved))  # noqa: S301
+    assert [(answer.docid, answer.score) for answer in again.search("bees", k=2)] == [
+        (answer.docid, answer.score) for answer in saved.search("bees", k=2)
+    ]
+
+
+class OnGpu(Engine):
+    """As if it computed on a GPU, which a forked process cannot use."""
+
+    def __init__(self, inner: Engine):
+        self.logits = inner.logits  # type: ignore[method-assign]
+
+    def logits(self, sequences: Sequences) -> Logits:
+        raise AssertionError
+
+
+def predict_in_fork(ranker: Ranker, answers: multiprocessing.Queue[object]) -> None:
     try:
-        ranker.predict(PAIRS)
+        answers.put(ranker.predict(MANY).tolist())
     except RankwellError as error:
         answers.put(str(error))
-    else:
-        answers.put("scores")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_ranker_says_what_to_do_after_a_fork(tiny_checkpoint: Path) -> None:
-    ranker, context = Ranker(tiny_checkpoint), multiprocessing.get_context("fork")
-    answers = context.Queue()
-    process = context.Process(target=predict_in_fork, args=(ranker, answers))
-    process.start()
-    assert "load it in each process, or start them by spawn" in answers.get(timeout=60)
-    process.join(60)
+def test_a_ranker_on_a_cpu_can_be_used_after_a_fork_and_another_says_what_to_do(tiny_checkpoint: Path) -> None:
+    ranker, context = Ranker(tiny_checkpoint, engine={"lanes": 2}), multiprocessing.get_context("fork")
+    expected = ranker.predict(MANY)  # the parent's threads are running now
+    with_gpu = Ranker.from_engine(OnGpu(ranker.engine), ranker.reader)
+    for used, check in (
+        (ranker, lambda answer: np.testing.assert_allclose(answer, expected, atol=1e-6)),
+        (with_gpu, lambda answer: "load it in each process, or start them by spawn" in answer),
+    ):
+        answers = context.Queue()
+        process = context.Process(target=predict_in_fork, args=(used, answers))
+        process.start()
+        try:
+            assert check(answers.get(timeout=60)) is not False
+        finally:
+            process.kill()
+            process.join()

@@ -114,6 +114,14 @@ class Compute:
         """The tokens that keep the device busy."""
         return self.budget * self.lanes
 
+    def continue_after_fork(self) -> bool:
+        """Use one thread from now on: torch would wait for ever for those of the parent process. False on a GPU."""
+        if self.device.type != "cpu":
+            return False
+        torch.set_num_threads(1)
+        self.lanes = 1
+        return True
+
     def run(self, sequences: Sequences, forward: Callable[[Sequences], Tensor], width: int | None = None) -> Tensor:
         """The values ``forward`` gives each sequence (N, ``width``), or without ``width`` each token (T,), in fp32.
 

@@ -340,8 +340,11 @@ class Ranker:
         self, groups: Iterable[Pairs], activation: Activation = None
     ) -> Iterator[tuple[Pairs, Scores, Rows]]:
         """For each group of pairs (none empty) the scores of all windows, and the pair each window belongs to."""
-        if os.getpid() != self._process:  # torch would wait for ever for threads that only the parent has
-            raise RankwellError("this ranker was loaded before a fork; load it in each process, or start them by spawn")
+        if os.getpid() != self._process:
+            if not self.engine.continue_after_fork():
+                problem = "this ranker was loaded before a fork; load it in each process, or start them by spawn"
+                raise RankwellError(problem)
+            self._process = os.getpid()
         activate = ACTIVATIONS[activation]
         parts = ((laid.sequences, (pairs, owners)) for pairs in groups for laid, owners in self._lay_out(pairs))
         for pairs, results in groupby(run_ahead(self.engine, parts), key=lambda result: result[1][0]):

@@ -68,6 +68,10 @@ class Engine(ABC):
         """The arithmetic of the scores: fp32 is exact."""
         return "fp32"
 
+    def continue_after_fork(self) -> bool:
+        """Prepare for use in a forked process, which has none of its parent's threads. False if that is impossible."""
+        return False
+
     @property
     def explainable(self) -> bool:
         """Whether :func:`rankwell.rank.explain.explain` can show the model's attention."""

@@ -87,6 +87,10 @@ class TorchEngine(Engine):
         """See :class:`~rankwell.rank.engines.engine.Engine`."""
         return self.compute.precision
 
+    def continue_after_fork(self) -> bool:
+        """See :class:`~rankwell.rank.engines.engine.Engine`. On a CPU, one thread computes; a GPU cannot be used."""
+        return self.compute.continue_after_fork()
+
     @property
     def explainable(self) -> bool:
         """See :class:`~rankwell.rank.engines.engine.Engine`. Encoders that transformers computes show no attention."""
