@@ -171,6 +171,17 @@ def test_kill_9_loses_nothing_that_was_finished(bench: Bench, at: str, left: lis
     assert list(bench.out.glob(".partial-*")) == []
 
 
+def test_what_a_killed_training_left_is_removed_by_the_next_run(bench: Bench) -> None:
+    recipe = bench.recipe(**THREE)
+    bench.run(recipe)
+    stage = next((bench.out / "stages").iterdir())
+    for place in (bench.out, bench.out / "data", stage, stage / "deeper"):  # the plot of a finished stage, and others
+        (place / ".partial-0a1b2c3d-model").mkdir(parents=True)
+        (place / ".partial-0a1b2c3d-training.png").write_bytes(b"half")
+    assert bench.run(recipe)[1] == []
+    assert list(bench.out.rglob(".partial-*")) == []
+
+
 def test_what_would_fail_later_is_refused_before_the_first_stage(bench: Bench) -> None:
     with pytest.raises(RankwellError, match="the toy cannot be fitted to this"):
         bench.run(bench.recipe({"stages.fit.behaviour": "is refused"}, **THREE))

@@ -28,7 +28,7 @@ from rankwell.models.checkpoints.names import find_model
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
 from rankwell.training.loop.log import METRICS, plot_training
-from rankwell.training.processes import process_number, write_once
+from rankwell.training.processes import process_count, process_number, write_once
 from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
@@ -110,7 +110,8 @@ def run_recipe(
     if process_number() > 0:
         return _run(recipe, out, pool or out, device, say)
     with lock(out, wait=False):
-        remove_leftovers(out)
+        # In a pool, others may be writing; so may the other processes of this run.
+        remove_leftovers(out, below=pool is None and process_count() == 1)
         remove_leftovers(out / "data")
         return _run(recipe, out, pool or out, device, say)
 
