@@ -90,6 +90,14 @@ def test_models_and_vectors_of_stages_are_relative_alike(
     assert value_at(whole, "stages.blend.encoder") == str(elsewhere / "models/one")
 
 
+def test_a_name_too_long_for_a_file_is_a_name(recipe_file: Path) -> None:
+    name = "m" * 5000
+    settings = [f"model.start={name}", f"stages.listwise.start={name}"]
+    with pytest.raises(RankwellError, match="start"):
+        read(recipe_file, *settings)
+    assert read(recipe_file, settings[0]).model.start == name
+
+
 def test_a_plain_text_for_data_changes_the_folder_alone(recipe_file: Path) -> None:
     recipe = read(recipe_file, "data=/data")
     assert (recipe.data.folder, recipe.data.dev) == ("/data", "valid")

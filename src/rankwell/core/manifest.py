@@ -33,7 +33,7 @@ def machine() -> dict[str, Any]:
 def digest(value: Any) -> str:
     """A short hash of any JSON value, independent of the order of its keys."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def _hash() -> hashlib.blake2b:

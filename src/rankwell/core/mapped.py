@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -112,6 +113,14 @@ def _map(path: Path) -> mmap.mmap | None:
         raise InputError(path, None, "this file of the index or store is missing") from None
 
 
+def _read_header(mapped: mmap.mmap) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of a ``.npy`` file; any error is a ``ValueError``."""
+    try:
+        return np.lib.format.read_array_header_1_0(mapped)
+    except Exception as error:  # numpy reads it as Python code, which fails in many ways
+        raise ValueError(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+
+
 class ArrayFolder:
     """A folder of arrays, opened with its table of checksums."""
 
@@ -140,7 +149,7 @@ class ArrayFolder:
                 checksums.check_block(path, 0, memoryview(mapped)[:BLOCK])
             if np.lib.format.read_magic(mapped) != (1, 0):
                 raise ValueError("not version 1.0 of the .npy format")
-            shape, fortran_order, stored = np.lib.format.read_array_header_1_0(mapped)
+            shape, fortran_order, stored = _read_header(mapped)
             offset = mapped.tell()
             wanted = stored if dtype is None else np.dtype(dtype)
             if len(shape) != 1 or fortran_order or stored.hasobject or stored != wanted:

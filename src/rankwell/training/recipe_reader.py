@@ -127,7 +127,9 @@ def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> An
         if isinstance(value, list):
             return [absolute(item) for item in value]
         is_name = (
-            not isinstance(value, str) or value in (START, FIRST_STAGE_ENCODER, DEFAULT) or not (base / value).exists()
+            not isinstance(value, str)
+            or value in (START, FIRST_STAGE_ENCODER, DEFAULT)
+            or not os.path.exists(base / value)
         )
         return value if is_name else os.path.abspath(base / value)
 
@@ -139,7 +141,7 @@ def _anchored_stage(name: str, options: Any, base: Path, only: str | None) -> An
 
 def _is_file(key: str, value: str, base: Path) -> bool:
     if key in ("start", "encoder"):  # may be a name instead
-        return (base / value).is_dir()
+        return os.path.isdir(base / value)  # Path.is_dir raises if the name is too long
     if key == "types":
         return value not in TYPE_SOURCES
     return not value.startswith(IRDS_PREFIXES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,9 +36,9 @@ def find_model(name: str | Path = DEFAULT) -> Path:
     Any other name is taken for a folder, and whoever reads it reports what is missing there.
     """
     folder = Path(name)
-    if name == DEFAULT and (SHIPPED.is_dir() or not folder.exists()):
+    if name == DEFAULT and (SHIPPED.is_dir() or not os.path.exists(folder)):
         return _shipped()
-    if isinstance(name, Path) or folder.exists():
+    if isinstance(name, Path) or os.path.exists(folder):  # Path.exists raises if the name is too long
         return folder
     if match := _IN_PACKAGE.fullmatch(name):
         return _in_package(match[1], match[2] or "")
