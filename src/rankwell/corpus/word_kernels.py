@@ -311,9 +311,11 @@ def find_interned(
         size = text_ends[i] - begin
         slot = _mix(_key(text, begin, size)) & mask
         number = np.int64(slots[slot])
+        left = len(slots)
         while number >= 0 and not _same(text, begin, size, number, arena, ends):
             slot = (slot + np.uint64(1)) & mask
-            number = np.int64(slots[slot])
+            left -= 1  # a table that was truncated meanwhile has no empty slot
+            number = np.int64(slots[slot]) if left > 0 else np.int64(-1)
         numbers[i] = number
         begin = text_ends[i]
 
