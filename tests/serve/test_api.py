@@ -159,6 +159,14 @@ def test_matches_and_split_words_are_spans_of_the_text(tmp_path: Path, tiny_chec
     assert [m["term"] for m in answer["query_matches"]] == [0, 1, 2]
 
 
+def test_only_the_first_documents_are_highlighted(sources: Sources) -> None:
+    with TestClient(create_app(Service(sources, Limits(highlighted=3)))) as client:
+        answer = client.post("/search", json={"query": "bees", "k": 10, "stages": "bm25"}).json()
+    highlighted = [bool(document["matches"]) for document in answer["documents"].values()]
+    assert highlighted == [True] * 3 + [False] * 7
+    assert answer["query_matches"]
+
+
 def test_an_explanation_is_that_of_rankwell_explain(client: Any, ranker: Ranker, served_index: Path) -> None:
     text = Index.open(served_index).text("d3")
     body = {"query": QUERY, "docid": "d3", "layer": 1, "head": 2, "attention": "strm", "links": 3}

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.serve.test_description import PLACE, installed
 
-from rankwell.serve.first_stage import FusionOptions
+from rankwell.serve.searcher import FusionOptions
 from rankwell.serve.state import Sources
 
 pytestmark = pytest.mark.skipif(not PLACE, reason="RANKWELL_ENVIRONMENTS names no folder to install into")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rankwell.serve.connections import Connections
 from rankwell.serve.requests import JsonLines, RateLimit
 
 FEW_DESCRIPTORS = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
+PATIENT = "import rankwell.serve.connections as c; c.HEADER_SECONDS = 600\n"
 QUICK = "import rankwell.serve.connections as c; c.HEADER_SECONDS = 0.5\n"
 START = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
 
@@ -76,6 +78,18 @@ def test_silent_connections_do_not_use_up_the_descriptors(start: Callable[[str],
     assert not [line for line in log if "Traceback" in line]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of this machine")
+def test_many_connections_of_one_client_leave_those_of_another_alone(start: Callable[[str], int]) -> None:
+    port = start(FEW_DESCRIPTORS + PATIENT)
+    with ExitStack() as stack:
+        connect = partial(socket.create_connection, ("127.0.0.1", port), timeout=60)
+        other = stack.enter_context(connect(source_address=("127.0.0.2", 0)))
+        for _ in range(300):
+            stack.enter_context(connect())
+        other.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("sent", [b"", b"POST /search HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_a_connection_must_send_its_headers_in_time(start: Callable[[str], int], sent: bytes) -> None:
     port = start(QUICK)
@@ -118,6 +132,14 @@ def test_one_address_has_half_of_the_connections() -> None:
         pool.add(connection)  # type: ignore[arg-type]
     assert [connection.aborted for connection in made] == [True] + [False] * 10
     assert not other.aborted
+
+
+def test_connections_that_come_together_each_close_another() -> None:
+    pool = Connections(most=20, backlog=8)
+    made = [Fake("greedy") for _ in range(13)]
+    for connection in made:  # a connection that is closed is removed only later
+        pool.add(connection)  # type: ignore[arg-type]
+    assert [connection.aborted for connection in made] == [True] * 3 + [False] * 10
 
 
 def test_a_new_connection_is_refused_if_all_others_are_busy() -> None:

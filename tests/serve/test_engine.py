@@ -198,6 +198,15 @@ def test_a_request_whose_turn_cannot_come_in_time_is_refused_at_once(start: Star
     engine.admit(1, seconds=51)
 
 
+def test_a_request_that_takes_too_long_itself_is_refused_where_a_small_one_is_not(start: Start) -> None:
+    engine = start(queue_tokens=10_000)
+    engine.measure(1, 0.5)
+    engine.admit(10)
+    with pytest.raises(OverloadedError):
+        engine.admit(90, seconds=49)
+    engine.admit(80, seconds=49)
+
+
 def test_tiny_batches_say_little_of_the_speed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     model = SlowStarter()
     monkeypatch.setattr("rankwell.serve.engine.time", model)

@@ -20,7 +20,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.ranker import Ranker
 from rankwell.serve.api import create_app
-from rankwell.serve.first_stage import FusionOptions
+from rankwell.serve.searcher import FusionOptions
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources, open_state, read_aliases
 

@@ -134,7 +134,7 @@ def test_a_huge_body_is_refused_with_an_answer_its_sender_can_read(live: Callabl
 
 def test_searches_beyond_those_that_may_wait_are_refused(live: Callable[..., Any], wait_for: Any) -> None:
     service = live(limits=Limits(preparing=2))
-    held = service.service.state.first_stage.lock
+    held = service.service.state.searcher.lock
     with ThreadPoolExecutor(8) as pool:
         with held:
             asked = [pool.submit(service.post, "/search", {"query": QUERY, "stages": "bm25"}) for _ in range(8)]

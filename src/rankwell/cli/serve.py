@@ -117,8 +117,8 @@ def serve(
     from rankwell.rank.engines.engine import engine_options
     from rankwell.serve.bodies import Limits
     from rankwell.serve.engine import Batching
-    from rankwell.serve.first_stage import FusionOptions
     from rankwell.serve.listening import bind
+    from rankwell.serve.searcher import FusionOptions
     from rankwell.serve.server import ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models, read_aliases

@@ -98,7 +98,7 @@ def create_app(
         ) and service.engine.full:  # cheaper than parsing a body that cannot be served
             raise service.overloaded(service.engine.refusal())
         fields = parse(raw)
-        body = validated(shape or _rerank_shape(fields), fields)
+        body = validated(shape or rerank_shape(fields), fields)
         del raw, fields
         deadline = arrived + _timeout(request, body.timeout_ms, service) / 1000
         result = await within(
@@ -249,7 +249,8 @@ class PageFiles(StaticFiles):
         return response
 
 
-def _rerank_shape(fields: dict[str, Any]) -> type[Rerank]:
+def rerank_shape(fields: dict[str, Any]) -> type[Rerank]:
+    """The format of a re-ranking request, by its fields."""
     shape = rerank_format(fields)
     if shape is None:
         raise ApiError(422, "validation", "body: expected either documents (Cohere's format) or texts (TEI's)")

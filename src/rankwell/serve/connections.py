@@ -70,7 +70,9 @@ class Connections:
         crowded = self.by_address[connection.address] > max(8, self.most // 2)
         if self.open > self.most or crowded:
             oldest = (other for other in self.silent if not crowded or other.address == connection.address)
-            next(oldest, connection).abort()
+            closed = next(oldest, connection)
+            self.silent.pop(closed, None)  # it is removed later: the next one must close another
+            closed.abort()
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that was closed."""

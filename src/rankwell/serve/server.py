@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -17,6 +18,7 @@ from types import FrameType
 import uvicorn
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.truncation import survive_truncation
 from rankwell.serve.api import create_app
 from rankwell.serve.bodies import Limits
 from rankwell.serve.connections import Connection, Connections
@@ -25,6 +27,9 @@ from rankwell.serve.listening import Hosts, Place, check_hosts
 from rankwell.serve.requests import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
+
+SWITCH_SECONDS = 0.0005
+"""Python's own 5 ms are too long here: a request waits as long, several times, whenever the model's threads run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,11 @@ def exit_on_signals() -> Iterator[None]:
 def run(service: Service, place: Place, options: ServerOptions, announce: Callable[[], None]) -> None:
     """Serve until told to stop; ``announce`` is called when clients can connect."""
     _log_as_json()
+    survive_truncation()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # Modules and models stay: looking for garbage among them would stop all threads for a third of a second.
+    gc.collect()
+    gc.freeze()
     hosts = Hosts.of(place, options.hosts, options.origins)
     connections = Connections.within_limits()
     config = uvicorn.Config(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.truncation import run_whole
 from rankwell.corpus.records import Ranking
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
@@ -30,11 +31,11 @@ from rankwell.serve.answers import (
 )
 from rankwell.serve.bodies import Body, Explain, Limits, Search
 from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngine
-from rankwell.serve.first_stage import SearchJob, search_together
 from rankwell.serve.formats import EmbeddingsRequest, Rerank, Scored, Vectors
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.search_queue import SearchQueue
+from rankwell.serve.searcher import SearchJob, search_together
 from rankwell.serve.state import Holder, Model, Sources, State
 
 Result = TypeVar("Result")
@@ -73,7 +74,9 @@ class Service:
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         # One thread, so that large answers wait for each other and not for searches.
         self._highlighting = ThreadPoolExecutor(1, "rankwell-highlight")
-        self._searches = SearchQueue(search_together, self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1)
+        self._searches = SearchQueue(
+            partial(run_whole, search_together), self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1
+        )
         self._waiting = self._explanations = 0
         self.started = int(time.time())
         self.metrics.generation.set(1)
@@ -125,12 +128,12 @@ class Service:
     async def embed(self, body: EmbeddingsRequest) -> tuple[str, Vectors]:
         """The vectors of texts, and the name of the bi-encoder that makes them."""
         state = self.state
-        first_stage = state.first_stage
-        if first_stage is None or first_stage.dense is None or state.encoder is None:
+        searcher = state.searcher
+        if searcher is None or searcher.dense is None or state.encoder is None:
             raise ApiError(409, "unavailable", "this service has no bi-encoder; start it with --hybrid or --blend")
         if body.model is not None and state.aliases.get(body.model, body.model) != state.encoder:
             raise ApiError(404, "not_found", f"unknown bi-encoder; available: {state.encoder}")
-        texts, encoder, lock = body.texts, first_stage.dense.encoder, first_stage.dense_lock
+        texts, encoder, lock = body.texts, searcher.dense.encoder, searcher.dense_lock
         if len(texts) > self.limits.documents:
             raise _invalid(f"input: {len(texts):,} items; the limit is {self.limits.documents:,}")
         for number, text in enumerate(texts):
@@ -150,8 +153,8 @@ class Service:
         """Search the index with the first stage, the re-ranker, or both."""
         begin = time.perf_counter()
         state = self.state
-        first_stage = state.first_stage
-        if first_stage is None:
+        searcher = state.searcher
+        if searcher is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
         self._check_query(body)
         depth = body.depth or min(state.depth, self.limits.depth)
@@ -161,21 +164,21 @@ class Service:
         ):
             if value > most:
                 raise _invalid(f"{name}{' + offset' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
-        stages = body.stages or ("both" if state.models else first_stage.names[0])
-        if stages == "hybrid" and stages not in first_stage.names:
+        stages = body.stages or ("both" if state.models else searcher.names[0])
+        if stages == "hybrid" and stages not in searcher.names:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
-        reranks = stages not in first_stage.names
+        reranks = stages not in searcher.names
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
         # Admitted before anything is searched: a refusal must not wait for other requests.
         guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
         entry = self._admit(guess, deadline) if guess else None
         try:
-            first = first_stage.names[0] if reranks else stages
-            searched = first_stage if first == first_stage.names[0] else first_stage.bm25
+            first = searcher.names[0] if reranks else stages
+            searched = searcher if first == searcher.names[0] else searcher.bm25
             job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
             found, found_ms = await self._admitted(self._searches.submit(job))
-            nothing = dict.fromkeys(first_stage.names)
+            nothing = dict.fromkeys(searcher.names)
             ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
             reranked = None
             if entry is not None and model is not None:
@@ -240,8 +243,8 @@ class Service:
         """What is served, and whether the service accepts requests."""
         state = self.state
         index = state.index
-        first_stage = state.first_stage
-        first = first_stage.names if first_stage else ("bm25",)
+        searcher = state.searcher
+        first = searcher.names if searcher else ("bm25",)
         stages = [*first, "rerank", "both"] if state.models else list(first)
         about_index = index and {
             "name": index.folder.resolve().name,
@@ -258,8 +261,8 @@ class Service:
             "index": about_index,
             "examples": state.examples,
             "models": list(state.models),
-            "hybrid": first_stage.share if first_stage else None,
-            "blend": first_stage.describe_shares() if first_stage else None,
+            "hybrid": searcher.share if searcher else None,
+            "blend": searcher.describe_shares() if searcher else None,
             "depth": state.depth,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
@@ -285,7 +288,7 @@ class Service:
         about: Answer,
         ms: dict[str, float | None],
     ) -> Reranked:
-        docids, first_stage = candidates.docids, state.first_stage
+        docids, searcher = candidates.docids, state.searcher
 
         def prepare() -> LaidOutPairs:
             documents = state.documents(model, docids) if docids else _NO_PIECES
@@ -294,8 +297,8 @@ class Service:
         scored = await self._score(model, prepare, entry, about)
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
         scores = scored.scores
-        if first_stage is not None and first_stage.shares is not None:
-            scores = await self._in(self._preparing, lambda: first_stage.fuse(query, candidates, scored.scores))
+        if searcher is not None and searcher.shares is not None:
+            scores = await self._in(self._preparing, lambda: searcher.fuse(query, candidates, scored.scores))
         return Reranked.of(docids, scores, scored.probabilities)
 
     async def _score(
@@ -348,7 +351,7 @@ class Service:
             self._waiting -= 1
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
+        return await asyncio.get_running_loop().run_in_executor(pool, run_whole, work)
 
     def model(self, state: State, name: str | None) -> Model:
         """The model of this name or alias; by default the first."""

@@ -31,7 +31,7 @@ from rankwell.rank.system import DEPTH, System
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.examples import example_queries
-from rankwell.serve.first_stage import FirstStage, FusionOptions, open_first_stage
+from rankwell.serve.searcher import FusionOptions, Searcher, open_searcher
 
 NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"
 WARM_UP = "how do bees keep warm in winter"
@@ -130,7 +130,7 @@ class State:
     index: Index | None
     models: Mapping[str, Model]
     generation: int = 1
-    first_stage: FirstStage | None = None
+    searcher: Searcher | None = None
     depth: int = DEPTH
     is_system: bool = False
     encoder: str | None = None
@@ -147,7 +147,7 @@ class State:
         """A hint for the user if no model is served, unless a system was fitted without one."""
         if self.models or self.is_system:
             return None
-        share = self.first_stage.share if self.first_stage is not None else None
+        share = self.searcher.share if self.searcher is not None else None
         searchers = "BM25 only"
         if share is not None:
             searchers = "BM25 and a bi-encoder" if share < 1 else "a bi-encoder only"
@@ -222,16 +222,16 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         )
     # Computing vectors may take long, and another process may rebuild the index meanwhile.
     with index.unchanged() if index is not None and sources.fusion.encoder is not None else nullcontext():
-        first_stage = open_first_stage(sources.fusion, index, bool(models))
+        searcher = open_searcher(sources.fusion, index, bool(models))
     encoder = None
-    if first_stage is not None and first_stage.dense is not None and sources.fusion.encoder is not None:
+    if searcher is not None and searcher.dense is not None and sources.fusion.encoder is not None:
         encoder = find_model(sources.fusion.encoder).resolve().name
     for alias, name in sources.aliases.items():
         if name not in (*models, encoder):
             raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
-    state = replace(state, first_stage=first_stage, encoder=encoder, aliases=sources.aliases)
-    if first_stage is not None:
-        first_stage.search([WARM_UP], 1)
+    state = replace(state, searcher=searcher, encoder=encoder, aliases=sources.aliases)
+    if searcher is not None:
+        searcher.search([WARM_UP], 1)
     state.tokens, state.examples  # noqa: B018  (loaded now rather than at the first request)
     return state
 

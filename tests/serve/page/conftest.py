@@ -277,7 +277,7 @@ def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
     """Starts a service of the index and some models."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
-    from rankwell.serve.first_stage import FusionOptions
+    from rankwell.serve.searcher import FusionOptions
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 from rankwell.rank.fusion import Shares
-from rankwell.serve.first_stage import FusionOptions
+from rankwell.serve.searcher import FusionOptions
 
 QUERY = "how do bees keep warm in winter"
 Opened = Callable[..., Any]

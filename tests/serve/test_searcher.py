@@ -26,7 +26,7 @@ from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.serve.api import create_app
-from rankwell.serve.first_stage import FusionOptions, SearchJob, open_first_stage, search_together
+from rankwell.serve.searcher import FusionOptions, SearchJob, open_searcher, search_together
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
@@ -159,7 +159,7 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
 
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
     fusion = FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.5)
-    first = open_first_stage(fusion, Index.open(served_index), has_model=False)
+    first = open_searcher(fusion, Index.open(served_index), has_model=False)
     assert first is not None
     jobs = [SearchJob(first, query, k) for query, k in (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))]
     alone = [first.search([job.query], job.k)[0] for job in jobs]

@@ -74,8 +74,10 @@ class FusionOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class FirstStage:
-    """BM25 over the index, or hybrid search if the bi-encoder has a ``share``.
+class Searcher:
+    """A first stage that many requests share: BM25 or, if the bi-encoder has a ``share``, hybrid search.
+
+    Everything is opened, and locks guard what two threads must not use at once.
 
     ``shares`` are those of re-ranking, in which the first stage and the bi-encoder may take part.
     """
@@ -96,7 +98,7 @@ class FirstStage:
         return ("bm25",) if self.share is None else ("hybrid", "bm25")
 
     @cached_property
-    def bm25(self) -> FirstStage:
+    def bm25(self) -> Searcher:
         """The same without hybrid search."""
         return replace(self, share=None)
 
@@ -142,7 +144,7 @@ class FirstStage:
 class SearchJob:
     """A request for the ``k`` best documents of a query."""
 
-    first_stage: FirstStage
+    searcher: Searcher
     query: str
     k: int
 
@@ -151,18 +153,18 @@ def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Ranking, float]]:
     """The documents of each job and the milliseconds they took; jobs with the same ``k`` are searched together."""
     alike: dict[tuple[int, int], list[int]] = {}
     for number, job in enumerate(jobs):
-        alike.setdefault((id(job.first_stage), job.k), []).append(number)
+        alike.setdefault((id(job.searcher), job.k), []).append(number)
     results: dict[int, tuple[Ranking, float]] = {}
     for numbers in alike.values():
         begin = time.perf_counter()
         job = jobs[numbers[0]]
-        rankings = job.first_stage.search([jobs[number].query for number in numbers], job.k)
+        rankings = job.searcher.search([jobs[number].query for number in numbers], job.k)
         ms = 1000 * (time.perf_counter() - begin)
         results |= {number: (ranking, ms) for number, ranking in zip(numbers, rankings, strict=True)}
     return [results[number] for number in range(len(jobs))]
 
 
-def open_first_stage(options: FusionOptions, index: Index | None, has_model: bool) -> FirstStage | None:
+def open_searcher(options: FusionOptions, index: Index | None, has_model: bool) -> Searcher | None:
     """Open the bi-encoder, and compute the vectors of documents that have none yet."""
     if options.shares is not None and (index is None or not has_model):
         raise RankwellError("fusing the scores of BM25 and a model needs an index and a model")
@@ -180,4 +182,4 @@ def open_first_stage(options: FusionOptions, index: Index | None, has_model: boo
         dense.prepare(stores_of(index))
     elif options.hybrid is not None or (options.shares is not None and options.shares.similarity):
         raise RankwellError("a bi-encoder has a share, but none is given")
-    return FirstStage(index, dense, options.hybrid, options.shares, options.bm25)
+    return Searcher(index, dense, options.hybrid, options.shares, options.bm25)
