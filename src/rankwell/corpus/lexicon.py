@@ -31,7 +31,7 @@ class Lexicon:
         self._arena = np.empty(1 << 14, np.uint8)
         self._ends = np.empty(1 << 11, np.int64)
         self._saved: tuple[Ragged, MappedArray] | None = None
-        self._checked = False
+        self._bounded = self._checked = False
 
     @classmethod
     def open(cls, arrays: ArrayFolder, name: str) -> Lexicon:
@@ -42,24 +42,34 @@ class Lexicon:
         lexicon._saved = strings, slots
         lexicon._slots, lexicon._arena, lexicon._ends = slots.values, strings.values, strings.ends
         lexicon._count = len(strings)
-        lexicon._checked = False
+        lexicon._bounded = lexicon._checked = False
         return lexicon
 
     def check(self) -> None:
-        """Verify a saved lexicon once, so that native code cannot leave its arrays. Raises if it is damaged."""
+        """Verify all of a saved lexicon once. Raises if it is damaged."""
+        if self._saved is None or self._checked:
+            return
+        strings, slots = self._saved
+        strings.check()
+        slots.whole()
+        self._check_bounds()
+        self._checked = True
+
+    def _check_bounds(self) -> None:
+        """Make sure that native code cannot leave a saved lexicon's arrays. Raises if it is damaged."""
         if self._saved is None:
             return
         strings, slots = self._saved
-        if self._checked:
-            strings.check_size()
-            slots.check_size()
+        strings.check_size()
+        slots.check_size()
+        if self._bounded:
             return
-        strings.check()
-        table, size = slots.whole(), len(self._slots)
+        strings.check_ends()
+        table, size = self._slots, len(self._slots)
         # Without an empty slot (-1) the search for an unknown string would never end.
         if size == 0 or size & (size - 1) or table.min() != -1 or table.max() >= self._count:
             raise InputError(slots.path, None, "damaged: not a hash table of these strings")
-        self._checked = True
+        self._bounded = True
 
     def save(self, folder: Path, name: str) -> None:
         """Write the lexicon as the files ``NAME.npy``, ``NAME.ends.npy`` and ``NAME.slots.npy``."""
@@ -94,11 +104,17 @@ class Lexicon:
 
     def find(self, strings: list[str]) -> NDArray[np.int32]:
         """The number of each string, -1 for those that are not here."""
-        self.check()
+        self._check_bounds()
         text, ends = pack_strings(strings)
         numbers = np.empty(len(strings), np.int32)
         find_interned(text, ends, self._slots, self._arena, self._ends, numbers)
-        return numbers
+        if self._saved is None or self._checked or not len(numbers):
+            return numbers
+        if numbers.min() >= 0:  # they are the strings with these numbers, if the bytes that were compared are right
+            self._saved[0].spans(numbers.astype(np.int64))
+            return numbers
+        self.check()  # a damaged table could hide a string
+        return self.find(strings)
 
     def number(self, string: str) -> int:
         """The number of one string, or -1."""

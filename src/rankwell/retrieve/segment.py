@@ -152,6 +152,8 @@ class Segment:
         if len(self.terms):
             self._check_terms(np.arange(len(self.terms)))
         self._norms(0.9, 0.4, 1.0)
+        if self._tie_documents.whole().max() >= len(self):
+            raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         self.terms.check()
         self.store.check()
 
@@ -204,7 +206,11 @@ class Segment:
         )
         keys = np.sort(keys, axis=1)[:, ::-1]
         scores = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
-        documents = self._tie_documents.values[(keys & np.uint64(0xFFFFFFFF)).astype(np.int64)].astype(np.int64)
+        ties = (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        self._tie_documents.check(ties.ravel(), ties.ravel() + 1)
+        documents = self._tie_documents.values[ties].astype(np.int64)
+        if documents.max(initial=0) >= len(self):
+            raise InputError(self._tie_documents.path, None, "damaged: a number above that of the documents")
         return np.where(keys > 0, documents, -1), scores
 
     def _compute_norms(
@@ -215,9 +221,8 @@ class Segment:
         lengths, count = self._lengths.whole(), len(self)
         if not (np.isfinite(lengths).all() and lengths.min() >= 0):
             raise InputError(self._lengths.path, None, "damaged: a length is not a number of at least 0")
-        for file in (self._ties, self._tie_documents):
-            if file.whole().max() >= count:
-                raise InputError(file.path, None, "damaged: a number above that of the documents")
+        if self._ties.whole().max() >= count:
+            raise InputError(self._ties.path, None, "damaged: a number above that of the documents")
         flat, by_length = np.float32(k1 * (1 - b)), np.float32(k1 * b / mean_length if mean_length else 0.0)
         return flat + by_length * lengths, flat, by_length
 
