@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -50,6 +51,24 @@ def test_clients_are_refused_until_it_listens() -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", place.port), timeout=5)
     place.close()
+
+
+def test_answers_are_sent_without_delay() -> None:
+    async def no_delay() -> int:
+        options: list[int] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            options.append(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        place = bind("127.0.0.1", 0)
+        async with await asyncio.start_server(answer, sock=place.sockets[0]):
+            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+            await reader.read()
+            writer.close()
+        return options[0]
+
+    assert asyncio.run(no_delay())
 
 
 def test_a_port_that_another_took_meanwhile_is_named() -> None:

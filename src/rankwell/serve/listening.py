@@ -90,7 +90,8 @@ def bind(host: str, port: int) -> Place:
 
 
 def _bind(family: int, address: tuple[Any, ...]) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol, or asyncio leaves Nagle's algorithm on, which delays each answer by 40 ms.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:  # the port of IPv4 gets its own socket
