@@ -39,8 +39,7 @@ _add_to_count: Any = intrinsic(_change_count)
 _Integers: Any = types.CPointer
 
 
-@cfunc(types.void(types.int32, _Integers(types.int64), types.voidptr), cache=True)
-def handle_fault(number: int, info: Any, context: Any) -> None:
+def _handle_fault(number: int, info: Any, context: Any) -> None:
     """Put a page of zeros where one is missing. ``info`` is a siginfo_t: at byte 8 its code, at byte 16 the address."""
     if number == COUNT:
         info[0] = _add_to_count(0)
@@ -51,3 +50,10 @@ def handle_fault(number: int, info: Any, context: Any) -> None:
         _signal(number, 0)  # back to the default: the process ends when it reads the address again
         return
     _add_to_count(1)
+
+
+_SIGNATURE = types.void(types.int32, _Integers(types.int64), types.voidptr)
+try:
+    handle_fault = cfunc(_SIGNATURE, cache=True)(_handle_fault)
+except RuntimeError:  # no folder for the cache can be written
+    handle_fault = cfunc(_SIGNATURE)(_handle_fault)
