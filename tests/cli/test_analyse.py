@@ -35,6 +35,19 @@ def test_differences_are_told_by_query_length_and_type(files: Path) -> None:
     assert ["ours.run", "0.7500", "1.0000"] in lines  # locations: 1 and 1/2; persons: 1
 
 
+def test_fields_of_the_queries_can_be_named(files: Path) -> None:
+    pytest.importorskip("matplotlib")
+    Path("odd.csv").write_text("note,nr,wording\nx,1,who was it\nx,2,where is it\nx,3,where\n")
+    outputs = []
+    for options in (["queries.tsv"], ["odd.csv", "--id", "nr", "--text", "wording"]):
+        done = CliRunner().invoke(
+            app, ["analyse", "qrels", "base.run", "ours.run", "--out", f"out{len(outputs)}", "--queries", *options]
+        )
+        assert done.exit_code == 0, done.output
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1]
+
+
 @pytest.mark.parametrize("again", ["base.run", "./base.run", "base.run.gz"])
 def test_a_run_is_not_compared_with_itself(files: Path, again: str) -> None:
     done = CliRunner().invoke(app, ["analyse", "qrels", "base.run", again, "--out", "out"])

@@ -82,6 +82,19 @@ def test_a_file_and_standard_input_are_answered_query_by_query(
     assert rankwell("search", index, "-", "--k", "1").out == from_file.out
 
 
+@pytest.mark.parametrize("format", [(), ("--json",)])
+def test_a_reader_that_stops_reading_ends_the_search(index: Path, format: tuple[str, ...]) -> None:
+    code = "from rankwell.cli.main import main; main()"
+    command = [sys.executable, "-c", code, "search", index, sample.FOLDER / "queries.dev.tsv", *format]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141  # as of a program that SIGPIPE ends
+
+
 def test_a_question_can_be_written_as_a_run(rankwell: Rankwell, index: Path) -> None:
     assert rankwell("search", index, QUESTION, "--out", "a.run").code == 0
     assert read_run("a.run")["1"] == Index.open(index).rank(QUESTION, k=1000)

@@ -73,6 +73,17 @@ def test_a_file_its_manifest_and_a_look_at_it(
         run(collection, "--model", writer, "--out", out)
 
 
+def test_fields_of_the_collection_can_be_named(
+    run: Callable[..., list[str]], writer: Path, collection: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text("".join(json.dumps({"nr": docid, "wording": text}) + "\n" for docid, text in TEXTS.items()))
+    run(collection, "--model", writer, "--n", "2", "--out", tmp_path / "a.jsonl", "--device", "cpu")
+    fields = ("--id", "nr", "--text", "wording")
+    run(odd, "--model", writer, "--n", "2", "--out", tmp_path / "b.jsonl", "--device", "cpu", *fields)
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
 def test_the_same_seed_writes_the_same_and_another_does_not(
     run: Callable[..., list[str]], writer: Path, collection: Path, tmp_path: Path
 ) -> None:

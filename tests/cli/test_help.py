@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -45,3 +46,29 @@ def test_an_option_that_needs_another_is_refused_without_it() -> None:
     command([], standalone_mode=False)
     with pytest.raises(RankwellError, match=r"^--normalise needs --fuse$"):
         command(["--normalise", "min-max"], standalone_mode=False)  # even if it is the default
+
+
+@pytest.mark.parametrize("verb", [None, *COMMANDS])
+def test_the_help_fits_a_terminal_and_names_no_python_types(verb: str | None, rankwell: Any) -> None:
+    text = rankwell(*([verb] if verb else []), "--help").out
+    assert text.startswith(f"Usage: rankwell {verb or '[OPTIONS]'}")
+    assert not re.search(r"<\w+|\*\*|[{}╭│]", text.replace('{"', "").replace("{word", ""))
+    begin = text.index("\nOptions\n")
+    assert all(len(line) <= 80 for line in text[begin:].splitlines())
+    for parameter in COMMANDS[verb].params if verb else ():
+        assert all(name in text for name in parameter.opts if name.startswith("-"))
+
+
+def test_the_help_says_what_to_write_after_an_option(rankwell: Any) -> None:
+    text = " ".join(rankwell("rerank", "--help").out.split())
+    assert "--depth N Candidates to re-rank per query. Default: 100." in text
+    assert "--json Print the answers as JSON" in text
+    assert "sentences[:WORDS]" in text
+    assert "--keep-tokens, --no-keep-tokens Tokenise all documents" in text
+
+
+def test_a_command_without_its_arguments_prints_its_help(rankwell: Any) -> None:
+    for words in ((), ("search",)):
+        done = rankwell(*words)
+        assert (done.code, done.err) == (2, "")
+        assert done.out.startswith(" ".join(["Usage: rankwell", *words]))

@@ -364,7 +364,8 @@ def test_an_exported_model_needs_no_torch(
     done = call(*usual, "--backend", "onnx", "--model", tmp_path / "exported")
     assert (done.returncode, done.stderr) == (0, "")
     assert same(tmp_path / "out.run", expected())
-    for arguments in (usual, ["train", "recipes/monobert.yaml", "--out", tmp_path / "trained"]):
+    training = ["train", "monobert", "--set", f"data={sample.FOLDER}", "--out", tmp_path / "trained"]
+    for arguments in (usual, training):
         done = call(*arguments)
         assert done.returncode == 2
         assert "pip install 'rankwell[models]'" in done.stderr
@@ -393,3 +394,14 @@ def test_an_sdnet_re_ranks_as_well(call: Call, first: Path, queries: Path, index
         refused = call(*options, model=sdnet)
         assert refused.code == 2
         assert f"SDNet rankers have {problem}" in refused.err
+
+
+def test_fields_of_the_collection_can_be_named(call: Call, index: Path) -> None:
+    documents = [{"sku": d.docid, "blurb": d.text, "note": "x"} for d in open_dataset(sample.FOLDER).documents()]
+    Path("c.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
+    assert call().code == 0
+    done = call("--id", "sku", "--text", "blurb", collection="c.jsonl", out="named.run")
+    assert done.code == 0, done.err
+    assert Path("named.run").read_text() == Path("out.run").read_text()
+    done = call("--id", "sku", out="other.run")
+    assert (done.code, done.err) == (2, f"rankwell: {index} has no columns to name\n")

@@ -135,7 +135,7 @@ def test_a_csv_cell_holds_line_ends_quotes_and_any_length(file: Write) -> None:
         ("a.csv", "id,text\n1,a\n2\n", "line 3: found 1 column, expected 2 \\(id, text\\): '2'"),
         ("a.csv", 'id,text\n1,"a\nb"\n2,c,d\n', "line 4: found 3 columns"),
         ("a.csv", 'id,text\n1,"a\nb\n', "line 2: not csv \\(unexpected end of data\\)"),
-        ("a.csv", "a,b,c,d\n", "line 1: found 4 columns, expected 2 .*; a header line can name other columns"),
+        ("a.csv", "a,b,c,d\n", "line 1: found 4 columns, expected 2 .*; if it is a header, use --id and --text"),
         ("a.csv", "id,text\n", "line 1: a header without rows below it"),
         ("a.tsv", "id\ttext\ttext\n1\ta\tb\n", "line 1: the header names a column twice"),
         ("a.tsv", "no tab here\n", "line 1: found 1 column, expected 2"),

@@ -17,6 +17,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.jobs import do
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_queries, write_documents
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.retrieve.bm25 import BM25
@@ -59,6 +60,18 @@ def test_an_index_of_shards_finds_the_same(collection: Path, queries: list[Query
     assert same(index.search(queries, k=100), whole)
     assert index.texts(["d00000", "d00999"]) == [make_documents(1000)[0].text, make_documents(1000)[-1].text]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["index"]
+
+
+def test_shards_have_named_fields_titles_and_passages(tmp_path: Path) -> None:
+    (tmp_path / "shop.csv").write_text("sku,name,blurb\na,Warm socks,one two three four\nb,Blue hat,five six\n")
+    columns = Columns("sku", "blurb", "name")
+    index = build_index(IndexJob(str(tmp_path / "shop.csv"), tmp_path / "index", 1, columns=columns, passages=2))
+    found = index.read(["a#1", "a#2", "b#1"])
+    assert [(document.title, document.text) for document in found] == [
+        ("Warm socks", "one two"),
+        ("Warm socks", "three four"),
+        ("Blue hat", "five six"),
+    ]
 
 
 @pytest.mark.parametrize("k", [1, 3, 40, 2000])

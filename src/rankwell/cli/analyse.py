@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rankwell.cli.options import IdField, TextField
 from rankwell.cli.outputs import output_folder
+
+if TYPE_CHECKING:
+    from rankwell.corpus.formats.fields import Columns
 
 
 def analyse(
@@ -18,6 +22,8 @@ def analyse(
         Path, typer.Option("--out", callback=output_folder, help="Output folder for tables, differences and pictures.")
     ],
     queries: Annotated[Path | None, typer.Option(help="The queries; adds tables by query length and type.")] = None,
+    id_field: IdField = None,
+    text_field: TextField = None,
     types: Annotated[
         Path | None, typer.Option(help="Query types (qid, tab, type). Default: assigned by rules.")
     ] = None,
@@ -42,6 +48,7 @@ def analyse(
     """
     from rankwell.core.errors import RankwellError
     from rankwell.corpus.formats import read_qrels, read_run
+    from rankwell.corpus.formats.fields import Columns
     from rankwell.evaluation.breakdowns import differences_file, query_differences, write_analysis
     from rankwell.evaluation.compare import compare, names_of_runs
     from rankwell.evaluation.depths import compare_depths, write_depths
@@ -57,7 +64,7 @@ def analyse(
     need_matplotlib("rankwell analyse")
     named = zip((baseline, run), names_of_runs(unzipped), strict=True)
     first, second = (read_run(path, name=name) for path, name in named)
-    groups = query_groups(queries, types)
+    groups = query_groups(queries, types, Columns(id_field, text_field))
     judgments = read_qrels(qrels)
     comparison = compare(judgments, {first.name: first, second.name: second}, measures, baseline=first.name)
     # Compared before anything is written, so that runs that do not match leave no files behind.
@@ -78,7 +85,9 @@ def analyse(
         print(f"{as_text(table)}\n")
 
 
-def query_groups(queries: Path | None, types: Path | None) -> dict[str, dict[str, frozenset[str]]]:
+def query_groups(
+    queries: Path | None, types: Path | None, columns: Columns | None = None
+) -> dict[str, dict[str, frozenset[str]]]:
     """The queries by length and by type, as far as the given files tell."""
     from rankwell.corpus.formats import read_queries, read_types
     from rankwell.corpus.query_types import rule_types
@@ -87,7 +96,7 @@ def query_groups(queries: Path | None, types: Path | None) -> dict[str, dict[str
     groups = {}
     labels = {} if types is None else read_types(types)
     if queries is not None:
-        texts = read_queries(queries)
+        texts = read_queries(queries, columns)
         groups["length"] = dict(length_groups(texts))
         if types is None:
             by_rule = zip(texts, rule_types(query.text for query in texts), strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -43,12 +43,10 @@ def answer_format(context: typer.Context) -> AnswerFormat:
 
 def print_answers(result: RunResult, format: AnswerFormat = "text") -> None:
     """Print the answers of each query, best first."""
-    from rich.console import Console
-
     from rankwell.corpus.records import Ranking
     from rankwell.rank.answers import match_answers, read_answers
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     for query in result.queries:
         answers = read_answers(result.run.get(query.qid, Ranking.of((), ())), result.texts)
         matches = match_answers(query.text, answers, result.texts)
@@ -63,6 +61,17 @@ def print_answers(result: RunResult, format: AnswerFormat = "text") -> None:
                 console.print(f"[bold]{query.qid}[/bold]  ", end="")
                 console.print(query.text, markup=False)
             show_answers(console, answers, matches)
+
+
+def make_console(**options: Any) -> Console:
+    """A console that leaves a closed pipe to the caller; rich would exit with the code of an error."""
+    from rich.console import Console
+
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return PipedConsole(highlight=False, **options)
 
 
 def show_answers(

@@ -36,9 +36,8 @@ def demo(
 
         rankwell demo
     """
-    from rich.console import Console
-
     from rankwell import sample
+    from rankwell.cli.answers import make_console
     from rankwell.corpus.analyser import Analyzer
     from rankwell.corpus.datasets import open_dataset
     from rankwell.corpus.formats import write_run
@@ -50,7 +49,7 @@ def demo(
 
     if out != OUT:
         output_folder(out)
-    console = Console(highlight=False)
+    console = make_console()
     dataset, query_file = open_dataset(sample.FOLDER), sample.FOLDER / "queries.dev.tsv"
     queries = dataset.queries("dev")
 

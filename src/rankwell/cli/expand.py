@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
+from rankwell.cli.options import IdField, TextField, TitleField
 from rankwell.cli.outputs import need_file, output_file, output_folder
 
 
@@ -17,7 +18,7 @@ def expand(
     context: typer.Context,
     collection: Annotated[
         str,
-        typer.Argument(help="A tsv or jsonl file (.gz too), a folder with one, or an id like irds:msmarco-passage."),
+        typer.Argument(metavar="COLLECTION", help="A collection as `rankwell index` takes it."),
     ],
     model: Annotated[
         str, typer.Option("--model", help="Folder of a query writer, as `rankwell train doc2query` makes it.")
@@ -25,6 +26,9 @@ def expand(
     out: Annotated[
         Path, typer.Option("--out", callback=output_file, help='Output file: jsonl of {"docid", "queries"}; .gz too.')
     ],
+    id_field: IdField = None,
+    text_field: TextField = None,
+    title_field: TitleField = None,
     n: Annotated[int, typer.Option("--n", help="Queries per passage.")] = 5,
     method: Annotated[str, typer.Option("--method", help="Decoding method: sample or beam.")] = "sample",
     top_k: Annotated[int, typer.Option("--top-k", help="Sample from this many of the likeliest tokens.")] = 10,
@@ -76,6 +80,7 @@ def expand(
     """
     from rankwell.core.errors import RankwellError
     from rankwell.corpus.formats.expansions import read_expansions
+    from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.sources import resolve_documents
     from rankwell.enrich.doc2query import ExpandRequest, Filtering, find_writer, write_generated
     from rankwell.models.doc2query.checkpoints import read_writer_config
@@ -87,7 +92,7 @@ def expand(
         raise RankwellError(f"--method {method}: expected sample or beam")
     cluster = cluster_of(context)
     begin = time.monotonic()
-    folder = find_writer(model)
+    folder, columns = find_writer(model), Columns(id_field, text_field, title_field)
     counts = ExpandRequest(
         collection,
         folder,
@@ -105,11 +110,13 @@ def expand(
         None if judge is None else RankerJudge.find(judge),
         device if cluster is None else device or "cpu",
         budget,
+        columns=columns,
     ).run(cluster)
     print(f"{out}: {counts.summary()}, {time.monotonic() - begin:.1f} s")
     if queries is not None:
         splits = write_generated(list(read_expansions(out)), queries)
         print("\n".join(f"{queries}: {count:,} queries in the split {split}" for split, count in splits.items()))
-    for document, expansion in islice(zip(resolve_documents(collection), read_expansions(out), strict=False), show):
+    pairs = zip(resolve_documents(collection, columns), read_expansions(out), strict=False)
+    for document, expansion in islice(pairs, show):
         print(f"\n{document.docid}: {document.contents}")
         print("\n".join(f"  - {query}" for query in expansion.queries))

@@ -142,11 +142,11 @@ def _load(name: str, device: str, markers: bool | None) -> Ranker:
 
 
 def _print(explanations: Sequence[Explanation], view: View) -> None:
-    from rich.console import Console
+    from rankwell.cli.answers import make_console
 
     explanation = explanations[0]
 
-    console = Console(highlight=False, markup=False)
+    console = make_console(markup=False)
     for shown in explanations:
         logits = " ".join(f"{value:.4f}" for value in shown.logits)
         figures = f"score {shown.score:.4f}   p(relevant) {shown.probability:.4f}   logits {logits}"

@@ -11,7 +11,7 @@ import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
 from rankwell.cli.needs import excludes, needs
-from rankwell.cli.options import IdField, TextField
+from rankwell.cli.options import IdField, TextField, TitleField
 from rankwell.cli.outputs import output_file, output_folder
 
 if TYPE_CHECKING:
@@ -25,25 +25,22 @@ def index(
     collection: Annotated[
         str,
         typer.Argument(
+            metavar="COLLECTION",
             help="A csv, tsv, jsonl, json, parquet or Arrow file, a file of lines, a folder of text files, or an "
-            "id like irds:msmarco-passage or hf:owner/name."
+            "id like irds:msmarco-passage or hf:owner/name.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Folder of the index.")],
     id_field: IdField = None,
     text_field: TextField = None,
-    title_field: Annotated[
-        str | None,
-        typer.Option(
-            "--title", metavar="FIELD", help="Field or column of the titles. Default: recognised by its name."
-        ),
-    ] = None,
+    title_field: TitleField = None,
     passages: Annotated[
         int,
         typer.Option(
             "--passages",
             metavar="WORDS",
             min=0,
+            show_default=False,
             help="Split documents into passages of at most this many words, with the ids ID#1, ID#2 and so on.",
         ),
     ] = 0,
@@ -143,6 +140,7 @@ def index(
     cluster = _check(context, by_model)
     tokenise = None if tokens is None else _tokeniser(tokens)
     analyzer = analyzer_from_options(stemmer, stop_words)
+    columns = Columns(id_field, text_field, title_field)
     if weights is not None and by_model:
         from rankwell.enrich.deepct import WeightedIndexRequest, WeightOptions
 
@@ -151,10 +149,11 @@ def index(
         request = WeightedIndexRequest(collection, out, weights, scale, store, overwrite, weights_out, show, device)
         made = request.run(cluster)
     elif cluster is not None:
-        made = build_index(IndexJob(collection, out.absolute(), segment_documents, analyzer, store), cluster)
+        job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
+        made = build_index(job, cluster)
     else:
         how = {"analyzer": analyzer, "store": store, "append": append, "overwrite": overwrite}
-        documents = resolve_documents(collection, Columns(id_field, text_field, title_field), passages=passages)
+        documents = resolve_documents(collection, columns, passages=passages)
         made = _build(documents, out, weights, expansions, **how)
     if tokenise is not None:
         tokenise(made)
@@ -171,7 +170,7 @@ def _check(context: typer.Context, by_model: bool) -> Cluster | None:
     needs(context, dict.fromkeys(("scaling", "weights_out", "show", "device"), "weights MODEL"), present)
     needs(context, {"tokens": "store", "segment_documents": "ray"})
     fields = ("id_field", "text_field", "title_field", "passages")
-    cluster = cluster_of(context, "append", "expansions", *fields, *(() if by_model else ("overwrite", "weights")))
+    cluster = cluster_of(context, "append", "expansions", *(() if by_model else ("overwrite", "weights")))
     if by_model:
         excludes(context, "--weights MODEL; use the file that --weights-out writes", "expansions")
         excludes(context, "--weights MODEL", "append", *fields)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from rankwell import cli
+from rankwell.cli.help import Verb, Verbs
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError
 from rankwell.core.streams import reading_pipes_once
@@ -38,7 +39,7 @@ app = typer.Typer(
     help="Fit BERT rankers to your own documents, run them fast, and see whether they are better.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="markdown",
+    cls=Verbs,
     pretty_exceptions_enable=False,
 )
 # The order of the help; verbs that are not named here follow in alphabetical order.
@@ -63,7 +64,7 @@ def _takes_arguments(verb: Callable[..., None]) -> bool:
 
 
 for verb in find_verbs():
-    app.command(no_args_is_help=_takes_arguments(verb))(verb)
+    app.command(cls=Verb, no_args_is_help=_takes_arguments(verb))(verb)
 
 
 def _print_version(wanted: bool) -> None:
@@ -107,8 +108,10 @@ def main() -> None:
             sys.stdout.flush()  # here, where a closed pipe is caught
             sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
-        if type(error).__name__ != "NoArgsIsHelpError":  # for which the help has been printed
-            message = error.format_message()
+        message = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help
+            print(message)
+        else:
             command = error.ctx.command_path if error.ctx else "rankwell"
             print(f"rankwell: {message[:1].lower()}{message[1:].rstrip('.')} (see {command} --help)", file=sys.stderr)
         sys.exit(error.exit_code)

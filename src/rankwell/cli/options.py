@@ -34,6 +34,10 @@ TextField = Annotated[
     str | None,
     typer.Option("--text", metavar="FIELD", help="Field or column of the texts. Default: recognised by its name."),
 ]
+TitleField = Annotated[
+    str | None,
+    typer.Option("--title", metavar="FIELD", help="Field or column of the titles. Default: recognised by its name."),
+]
 IgnoreIdentical = Annotated[
     bool,
     typer.Option(

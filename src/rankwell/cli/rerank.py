@@ -17,11 +17,14 @@ from rankwell.cli.options import (
     Device,
     EncoderOption,
     Format,
+    IdField,
     Markers,
     Model,
     Normalise,
     Precision,
     RunOut,
+    TextField,
+    TitleField,
 )
 from rankwell.cli.outputs import check_run, output_file, write_result
 from rankwell.models.checkpoints.names import DEFAULT
@@ -41,14 +44,20 @@ def rerank(
         str,
         typer.Option(
             "--collection",
-            help="The documents: an index, a document store, a tsv or jsonl file, a folder with one, or an "
-            "ir_datasets id such as irds:msmarco-passage.",
+            help="The documents: an index, a document store, or a collection as `rankwell index` takes it.",
         ),
     ],
     queries: Annotated[
         str | None,
-        typer.Option("--queries", help="The run's queries: tsv (id, text) or jsonl, .gz too; - is standard input."),
+        typer.Option(
+            "--queries",
+            help="The run's queries: a file as `rankwell search` takes it, an id like irds:beir/scifact/test, or - for "
+            "standard input.",
+        ),
     ] = None,
+    id_field: IdField = None,
+    text_field: TextField = None,
+    title_field: TitleField = None,
     docids: Annotated[
         str | None, typer.Option("--docids", metavar="ID,ID,...", help="With a question: the documents to re-rank.")
     ] = None,
@@ -152,6 +161,7 @@ def rerank(
     """Re-rank a run, or what is found for a question, with a cross-encoder or an SDNet.
 
     Template, attention, markers and length are the checkpoint's unless given. Without --out the answers are printed.
+    --id, --text and --title name fields of --collection.
 
     **Examples**
 
@@ -180,6 +190,7 @@ def rerank(
     """
     from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards, shards_folder
+    from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.questions import is_question
     from rankwell.rank.rerank_request import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
@@ -196,6 +207,7 @@ def rerank(
         queries=run if queries is None else queries,
         docids=tuple(docids.split(",")) if docids else (),
         collection=collection,
+        columns=Columns(id_field, text_field, title_field),
         model=model,
         depth=depth,
         types=types,

@@ -96,8 +96,10 @@ def _by_query(source: Source, name: str, example: str) -> Iterable[tuple[Any, An
     return source.items()
 
 
-def collection_digest(source: str) -> str:
-    """A digest that identifies the documents of a file, a folder or a named data set."""
+def collection_digest(source: str, columns: Columns | None = None) -> str:
+    """A digest that identifies the documents of a file, whose fields ``columns`` may name, a folder or a data set."""
+    if columns is not None and columns.named:
+        return digest([collection_digest(source), columns.id, columns.text, columns.title])
     path = Path(source)
     if path.is_dir():
         return open_collection(source).digest()

@@ -25,6 +25,7 @@ from rankwell.corpus.alignment import InCollectionOrder
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import write_qrels, write_queries
 from rankwell.corpus.formats.expansions import Expansion, expansion_line, read_expansions
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Document, Qrels, Query, TermWeights
 from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
@@ -175,6 +176,8 @@ class ExpandRequest:
     budget: int | None = None
     """The tokens that the writer reads at a time."""
     shard_size: int = SHARD_SIZE
+    columns: Columns | None = None
+    """The fields of the collection, if it is a file."""
 
     def run(self, workers: Workers | None = None) -> ExpansionCounts:
         """Write the file; ``workers``, if any, generate the queries."""
@@ -184,12 +187,13 @@ class ExpandRequest:
             raise RankwellError(f"{self.out} exists already; remove it or choose another name")
         if workers is None:
             chosen_device(self.device)  # raises before anything is written
-        model, source = find_writer(self.model).absolute(), collection_digest(self.collection)
+        model, source = find_writer(self.model).absolute(), collection_digest(self.collection, self.columns)
         models, settings = _digests(model, self.judge), asdict(self.options) | asdict(self.filtering)
         named = {f"setting of {name}": value for name, value in settings.items()}
         made_by = {name: str(value) for name, value in {"collection": source, **models, **named}.items()}
         with SharedFolder.enter(shards_folder(self.out), made_by) as shared:
-            texts = DocumentStore.build_once(resolve_documents(self.collection), shared.path / f"documents-{source}")
+            documents = resolve_documents(self.collection, self.columns)
+            texts = DocumentStore.build_once(documents, shared.path / f"documents-{source}")
             job = ExpandJob(
                 texts.folder,
                 model,
@@ -205,7 +209,7 @@ class ExpandRequest:
             Manifest("expansions", models | settings, {"collection": source}, self.options.seed).write_beside(self.out)
             if shared.alone(wait=False):  # every process joins the same bytes; the last removes the folder
                 shared.remove()
-        return count_expansions(resolve_documents(self.collection), self.out)
+        return count_expansions(resolve_documents(self.collection, self.columns), self.out)
 
 
 def _digests(model: Path, judge: JudgeModel | None) -> dict[str, str | None]:

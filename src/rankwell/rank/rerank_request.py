@@ -15,6 +15,7 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import Manifest, file_digest
 from rankwell.core.progress import duration
 from rankwell.corpus.formats import read_run, read_types
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.questions import is_question, questions_digest, read_questions
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import resolve_documents
@@ -76,6 +77,8 @@ class RerankRequest:
     duo: str | None = None
     duo_depth: int = 30
     duo_aggregate: DuoAggregate = "sum"
+    columns: Columns | None = None
+    """The fields of the collection, if it is a file."""
 
     @property
     def shares(self) -> Shares | None:
@@ -118,7 +121,7 @@ class RerankRequest:
         if not docids and is_index(self.collection):
             return Index.open(self.collection).search(queries, k=self.depth, threads=os.cpu_count() or 1)
         if not docids:
-            documents = islice(resolve_documents(self.collection), FEW + 1)
+            documents = islice(resolve_documents(self.collection, self.columns), FEW + 1)
             docids = tuple(document.docid for document in documents)
             if len(docids) > FEW:
                 advice = "index it first, to re-rank what a search finds"
@@ -149,7 +152,7 @@ class RerankRequest:
         how: Any = {"backend": self.backend, "device": device, "precision": self.precision}
         duo = Ranker.from_pretrained(self.duo, cache=cache, **how) if self.duo else None
         encoder = None if self.blend is None else open_encoder(self.encoder or BACKBONE, device, self.precision)
-        texts = open_texts(self.collection, candidates)
+        texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)
             if duo is not None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.types import Rows
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Document, Ranking, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
@@ -153,15 +154,18 @@ def is_index(source: str | os.PathLike[str]) -> bool:
     return (Path(source) / INDEX_MARK).is_file()
 
 
-def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
+def open_texts(source: str | os.PathLike[str], run: Run, columns: Columns | None = None) -> Texts:
     """The texts of a run's documents, from an index, a document store, or a collection of any kind (read into memory).
 
     A collection is read once, up to the last document the run needs. Missing documents are reported before scoring.
+    ``columns`` names the fields of a file.
     """
     folder = Path(source)
     wanted = _documents(run)
     for mark, opener in ((INDEX_MARK, Index.open), ("store.json", DocumentStore.open)):
         if (folder / mark).is_file():
+            if columns is not None and columns.named:
+                raise RankwellError(f"{source} has no columns to name")
             opened = opener(folder)
             documents = opened.documents if isinstance(opened, Index) else NumberedDocuments([opened])
             missing = np.flatnonzero(documents.find(docids := list(wanted)) < 0)
@@ -170,7 +174,7 @@ def open_texts(source: str | os.PathLike[str], run: Run) -> Texts:
             return opened
     texts: dict[str, str] = {}
     titles: dict[str, int] = {}
-    for document in track(resolve_documents(source), "reading the collection", unit="documents"):
+    for document in track(resolve_documents(source, columns), "reading the collection", unit="documents"):
         if document.docid in wanted:
             texts[document.docid] = document.contents
             titles[document.docid] = len(document.title)

@@ -26,6 +26,7 @@ from rankwell.core.manifest import Manifest, digest
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document
 from rankwell.corpus.sources import collection_digest, resolve_documents
@@ -46,15 +47,18 @@ class IndexJob:
     documents: int = PART_DOCUMENTS
     analyzer: Analyzer = field(default_factory=Analyzer.english)
     store: bool = True
+    columns: Columns | None = None
+    passages: int = 0
 
     def config(self) -> dict[str, Any]:
         """Everything the segments depend on."""
         return {
-            "collection": collection_digest(self.collection),
+            "collection": collection_digest(self.collection, self.columns),
             "documents a part": self.documents,
             "analyzer": digest(analyzer_json(self.analyzer)),
             "store": self.store,
             "segment version": SEGMENT_VERSION,
+            **({"passages": self.passages} if self.passages else {}),
         }
 
     def prepare(self) -> Shards:
@@ -67,7 +71,8 @@ class IndexJob:
         receipt = folder / "parts.json"
         with lock(folder, wait=True):
             if not receipt.exists():
-                write_json(receipt, {"parts": _split(resolve_documents(self.collection), folder, self.documents)})
+                documents = resolve_documents(self.collection, self.columns, passages=self.passages)
+                write_json(receipt, {"parts": _split(documents, folder, self.documents)})
         count = int(read_object(receipt)["parts"])
         return Shards(folder / "segments", count, 1, config, ".json")
 

@@ -65,7 +65,7 @@ class RerankJob:
     def prepare(self) -> Shards:
         """Split the run into shards, and store the texts unless they can already be read by docid."""
         request, (candidates, _) = self.request, self._input
-        texts = open_texts(request.collection, candidates)
+        texts = open_texts(request.collection, candidates, request.columns)
         assert request.run is not None
         data: dict[str, Any] = {"run": file_digest(request.run), "depth": request.depth}
         data |= {"texts": texts.manifest["data_hash"] if isinstance(texts, Index) else digest_texts(texts, candidates)}

@@ -75,8 +75,20 @@ class RecordKind:
 DOCUMENTS = RecordKind(
     "document",
     "a collection",
-    (*DOCUMENT_ID_KEYS, "documentid", "passageid", "corpusid", "docno", "identifier", "uuid", "uid"),
-    ("text", "contents", "body", "passage", "content", "document", "doc", "passagetext", "documenttext", "abstract"),
+    (*DOCUMENT_ID_KEYS, "documentid", "passageid", "corpusid", "docno", "identifier", "uuid", "uid", "sku"),
+    (
+        "text",
+        "contents",
+        "body",
+        "passage",
+        "content",
+        "document",
+        "doc",
+        "passagetext",
+        "documenttext",
+        "abstract",
+        "description",
+    ),
     ("title", "headline", "heading"),
     {
         "\t": {2: ("document id", "text"), 4: ("document id", "url", "title", "body")},

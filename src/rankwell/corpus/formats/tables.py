@@ -143,7 +143,7 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
     if not header:
         names = tuple(str(i) for i in range(1, len(cells) + 1)) if layout.by_number else known.get(len(cells), ())
         if not names:
-            raise _wrong_count(path, begin, line, cells, known[2], "; a header line can name other columns")
+            raise _wrong_count(path, begin, line, cells, known[2], "; if it is a header, use --id and --text")
         rows = chain([first], rows)
 
     def read(_: Sequence[str]) -> Iterator[Row]:
