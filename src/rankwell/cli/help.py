@@ -22,6 +22,13 @@ Rows = list[tuple[str, str]]
 class Verb(TyperCommand):
     """A command with this help."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. A closed pipe is left to the caller; typer would exit with the code of an error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise BrokenPipeError from None  # without the number that typer looks for
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, description, arguments and options."""
         parameters = [parameter for parameter in self.get_params(ctx) if not getattr(parameter, "hidden", False)]
