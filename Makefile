@@ -25,8 +25,8 @@ test-scale: $(STAMP)  ## the tests that need Ray: local clusters of worker proce
 	$(PIP) -e '.[scale]'
 	$(BIN)/pytest tests/scale
 
-docs: $(STAMP)  ## the pages as a web site, with a reference of the commands and the Python API: out/site/README.html
-	$(PIP) -e '.[docs]'
+docs: $(DEMO)  ## the pages as a web site, with a reference of the commands and the Python API: out/site/README.html
+	$(PIP) -e '.[models,serve,docs]'
 	$(BIN)/python -m sphinx -q -W -b html docs out/site
 
 test-clients: $(STAMP)  ## the clients of Cohere, Voyage, LiteLLM, LlamaIndex, Haystack and others, in an environment of their own

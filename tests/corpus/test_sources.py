@@ -122,6 +122,13 @@ def test_a_line_of_the_usual_columns_is_no_header_for_its_words(file: Write) -> 
     assert heard(lambda: read_documents(file("a.txt", "[1] Smith et al.\n[2] Jones")))[0][0].text == "[1] Smith et al."
 
 
+@pytest.mark.parametrize("line", ["sku,product,blurb,price", "sku,blurb"])
+def test_a_name_that_the_header_lacks_is_reported_with_those_it_has(file: Write, line: str) -> None:
+    path = file("a.csv", f"{line}\n{','.join('1' * len(line.split(',')))}\n")
+    with pytest.raises(InputError, match=r"no field 'details' for the text; found 'sku', .*'blurb'"):
+        read_documents(path, Columns(text="details"))
+
+
 def test_a_csv_cell_holds_line_ends_quotes_and_any_length(file: Write) -> None:
     long = "x" * 200_000
     path = file("a.csv", f'id,text\n1,"two\nlines, ""quoted"""\n\n2,{long}\n3,a\n')

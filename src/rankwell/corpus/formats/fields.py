@@ -57,7 +57,7 @@ class RecordKind:
             free = not (tabs and len(cells) in self.columns["\t"])
             return text and (identifier or (free and (title or len(cells) == 1)))
 
-        return Layout(self.collective, self.columns, is_header, by_number)
+        return Layout(self.collective, self.columns, is_header, by_number, bool(named) and not by_number)
 
     def find(self, part: str, names: Sequence[str]) -> str | None:
         """The one of ``names`` that is a usual name of a record's id, text or title."""

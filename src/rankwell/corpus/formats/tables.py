@@ -83,12 +83,14 @@ class Layout:
 
     ``columns`` has, for tsv and csv, the names of the columns by their number; ``is_header`` tells whether the cells
     of a first line, of tsv or not, are names. With ``by_number`` columns are called ``1``, ``2``, ….
+    With ``by_name`` the first line must be a header, since the user names columns in it.
     """
 
     kind: str
     columns: Mapping[str, Mapping[int, tuple[str, ...]]]
     is_header: Callable[[Sequence[str], bool], bool]
     by_number: bool = False
+    by_name: bool = False
 
 
 def open_table(path: FilePath, layout: Layout) -> Table:
@@ -137,7 +139,7 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
     begin, line, cells = first
     known = layout.columns["\t" if tabs else ","]
     names = tuple(cell.strip() for cell in cells)
-    header = layout.is_header(names, tabs)
+    header = layout.by_name or layout.is_header(names, tabs)
     if header and len(set(names)) < len(names):
         raise InputError(path, begin, f"the header names a column twice: {excerpt(line)}")
     if not header:
