@@ -118,7 +118,7 @@ def test_the_first_stage_and_evaluation_never_import_torch() -> None:
     assert loaded.isdisjoint({"torch", "transformers", "tokenizers", "matplotlib", "ray", "ir_datasets"})
 
 
-def test_recipes_are_read_without_torch() -> None:
+def test_recipes_are_read_without_torch_and_numba() -> None:
     code = """
 from pathlib import Path
 from rankwell.training.recipe_reader import read_recipe
@@ -126,7 +126,7 @@ for path in Path("recipes").rglob("*.yaml"):
     if "variants:" not in path.read_text():
         read_recipe(path, ["data=my-data"])
 """
-    assert loaded_by(code).isdisjoint({"torch", "transformers", "tokenizers", "accelerate"})
+    assert loaded_by(code).isdisjoint({"torch", "transformers", "tokenizers", "accelerate", "numba"})
 
 
 def test_the_public_names_are_there_and_others_are_not() -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Array, gather
+
+UnmarkedWords = Literal["stop words", "function words"]
+"""Query words without markers: Lucene's 33 stop words, or also *how*, *what*, *can*, *you* and their like."""
 
 
 @dataclass(frozen=True, eq=False)

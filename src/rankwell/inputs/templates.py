@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from threading import Lock
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,10 @@ from rankwell.core.types import Rows
 from rankwell.corpus.analyser import FUNCTION_WORDS, Analyzer
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.kernels import lay_out, match_stems
-from rankwell.inputs.pieces import Pieces, stem_number
+from rankwell.inputs.pieces import Pieces, UnmarkedWords, stem_number
 
 MARKER_PAIRS = 20
 NO_LIMIT = 0
-
-UnmarkedWords = Literal["stop words", "function words"]
-"""Query words without markers: Lucene's 33 stop words, or also *how*, *what*, *can*, *you* and their like."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import yaml
 from pydantic import Field
 
-from rankwell.inputs.templates import Template, UnmarkedWords
+from rankwell.inputs.pieces import UnmarkedWords
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 from rankwell.models.spec import AttentionRule
 from rankwell.training.options import Options
+
+if TYPE_CHECKING:
+    from rankwell.inputs.templates import Template
 
 O_co = TypeVar("O_co", bound=Options, covariant=True)
 
@@ -136,6 +139,8 @@ class ModelOptions(Options):
 
     def input_template(self) -> Template:
         """How the model's input is laid out."""
+        from rankwell.inputs.templates import Template
+
         marks = self.markers, self.mark_unmatched_query, self.unmarked
         return Template(self.template, self.max_length, self.max_query, *marks)
 

@@ -283,8 +283,8 @@ def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
 
     started: list[Site] = []
 
-    def start(*models: Path, fusion: FusionOptions | None = None, **options: Any) -> Site:
-        sources = Sources(page_index, tuple(map(str, models)), fusion=fusion or FusionOptions())
+    def start(*models: Path, fusion: FusionOptions | None = None, index: Path = page_index, **options: Any) -> Site:
+        sources = Sources(index, tuple(map(str, models)), fusion=fusion or FusionOptions())
         started.append(Site(Service(sources), **options))
         return started[-1]
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+from rankwell.corpus.records import Document
 from rankwell.rank.fusion import Shares
+from rankwell.retrieve.index import Index
 from rankwell.serve.searcher import FusionOptions
 
 QUERY = "how do bees keep warm in winter"
@@ -51,6 +53,18 @@ def test_both_rankings_stand_side_by_side_with_what_moved(new_page: Opened, site
     assert page.run("document.querySelectorAll('.lines path').length") == in_both
     assert "25 candidates" in page.text("#said")
     assert page.state() == {"q": QUERY}
+
+
+def test_a_title_stands_above_its_text(start_site: Opened, searched: Opened, tmp_path: Path) -> None:
+    documents = [Document("x", "They live in a hive.", "Bees <b>in</b> winter"), Document("y", "A hive in winter.")]
+    Index.build(documents, tmp_path / "titled")
+    page = searched(start_site(index=tmp_path / "titled"), "winter hive")
+    assert page.texts(".card .heading") == ["Bees <b>in</b> winter"]
+    assert page.texts(".card .heading mark.match") == ["winter"]
+    assert page.run("document.querySelector('.card[data-docid=x] .text').textContent") == "They live in a hive."
+    page.run("document.querySelector('.card[data-docid=x] .name').click()")
+    page.until("document.querySelector('#panel .heading')")
+    assert page.texts("#panel .heading mark.match") == ["winter"]
 
 
 def test_matches_and_split_words_are_marked_where_the_service_says(searched: Opened, site: Any) -> None:
