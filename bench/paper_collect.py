@@ -20,6 +20,9 @@ from paper_recipes import MEASURES
 from paper_tables import MODELS
 from rankwell.core.errors import InputError
 
+PRETRAINING = "pretrain"
+"""A study without rankings: its stages report all there is."""
+
 
 def collect(arms: Sequence[Path], out: Path) -> None:
     """Write the results of ``arms`` to ``out``. What is there of other arms stays as it is."""
@@ -32,7 +35,7 @@ def collect(arms: Sequence[Path], out: Path) -> None:
     runs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for (study, data), numbers in groups.items():
         numbers.sort(key=lambda n: (results[n]["arm"]["row"], results[n]["arm"]["seed"]))
-        for measure in MEASURES:
+        for measure in MEASURES if study != PRETRAINING else ():
             _write_values(out / f"{study}.{data}.{measure.replace('@', '')}.csv.gz", measure, arms, results, numbers)
         described = _describe([results[n] for n in numbers])
         names = {(run["data"], run["row"]) for run in described}

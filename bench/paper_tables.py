@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness import Table
+from paper_statistics import Effect
 from rankwell.core.types import Values
 from rankwell.evaluation.significance import holm, paired_t_test
 
@@ -163,14 +164,15 @@ def print_summary(results: Results) -> None:
     table = Table("measure", "unit of the test", "lower than full", "p < .05", "p < .05 after Holm", labels=2)
     for measure, label in (("RR10", "RR@10"), ("nDCG10", "nDCG@10")):
         files = results.rules(measure)
-        gaps = [
-            compare(files[data].arms[f"{start}/{rule}"], files[data].arms[f"{start}/full"])
-            for data, start, rule in arms()
+        pairs = [
+            (files[data].arms[f"{start}/{rule}"], files[data].arms[f"{start}/full"]) for data, start, rule in arms()
         ]
+        gaps = [compare(*pair) for pair in pairs]
         lower = sum(gap.mean < 0 for gap in gaps)
         for unit, ps in (
             ("queries", [gap.p_queries for gap in gaps]),
             ("seeds", [gap.p_seeds for gap in gaps if gap.p_seeds is not None]),
+            ("seeds and queries", [Effect.of(*pair).p for pair in pairs]),
         ):
             counts = (lower, sum(p < 0.05 for p in ps), sum(p < 0.05 for p in holm(ps)))
             table.row(label, unit, *(f"{count} of {len(ps)}" for count in counts))

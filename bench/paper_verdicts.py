@@ -5,20 +5,30 @@ All of ours is computed from the files in docs/results/papers; the papers' own f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from harness import Table
-from paper_tables import MODELS, PerQuery, Results, average, compare, gap_cell, mean_cell, number, p_value, signed
+from paper_statistics import Effect, Seeds
+from paper_tables import (
+    MODELS,
+    RULES,
+    PerQuery,
+    Results,
+    average,
+    compare,
+    gap_cell,
+    mean_cell,
+    number,
+    p_value,
+    signed,
+)
 from rankwell.core.types import Values
-from rankwell.evaluation.distributions import student_t_p
 from rankwell.evaluation.significance import paired_t_test
 
 DATA, QUESTIONS, HEADINGS = "insuranceqa", "questions", "headings"
-Seeds = Mapping[int, Values]
 Published = tuple[float | None, float]
 """Without and with what is claimed; None where the paper's text does not give the first."""
 
@@ -63,68 +73,6 @@ NOT_RUN = (
     ("CCNU, Table 2", "documents: MAP, nDCG, P@10", ".237, .430, .598", "no BERT-large, MNLI or TREC 2019 documents"),
 )
 RARE_WORDS = {"sample": "bundled sample"}
-POWER = 0.8
-
-
-@dataclass(frozen=True)
-class Effect:
-    """A difference between two arms, with seeds and queries both drawn at random.
-
-    Every query meets every seed, so the variance of the mean is that of the crossed design (Clark, 1973): the mean
-    squares of seeds and queries less that of the rest, with Satterthwaite's degrees of freedom.
-    """
-
-    mean: float
-    error: float
-    freedom: float
-
-    @classmethod
-    def of(cls, ours: Seeds, theirs: Seeds) -> Effect:
-        """``ours`` less ``theirs``, on the seeds that both have: two or more."""
-        gaps = np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
-        seeds, queries = gaps.shape
-        mean, by_seed, by_query = gaps.mean(), gaps.mean(1, keepdims=True), gaps.mean(0, keepdims=True)
-        of_seeds = queries * ((by_seed - mean) ** 2).sum() / (seeds - 1)
-        of_queries = seeds * ((by_query - mean) ** 2).sum() / (queries - 1)
-        of_rest = ((gaps - by_seed - by_query + mean) ** 2).sum() / ((seeds - 1) * (queries - 1))
-        # An estimate of a variance may come out negative; then that factor adds nothing.
-        total = max(of_seeds + of_queries - of_rest, of_seeds, of_queries)
-        parts = ((of_seeds, seeds - 1), (of_queries, queries - 1), (of_rest, (seeds - 1) * (queries - 1)))
-        freedom = total**2 / sum(square**2 / count for square, count in parts)
-        return cls(float(mean), float(np.sqrt(total / (seeds * queries))), float(freedom))
-
-    @property
-    def p(self) -> float:
-        """The two-sided p-value."""
-        return student_t_p(self.mean / self.error, self.freedom)
-
-    @property
-    def width(self) -> float:
-        """Half of the 95 % interval."""
-        return student_t_quantile(0.05, self.freedom) * self.error
-
-    @property
-    def detectable(self) -> float:
-        """The smallest true difference that would be found at p < .05 with a power of .8."""
-        return self.width + student_t_quantile(2 * (1 - POWER), self.freedom) * self.error
-
-    def verdict(self, published: float | None) -> str:
-        """Whether an effect that the paper found positive is found here, too."""
-        if self.mean - self.width > 0:
-            return "reproduced"
-        return "not reproduced" if self.mean + self.width < (published or 0) else "cannot be told"
-
-    def __str__(self) -> str:
-        return f"{signed(self.mean)} ± {number(self.width, 3)}"
-
-
-def student_t_quantile(p: float, freedom: float) -> float:
-    """The statistic whose two-sided p-value is ``p``."""
-    low, high = 0.0, 1000.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
-        low, high = (middle, high) if student_t_p(middle, freedom) > p else (low, middle)
-    return low
 
 
 def first_stage(file: PerQuery) -> dict[int, Values]:
@@ -144,7 +92,7 @@ def print_overview(results: Results) -> None:
     ) -> None:
         low, high = published
         effect = Effect.of(ours, theirs)
-        here = f"{number(average(theirs))} → {number(average(ours))} ({effect})"
+        here = f"{number(average(theirs))} → {number(average(ours))} ({interval_cell(effect)})"
         shown = number(high, 3) if low is None else f"{number(low, 3)} → {number(high, 3)}"
         verdict = effect.verdict(None if low is None else high - low)
         table.row(paper, claim, shown, data, here, number(effect.detectable, 3), verdict)
@@ -217,7 +165,7 @@ def print_headings(results: Results) -> None:
         file = results.values(f"table1.{HEADINGS}.{name}")
         ours, bm25 = file.arms["pointwise-only"], first_stage(file)
         effect = Effect.of(ours, bm25)
-        cells = (number(average(bm25)), mean_cell(ours), str(effect), p_value(effect.p))
+        cells = (number(average(bm25)), mean_cell(ours), interval_cell(effect), p_value(effect.p))
         table.row(measure, *cells, f"{average(ours) / average(bm25):.2f}")
 
 
@@ -231,6 +179,17 @@ def print_variants(results: Results) -> None:
         theirs = {seed: arms[baseline][seed] for seed in ours}
         figures = (str(len(ours)), mean_cell(ours), other, mean_cell(theirs))
         table.row(label, *figures, *difference_cells(ours, theirs))
+
+
+def print_pretraining(results: Results) -> None:
+    """Pre-training on the domain: how well the model predicts held-out passages."""
+    columns = ("MLM loss", "MLM accuracy", "NSP accuracy")
+    table = Table("attention", "steps", *columns, labels=1)
+    rows = [(*run["row"].split("/"), run["seeds"]["1"]["stages"]["pretrain"]) for run in results.runs["pretrain"]]
+    for rule, steps, figures in sorted(rows, key=lambda row: (row[0], int(row[1]))):
+        loss, *accuracies = (figures[f"held-out {name}"] for name in columns)
+        cells = (number(loss, 2), *(number(accuracy, 3) for accuracy in accuracies))
+        table.row(RULES.get(rule, rule), f"{int(steps):,}", *cells)
 
 
 def print_marked(results: Results) -> None:
@@ -299,6 +258,11 @@ def print_rare_words(results: Results) -> None:
             table.row(f"{shown} ({len(ranks[model])})", model, *cells)
 
 
+def interval_cell(effect: Effect) -> str:
+    """A difference with half of its 95 % interval."""
+    return f"{signed(effect.mean)} ± {number(effect.width, 3)}"
+
+
 def difference_cells(ours: Seeds, theirs: Seeds) -> tuple[str, str, str]:
     """The difference, its p-value and the smallest difference that would be found."""
     effect = Effect.of(ours, theirs)
@@ -311,6 +275,7 @@ VERDICT_TABLES = (
     print_variants,
     print_questions,
     print_headings,
+    print_pretraining,
     print_marked,
     print_noise,
     print_drops,

@@ -14,6 +14,7 @@
     python bench/papers.py candidates --data DATA/medquad --arm arm --out candidates.csv
     python bench/papers.py collect row-* cleaned-* --out docs/results/papers
     python bench/papers.py tables docs/results/papers
+    python bench/papers.py summary docs/results
 
 ``rank``, ``table1`` and ``noise`` set 600 training queries aside. For ``rank``, give ``--search`` for each rate, take
 the rate that is best on them (``result.json``), and train all seeds at it: without ``--search`` the dev queries are
@@ -47,6 +48,10 @@ def main() -> None:
         for show in RULE_TABLES if "rules" in results.runs else VERDICT_TABLES:
             show(results)
             print()
+    elif options.command == "summary":
+        from paper_summary import print_summary
+
+        print_summary(options.folder)
     elif options.command == "collect":
         from paper_collect import collect
 
@@ -86,7 +91,7 @@ def train(options: argparse.Namespace) -> None:
         data = join_collections(options.data, pool / "-".join(["joined", *(folder.name for folder in options.data)]))
         lengths = options.steps, options.batch, options.seed
         recipe = pretraining_recipe(data, start, options.rule, *lengths, options.leave_out)
-        arm = {"study": "pretrain", "data": data.name, "row": options.rule, "seed": options.seed}
+        arm = {"study": "pretrain", "data": data.name, "row": f"{options.rule}/{options.steps}", "seed": options.seed}
         train_arm(recipe, arm, options.out, pool, options.device, report=False)
         return
     source = read_source(options)
@@ -201,6 +206,8 @@ def read_options() -> argparse.Namespace:
     rare.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
     tables = commands.add_parser("tables", help="print the page's tables from the stored results")
     tables.add_argument("folder", type=Path, help="such as docs/results/attention-rules")
+    summary = commands.add_parser("summary", help="print the table of docs/results.md")
+    summary.add_argument("folder", type=Path, help="such as docs/results")
     return parser.parse_args()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,8 @@ PAGE = ROOT / "docs" / "attention-rules.md"
 RESULTS = ROOT / "docs" / "results" / "attention-rules"
 PAPERS = ROOT / "docs" / "results" / "papers"
 FIT = ROOT / "docs" / "results" / "fit"
+SETTINGS = {".998"}
+"""Settings that look like results."""
 
 
 def tables_of(text: str) -> list[list[str]]:
@@ -41,6 +44,37 @@ def test_the_tables_of_the_page_are_those_of_the_files(printed: list[list[str]])
 
 def test_the_tables_of_the_papers_page_are_those_of_the_files() -> None:
     assert tables_of((ROOT / "docs" / "papers.md").read_text(encoding="utf-8")) == printed_tables(PAPERS)
+
+
+def test_the_first_table_of_the_results_page_is_that_of_the_files() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "summary", str(ROOT / "docs" / "results")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert tables_of((ROOT / "docs" / "results.md").read_text(encoding="utf-8"))[0] == tables_of(printed)[0]
+
+
+def figures_of(text: str) -> set[str]:
+    """The differences, p-values and ratios of a text: +.028, .047, 1.46."""
+    return set(re.findall(r"[+−]?(?<![\d.])\.\d{3}(?!\d)|\d\.\d\d(?!\d)", text))
+
+
+@pytest.mark.parametrize("page", ["results.md", "papers.md"])
+def test_figures_in_sentences_are_in_the_tables_of_the_results_pages(page: str) -> None:
+    pages = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "papers.md")}
+    tables = "\n".join(line for text in pages.values() for table in tables_of(text) for line in table)
+    known = figures_of(tables) | {figure.lstrip("+−") for figure in figures_of(tables)}
+    said = figures_of("\n".join(line for line in pages[page].splitlines() if not line.startswith("|")))
+    assert said - known - SETTINGS == set()
+    assert said
+
+
+def test_the_figures_of_the_readme_are_those_of_the_files() -> None:
+    _, heading, results = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Results\n")
+    rows = [line for line in tables_of(results)[0] if "nothing trained" not in line]
+    assert heading
+    printed = "\n".join(line for table in printed_tables(FIT, "fit_tables.py") for line in table)
+    shown = set(re.findall(r"(?<!\d)\.\d{3}", "\n".join(rows)))
+    assert len(shown) > 3
+    assert {f"0{figure}" for figure in shown} <= set(re.findall(r"\d\.\d{3}", printed))
 
 
 def test_the_tables_of_fitted_pipelines_are_those_of_the_files() -> None:
@@ -103,6 +137,61 @@ def test_collecting_arms_gives_a_column_for_each_seed(tmp_path: Path) -> None:
     (row,) = json.loads((tmp_path / "results" / "runs.json").read_text(encoding="utf-8"))["table1"]
     assert row["recipe"]["data"] == {"folder": "data"}
     assert row["seeds"]["2"] == {"stages": {"denoise": {"noise": 3}}, "drops": [{"threshold": 0.9}]}
+
+
+def test_collecting_again_leaves_other_arms_as_they_are(tmp_path: Path) -> None:
+    names = [f"{prefix}{name}" for prefix in ("BM25 ", "") for name in ("RR@10", "nDCG@10", "AP")]
+    for row, value in (("noisy", 0.25), ("clean", 0.5)):
+        arm = tmp_path / row
+        arm.mkdir()
+        told = {"study": "noise", "data": "small", "row": row, "seed": 1}
+        (arm / "result.json").write_text(json.dumps({"arm": told, "recipe": {}, "stages": {}}), encoding="utf-8")
+        with gzip.open(arm / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["qid", "words", "split word", *names], ["q1", 4, 0, *[value] * 6]])
+        command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", row, "--out", "results"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+    with gzip.open(tmp_path / "results" / "noise.small.RR10.csv.gz", "rt", encoding="utf-8") as file:
+        assert file.read().splitlines() == [
+            "qid,words,split word,BM25,noisy/seed 1,clean/seed 1",
+            "q1,4,0,0.25,0.25,0.5",
+        ]
+    rows = json.loads((tmp_path / "results" / "runs.json").read_text(encoding="utf-8"))["noise"]
+    assert [row["row"] for row in rows] == ["noisy", "clean"]
+
+
+def test_an_effect_counts_seeds_and_queries_as_two_samples() -> None:
+    # Gaps 1 2 3 and 3 4 5: mean squares 6 of the seeds, 2 of the queries, 0 of the rest.
+    code = """
+from paper_statistics import Effect, student_t_quantile
+import numpy as np
+ours = {1: np.array([1.0, 2, 3]), 2: np.array([3.0, 4, 5])}
+effect = Effect.of(ours, {seed: np.zeros(3) for seed in ours})
+print(effect.mean, round(effect.error**2, 6), round(effect.freedom, 6), round(student_t_quantile(0.05, 2), 3))
+print(Effect(0.02, 0.001, 50).verdict(0.03), Effect(0.0, 0.001, 50).verdict(0.03), Effect(0.0, 0.1, 50).verdict(0.03))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines() == ["3.0 1.333333 1.684211 4.303", "reproduced not reproduced cannot be told"]
+
+
+def test_training_queries_are_set_aside_and_documents_of_dev_articles_listed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "collection.tsv").write_text("".join(f"d{k}\ta text\n" for k in range(9)))
+    for split, queries in {
+        "train": ["Oak / Uses", "Elm / Uses", "Ash / Wood", "Fir / Wood"],
+        "dev": ["Oak / Wood"],
+    }.items():
+        lines = [(f"{split}{k}", text, f"d{k + (8 if split == 'dev' else 0)}") for k, text in enumerate(queries)]
+        (data / f"queries.{split}.tsv").write_text("".join(f"{qid}\t{text}\n" for qid, text, _ in lines))
+        (data / f"qrels.{split}.txt").write_text("".join(f"{qid} 0 {docid} 1\n" for qid, _, docid in lines))
+    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "aside", "--data", "data", "--out", "out"]
+    subprocess.run([*command, "--aside", "1", "--most", "2"], cwd=tmp_path, check=True)
+    assert (tmp_path / "out" / "left-out.txt").read_text().split() == ["d0", "d8"]
+    fit, choice = ((tmp_path / "out" / f"queries.{name}.tsv").read_text().splitlines() for name in ("fit", "choice"))
+    assert len(fit) == 2
+    assert len(choice) == 1
+    assert not set(fit) & set(choice)
 
 
 def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:

@@ -97,4 +97,4 @@ def test_rare_words_compare_two_models(rankwell: Callable[..., Any], tiny_checkp
 def test_options_of_rare_words_are_not_for_suites(rankwell: Callable[..., Any]) -> None:
     found = rankwell("experiment", "table1", "--model", "x", "--out", "out")
     assert found.code == 2
-    assert "--model, --data and --cases are options of rare-words" in found.err
+    assert "--model, --data, --cases and --max-cases are options of rare-words" in found.err

@@ -55,6 +55,7 @@ STATED: dict[str, dict[str, Any]] = {
         "evaluate.depth": 1000,
     },
     "markedbert": {
+        "first_stage.depth": 1000,
         "model.markers": True,
         "model.mark_unmatched_query": False,
         "model.max_length": 512,
@@ -93,7 +94,9 @@ STATED: dict[str, dict[str, Any]] = {
         "stages.interpolate.normalise": "none",
         "evaluate.measures": ["AP", "nDCG", "P@10"],
     },
+    # The texts of the next three were not at hand: their values are as remembered, and the recipes say so.
     "deepct": {
+        "first_stage.depth": 1000,
         "stages.deepct.learning_rate": 2e-5,
         "stages.deepct.scaling": "linear",
         "stages.deepct.k1": "10",
@@ -112,6 +115,9 @@ STATED: dict[str, dict[str, Any]] = {
 }
 
 
+REMEMBERED = ("deepct", "doc2query", "duobert")
+
+
 def read(name: str, *settings: str) -> Recipe:
     return read_recipe(FOLDER / f"{name}.yaml", [f"data={sample.FOLDER}", *settings])
 
@@ -124,6 +130,12 @@ def test_every_recipe_is_held_to_its_paper() -> None:
 def test_the_values_are_the_papers(name: str) -> None:
     recipe = read(name)
     assert {path: value_at(recipe, path) for path in STATED[name]} == STATED[name]
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_only_recipes_whose_paper_was_not_read_have_unchecked_values(name: str) -> None:
+    text = (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+    assert ("unchecked" in text and "not at hand" in text) == (name in REMEMBERED)
 
 
 @pytest.mark.parametrize("name", STATED)

@@ -57,6 +57,10 @@ def experiment(
             "(default: the sample's, or with --data cases mined from the split dev).",
         ),
     ] = None,
+    max_cases: Annotated[
+        int | None,
+        typer.Option("--max-cases", min=1, help="For rare-words: maximum number of mined cases (default: 40)."),
+    ] = None,
     device: Device = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the suite, data, models and stages, and list the stages.")
@@ -76,10 +80,11 @@ def experiment(
         rankwell experiment rare-words --model without-strm/model --model drbert/model --out rare-words
     """
     if suite == RARE_WORDS:
-        compare_rare_words(models or [], data, cases, out, device)
+        compare_rare_words(models or [], data, cases, max_cases, out, device)
         return
-    if models or data or cases:
-        raise RankwellError(f"--model, --data and --cases are options of rare-words; {suite} is a suite: use --set")
+    if models or data or cases or max_cases:
+        names = "--model, --data, --cases and --max-cases"
+        raise RankwellError(f"{names} are options of rare-words; {suite} is a suite: use --set")
     from rankwell.training.recipe_files import find_recipe
 
     path = find_recipe(suite, "suite")  # before what takes long to import
@@ -111,15 +116,18 @@ def experiment(
         raise typer.Exit(1)
 
 
-def compare_rare_words(models: list[str], data: Path | None, cases: Path | None, out: Path, device: str | None) -> None:
+def compare_rare_words(
+    models: list[str], data: Path | None, cases: Path | None, max_cases: int | None, out: Path, device: str | None
+) -> None:
     """``rankwell experiment rare-words``."""
     from rankwell import sample
-    from rankwell.training.experiments.rare_words import compare_on_rare_words, read_cases
+    from rankwell.training.experiments.rare_words import MAX_CASES, compare_on_rare_words, read_cases
 
     if cases is None and data is None:
         cases = sample.FOLDER / "rare_words.tsv"
     given = None if cases is None else read_cases(cases)
-    compare_on_rare_words(models, data or sample.FOLDER, out, cases=given, device=device)
+    most = max_cases or MAX_CASES
+    compare_on_rare_words(models, data or sample.FOLDER, out, cases=given, max_cases=most, device=device)
     summary = (out / "table.md").read_text(encoding="utf-8").split("\n\n")
     print("\n\n".join(summary[1:3]))
     print(f"\n{out / 'table.md'}")

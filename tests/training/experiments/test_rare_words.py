@@ -16,6 +16,7 @@ from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.retrieve.index import Index
+from rankwell.training.experiments import rare_words
 from rankwell.training.experiments.rare_words import (
     RareWordCase,
     SplitWords,
@@ -58,13 +59,18 @@ def test_look_alikes_share_the_first_token_and_have_another_stem(tiny_tokenizer:
     assert "whale" not in words.tokens
 
 
-def test_a_case_is_mined_where_a_candidate_has_only_the_look_alike(tiny_tokenizer: Path, tmp_path: Path) -> None:
+def test_a_case_is_mined_where_a_candidate_has_only_the_look_alike(
+    tiny_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = Index.build((Document(docid, text) for docid, text in TEXTS.items()), tmp_path / "index")
-    queries = [Query("q1", "what is a bogue"), Query("q2", "how large is the whale")]
-    run = index.search([Query("q1", "bogue fish sea"), queries[1]], k=10)
-    qrels = Qrels({"q1": {"d1": 1}, "q2": {"d3": 1}})
-    found = mine_cases(index, queries, qrels, run, Tokenizer.open(tiny_tokenizer))
-    assert found == [RareWordCase("q1", "bogue", "bogus", "d1", "d2")]
+    queries = [Query("q1", "bogue fish sea"), Query("q2", "how large is the whale"), Query("q3", "sea fish bogue")]
+    qrels = Qrels({"q1": {"d1": 1}, "q2": {"d3": 1}, "q3": {"d1": 1}})
+    tokenizer = Tokenizer.open(tiny_tokenizer)
+    cases = [RareWordCase(qid, "bogue", "bogus", "d1", "d2") for qid in ("q1", "q3")]
+    assert mine_cases(index, queries, qrels, tokenizer) == cases
+    assert mine_cases(index, queries, qrels, tokenizer, max_cases=1) == cases[:1]
+    monkeypatch.setattr(rare_words, "_QUERIES_AT_ONCE", 1)
+    assert mine_cases(index, queries, qrels, tokenizer) == cases
 
 
 def test_two_models_are_compared_on_given_cases(models: tuple[str, str], data: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import dev_name, find_types, open_collection
 
 COLUMNS = 5
+MAX_CASES = 40
+"""Mined cases by default: with 100 candidates and two models 8,000 pairs, some minutes on two cores."""
+_QUERIES_AT_ONCE = 100
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -115,23 +119,35 @@ class SplitWords:
 
 
 def mine_cases(
-    index: Index, queries: Sequence[Query], qrels: Qrels, run: Run, tokenizer: Tokenizer, *, most: int = 100
+    index: Index,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    tokenizer: Tokenizer,
+    *,
+    depth: int = 100,
+    max_cases: int = MAX_CASES,
 ) -> list[RareWordCase]:
     """At most one case for each query: its first candidate that has a look-alike of a split query word but not the
     word, and its first relevant document that has the word.
     """
-    candidates = list(dict.fromkeys(docid for ranking in run.values() for docid in ranking.docids))
-    inside = dict(zip(candidates, map(set, map(words_of, index.texts(candidates))), strict=True))
-    vocabulary = {word for words in inside.values() for word in words} | {w for q in queries for w in words_of(q.text)}
-    split = SplitWords({word for word in vocabulary if len(word) >= 4}, tokenizer)
-    cases: list[RareWordCase] = []
-    for query in queries:
-        if len(cases) == most:
-            break
-        found = _find_case(query, qrels.get(query.qid, {}), run, split, inside, index)
-        if found is not None:
-            cases.append(found)
-    return cases
+    return list(islice(_mine(index, queries, qrels, tokenizer, depth), max_cases))
+
+
+def _mine(
+    index: Index, queries: Sequence[Query], qrels: Qrels, tokenizer: Tokenizer, depth: int
+) -> Iterator[RareWordCase]:
+    # A look-alike counts only in the query's own candidates, so some queries at a time give the cases of all at once.
+    for begin in range(0, len(queries), _QUERIES_AT_ONCE):
+        some = queries[begin : begin + _QUERIES_AT_ONCE]
+        run = index.search(some, k=depth)
+        candidates = list(dict.fromkeys(docid for ranking in run.values() for docid in ranking.docids))
+        inside = dict(zip(candidates, map(set, map(words_of, index.texts(candidates))), strict=True))
+        vocabulary = {word for words in inside.values() for word in words} | {w for q in some for w in words_of(q.text)}
+        split = SplitWords({word for word in vocabulary if len(word) >= 4}, tokenizer)
+        for query in some:
+            case = _find_case(query, qrels.get(query.qid, {}), run, split, inside, index)
+            if case is not None:
+                yield case
 
 
 def _find_case(
@@ -167,14 +183,16 @@ def compare_on_rare_words(
     cases: Sequence[RareWordCase] | None = None,
     split: str | None = None,
     depth: int = 100,
+    max_cases: int = MAX_CASES,
     pictures: int = 3,
     device: str | None = None,
 ) -> dict[str, Any]:
     """Write how two models rank the documents of each case, and draw their attention where they differ most.
 
-    ``cases`` may be of the queries of any split of ``data``; without them they are mined from one ``split`` (default:
-    dev). Leaves ``table.md``, ``cases.csv``, ``results.json`` and, with matplotlib, ``attention-QID.png`` for the
-    ``pictures`` cases whose misleading document falls the most from the first model to the second.
+    ``cases`` may be of the queries of any split of ``data``; without them up to ``max_cases`` are mined from one
+    ``split`` (default: dev). Leaves ``table.md``, ``cases.csv``, ``results.json`` and, with matplotlib,
+    ``attention-QID.png`` for the ``pictures`` cases whose misleading document falls the most from the first model to
+    the second.
     """
     if len(models) != 2 or models[0] == models[1]:
         raise RankwellError(f"rare words compare two models, found {', '.join(models) or 'none'}")
@@ -186,7 +204,7 @@ def compare_on_rare_words(
     queries = list(_queries(dataset, splits, typed, out))
     if cases is None:
         tokenizer = rankers[models[0]].tokenizer
-        cases = mine_cases(index, queries, dataset.qrels(splits[0]), index.search(queries, k=depth), tokenizer)
+        cases = mine_cases(index, queries, dataset.qrels(splits[0]), tokenizer, depth=depth, max_cases=max_cases)
         if not cases:
             raise RankwellError(f"{dataset.name}: no query of the split {splits[0]!r} has candidates with a look-alike")
     by_qid = {query.qid: query for query in queries}

@@ -1,0 +1,32 @@
+"""The table of docs/results.md: each ranker on each data set, from the values of the other two pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness import Table
+from paper_tables import Results, average, mean_cell, number
+from paper_verdicts import first_stage
+
+DATA = {"insuranceqa": 2000, "questions": 1568, "headings": 3000, "medquad": 1655}
+ROWS = {
+    "pointwise-only": "BERT, pointwise",
+    "listwise-only": "BERT, listwise",
+    "found-only": "BERT, listwise, only relevant passages that BM25 found",
+    "marked": "BERT, pointwise, with marks",
+    "drbert": "DR-BERT without noise reduction",
+}
+
+
+def print_summary(folder: Path) -> None:
+    """RR@10 of BM25 and of every row that was trained, three seeds each."""
+    papers, rules = Results(folder / "papers"), Results(folder / "attention-rules")
+    files = {data: papers.values(f"table1.{data}.RR10") for data in DATA if data != "medquad"}
+    files["medquad"] = rules.values("rules.medquad.RR10")
+    # The attention rules were compared by listwise training alone, from the same pre-training.
+    arms = {data: file.arms for data, file in files.items()}
+    arms["medquad"] = {"listwise-only": arms["medquad"]["pretrained-6500/full"]}
+    table = Table("RR@10", *(f"{data} ({queries:,})" for data, queries in DATA.items()))
+    table.row("BM25", *(number(average(first_stage(file))) for file in files.values()))
+    for name, label in ROWS.items():
+        table.row(label, *(mean_cell(arms[data][name]) if name in arms[data] else "" for data in DATA))
