@@ -19,8 +19,8 @@ PAGE = ROOT / "docs" / "attention-rules.md"
 RESULTS = ROOT / "docs" / "results" / "attention-rules"
 PAPERS = ROOT / "docs" / "results" / "papers"
 FIT = ROOT / "docs" / "results" / "fit"
-SETTINGS = {".998"}
-"""Settings that look like results."""
+SETTINGS = {".998", "2.11"}
+"""A threshold and a version, which look like results."""
 
 
 def tables_of(text: str) -> list[list[str]]:
