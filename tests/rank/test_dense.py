@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.bi_encoder_modules import Modules, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.vector_layers import Dense
+from rankwell.rank import passage_vectors
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.hybrid import Blend
@@ -62,6 +64,39 @@ def test_vectors_are_made_once_and_kept_in_shards(store: DocumentStore, encoder:
     shards[0].write_bytes(shards[0].read_bytes()[:-2])
     with pytest.raises(RankwellError, match="wrong size"):
         PassageVectors.open(store, encoder, shard_size=5)
+
+
+def test_many_small_shards_are_merged_when_all_are_done(
+    store: DocumentStore, encoder: BiEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = PassageVectors.open(store, encoder, shard_size=2)
+    expected = small.at(np.arange(12))
+    shutil.copytree(small.folder, tmp_path / "before")
+    monkeypatch.setattr(passage_vectors, "MANY_SHARDS", 4)
+    monkeypatch.setattr(passage_vectors, "MERGED_SHARD", 8)
+    merged = PassageVectors.open(store, encoder)
+    assert [len(block) for block in merged.blocks()] == [8, 4]
+    np.testing.assert_array_equal(merged.at(np.arange(12)), expected)
+    assert not small.folder.exists()
+    assert PassageVectors.is_complete(store, encoder)
+    shutil.copytree(tmp_path / "before", small.folder)  # as if killed before the small ones were removed
+    again = PassageVectors.open(store, encoder)
+    np.testing.assert_array_equal(again.at(np.arange(12)), expected)
+    assert not small.folder.exists()
+
+
+def test_a_damaged_shard_is_not_merged(
+    store: DocumentStore, encoder: BiEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = sorted(PassageVectors.open(store, encoder, shard_size=2).folder.glob("shard-*.f16"))
+    data = bytearray(shards[3].read_bytes())
+    data[5] ^= 1
+    shards[3].write_bytes(data)
+    monkeypatch.setattr(passage_vectors, "MANY_SHARDS", 4)
+    monkeypatch.setattr(passage_vectors, "MERGED_SHARD", 8)
+    with pytest.raises(RankwellError, match="damaged"):
+        PassageVectors.open(store, encoder)
+    assert all(shard.exists() for shard in shards)
 
 
 def test_vectors_behind_dense_layers_are_made_from_stored_ones(

@@ -1,12 +1,14 @@
 """The vectors of a store's documents, stored beside its texts in fp16 under the name of the model that computed them.
 
-They are memory-mapped, and computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed.
+They are computed in shards (:mod:`rankwell.core.shards`), so interrupted work can be resumed, and memory-mapped. Many
+small shards are merged when all are done, because every mapped file takes one of the process's file descriptors.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -24,11 +26,15 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.devices import Precision
 from rankwell.rank.rankers import open_encoder
+from rankwell.rank.texts import is_writable
 from rankwell.rank.vector_search import has_kernel
 
 SMALLEST_SHARD, LARGEST_SHARD = 1 << 5, 1 << 14
 SHARD_OPERATIONS = 1.4e12
 """Arithmetic operations of a shard on a CPU. If interrupted, at most a shard's work is lost."""
+MERGED_SHARD, MANY_SHARDS = 1 << 20, 64
+"""More shards than this are merged; processes may often open no more than 256 or 1,024 files."""
+_MERGED = "-merged"
 Half = NDArray[np.float16]
 
 
@@ -52,7 +58,7 @@ class PassageVectors:
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
             _compute(store, encoder, shards)
-        return cls(shards, encoder.width)
+        return cls(_merge(shards) if is_writable(store) else shards, encoder.width)
 
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
@@ -166,7 +172,33 @@ def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int
     folder = store.folder / f"vectors-{name}"
     config = {"model": name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
     size = size or recorded_size(folder) or shard_size(encoder)
-    return Shards(folder, len(store), size, config, suffix=".f16")
+    shards = Shards(folder, len(store), size, config, suffix=".f16")
+    merged = _merged(shards)
+    return merged if merged.folder.is_dir() and not merged.pending() else shards
+
+
+def _merged(shards: Shards) -> Shards:
+    return replace(shards, folder=shards.folder.with_name(shards.folder.name + _MERGED), size=MERGED_SHARD)
+
+
+def _merge(shards: Shards) -> Shards:
+    """Write many small shards again as few large ones, and remove the small ones."""
+    folder = shards.folder
+    if folder.name.endswith(_MERGED):
+        shutil.rmtree(folder.with_name(folder.name.removesuffix(_MERGED)), ignore_errors=True)  # left by a kill
+        return shards
+    if len(shards) <= MANY_SHARDS or MERGED_SHARD % shards.size:
+        return shards
+    merged = _merged(shards)
+
+    def work(items: range, file: IO[bytes]) -> None:
+        for number in range(items.start // shards.size, -(-items.stop // shards.size)):
+            part = shards.map(number, np.float16, (len(shards.items(number)), shards.config["width"]))
+            file.write(part.whole().data)
+
+    map_shards(merged, work, description="merging vectors")
+    shutil.rmtree(folder, ignore_errors=True)
+    return merged
 
 
 def shard_size(encoder: BiEncoder) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-import select
+import selectors
 import shutil
 import subprocess
 import threading
@@ -58,6 +58,8 @@ class Chromium:
         os.close(ours[0])
         os.close(theirs[1])
         self._commands, self._answers = ours[1], theirs[0]
+        self._answered = selectors.DefaultSelector()  # select() takes no descriptor above 1,023
+        self._answered.register(self._answers, selectors.EVENT_READ)
         self._number = 0
         self._rest = b""
         self.events: list[dict[str, Any]] = []
@@ -80,7 +82,7 @@ class Chromium:
     def _receive(self, seconds: float) -> dict[str, Any]:
         end = time.monotonic() + seconds
         while b"\0" not in self._rest:
-            if not select.select([self._answers], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not self._answered.select(max(0.0, end - time.monotonic())):
                 raise TimeoutError("the browser does not answer")
             part = os.read(self._answers, 1 << 20)
             if not part:

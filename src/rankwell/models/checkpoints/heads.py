@@ -120,6 +120,7 @@ def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, 
     same order; otherwise a new one takes its place, with a warning if there was one.
     """
     folder = find_model(folder)
+    load = _load_own if is_own(folder) else _load_whole
     trained = _trained_labels(folder)
     if labels is None and not trained:
         raise InputError(folder, None, "not a classifier, and there are no labels for a new one")
@@ -130,7 +131,6 @@ def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, 
         warnings.warn(
             f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
         )
-    load = _load_own if is_own(folder) else _load_whole
     return load(folder, wanted, seed, new=wanted != trained)
 
 
