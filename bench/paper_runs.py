@@ -7,6 +7,7 @@ import gzip
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from harness import write_json
 from paper_recipes import LEFT_OUT, MEASURES, OFF, Source, ranking_recipe, table1_stages
+from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import read_qrels, write_documents, write_qrels, write_queries, write_run, write_types
@@ -32,6 +34,17 @@ THRESHOLDS = (0.9, 0.95, 0.97, 0.99)
 
 
 # Data
+
+
+@contextmanager
+def made_once(out: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``out``. If two processes fill one at the same time, that of the first stays."""
+    try:
+        with atomic_folder(out) as folder:
+            yield folder
+    except RankwellError:
+        if not out.exists():
+            raise
 
 
 def set_aside(source: Source, out: Path) -> Path:
@@ -56,7 +69,7 @@ def set_aside(source: Source, out: Path) -> Path:
     )
     types = {**data.types(source.train), **data.types(source.dev)} if data.has("types") else {}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(out) as folder:
+    with made_once(out) as folder:
         os.symlink(data.collection_path.resolve(), folder / data.collection_path.name)
         write_lines(folder / LEFT_OUT, "documents", (f"{docid}\n" for docid in left_out))
         for name, (some, qrels) in splits.items():
@@ -106,7 +119,7 @@ def hide_positives(data: Path, source: Source, pool: Path, count: int, out: Path
         for run, docids in ((noisy, [*others[:place], secret, *others[place:]]), (clean, others)):
             run[query.qid] = Ranking(tuple(docids), np.arange(len(docids), 0, -1, dtype=np.float32))
     queries = [query for query in split.queries if query.qid in judged]
-    with atomic_folder(out) as folder:
+    with made_once(out) as folder:
         os.symlink(base.collection_path.resolve(), folder / base.collection_path.name)
         for name in ("choice", "dev"):
             for kind, extension in (("queries", "tsv"), ("qrels", "txt")):
@@ -136,7 +149,7 @@ def join_collections(folders: list[Path], out: Path) -> Path:
     query = next(query for query in first.queries(first.splits[0]) if query.qid in judged)
     grades = {f"{prefixes[0]}{docid}": grade for docid, grade in judged[query.qid].items()}
     out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(out) as folder:
+    with made_once(out) as folder:
         if len(sources) == 1:
             os.symlink(first.collection_path.resolve(), folder / first.collection_path.name)
         else:

@@ -174,6 +174,24 @@ print(Effect(0.02, 0.001, 50).verdict(0.03), Effect(0.0, 0.001, 50).verdict(0.03
     assert done.stdout.splitlines() == ["3.0 1.333333 1.684211 4.303", "reproduced not reproduced cannot be told"]
 
 
+def test_two_processes_may_make_the_same_data(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from paper_runs import made_once
+out = Path(sys.argv[1]) / "out"
+with made_once(out) as slow:
+    with made_once(out) as fast:
+        (fast / "made").write_text("first")
+    (slow / "made").write_text("second")
+print((out / "made").read_text(), len(list(out.parent.iterdir())))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), *sys.path])}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["first", "1"]
+
+
 def test_training_queries_are_set_aside_and_documents_of_dev_articles_listed(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
