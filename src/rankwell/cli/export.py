@@ -21,7 +21,7 @@ def export(
         Literal["fp32", "int8", "f16"],
         typer.Option(
             "--precision",
-            help="onnx: fp32 or int8; openvino: fp32 or f16; torch: int8. Only fp32 keeps the scores.",
+            help="onnx: fp32 or int8; openvino: fp32, int8 or f16; torch: int8. Only fp32 keeps the scores.",
         ),
     ] = "fp32",
     attention: Annotated[
@@ -64,3 +64,9 @@ def export(
         record = export_model(model, out, backend, precision, reduced_range=reduced_range, **changes)
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
     print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")
+    if precision != "fp32":
+        from rankwell.rank.agreement import rank_agreement
+        from rankwell.sample import FOLDER
+
+        changes = {} if attention is None else {"attention": attention}
+        print(f"agreement with {model} on the sample: {rank_agreement(model, out, backend, FOLDER, changes)}")

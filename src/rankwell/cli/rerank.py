@@ -81,6 +81,12 @@ def rerank(
     template: Annotated[
         Literal["mono", "typed", "nli"] | None, typer.Option("--template", help="Input template. Default: the model's.")
     ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            "--label", help="For a classifier of several classes: the one that means relevant. Default: entailment."
+        ),
+    ] = None,
     attention: Attention = None,
     markers: Markers = None,
     max_length: Annotated[
@@ -214,7 +220,9 @@ def rerank(
         backend=backend,
         device=device,
         precision=precision,
-        changes=_without_none(attention=attention, template=template_changes or None),
+        changes=_without_none(
+            attention=attention, template=template_changes or None, engine=_without_none(label=label) or None
+        ),
         windows=windows,
         stride=stride,
         aggregate=aggregate,

@@ -99,6 +99,8 @@ class GraphedEncoder(nn.Module):
         return (
             type(model) in (CrossEncoder, VectorModel)
             and type(model.encoder) is Encoder
+            and not model.encoder.recomputes
+            and all(parameter.requires_grad for parameter in model.encoder.parameters())
             and all(parameter.dtype == torch.float32 for parameter in model.parameters())
         )
 

@@ -99,6 +99,15 @@ class ForeignCrossEncoder(nn.Module):
 
     encoder: ForeignEncoder
 
+    def recompute(self) -> None:
+        """Let training compute each layer again in the backward pass, instead of storing its activations."""
+        self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+    @property
+    def head_prefix(self) -> str:
+        """What the names of the head's parameters begin with."""
+        return f"model.{self._head_name}."
+
     @property
     def head(self) -> nn.Linear:
         """The last layer."""

@@ -50,7 +50,10 @@ class PlannedStage:
 
 def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, Any]:
     """What stages may depend on; ``start`` and ``data`` are hashes of the first checkpoint, collection and splits."""
-    model = recipe.model.model_dump(mode="json", exclude={"start", "adapt", "attention", "attention_layers"})
+    elsewhere = {"start", "adapt", "attention", "attention_layers", "gradient_checkpointing"}
+    model = recipe.model.model_dump(mode="json", exclude=elsewhere)
+    if model["lora"] is None:  # stages of recipes from before this option stay valid
+        del model["lora"]
     attention = [recipe.model.attention, recipe.model.attention_layers]
     depth = recipe.evaluate.depth
     return {"start": start, "inputs": model, "attention": attention, "seed": recipe.seed, "depth": depth, **data}

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.inputs.windows import Windows  # noqa: E402
-from rankwell.rank.engines.entailment import against_the_rest, entailment_column  # noqa: E402
+from rankwell.rank.engines.entailment import against_the_rest, relevance_column  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 LABELS = ("contradiction", "entailment", "neutral")
@@ -103,7 +103,7 @@ def test_a_long_document_leaves_the_query_whole(folder: Path) -> None:
 )
 def test_it_is_known_by_its_labels(tmp_path: Path, labels: tuple[str, ...], expected: bool) -> None:
     transformers.BertConfig(id2label=dict(enumerate(labels))).save_pretrained(tmp_path)
-    assert (entailment_column(tmp_path) is not None) is expected
+    assert (relevance_column(tmp_path) is not None) is expected
 
 
 def test_other_classifiers_are_still_refused(tiny_checkpoint: Path, tiny_tokenizer: Path, tmp_path: Path) -> None:
@@ -132,3 +132,30 @@ def test_callers_learn_of_the_classifier_within(folder: Path) -> None:
     assert engine.tokens_at_once == 600
     assert (engine.device, engine.precision) == ("cpu", "bf16")
     assert not engine.explainable
+
+
+@pytest.mark.parametrize("kind", ["roberta", "deberta-v2"])
+def test_a_classifier_of_three_classes_of_other_families(tiny_models: Any, tmp_path: Path, kind: str) -> None:
+    from sentence_transformers import CrossEncoder
+
+    labels = {0: "contradiction", 1: "entailment", 2: "neutral"}
+    folder = tiny_models.make(kind, tmp_path / kind, labels=3, id2label=labels)
+    swapped = [(document, query) for query, document in tiny_models.PAIRS]
+    identity = torch.nn.Identity()
+    theirs = CrossEncoder(str(folder), device="cpu")
+    expected = theirs.predict(swapped, activation_fn=identity, convert_to_tensor=True).log_softmax(dim=1)[:, 1].numpy()
+    assert np.abs(Ranker(folder).predict(tiny_models.PAIRS) - expected).max() < 1e-5
+
+
+def test_the_class_that_means_relevant_may_be_named(tiny_models: Any, tmp_path: Path) -> None:
+    from sentence_transformers import CrossEncoder
+
+    folder = tiny_models.make("bert", tmp_path / "model", labels=3, id2label={0: "bad", 1: "fair", 2: "good"})
+    with pytest.raises(InputError, match=r"a classifier of 3 classes; .* --label CLASS names the class"):
+        Ranker(folder)
+    with pytest.raises(InputError, match=r"no class is called best .known: bad, fair, good."):
+        Ranker(folder, engine={"label": "best"})
+    theirs = CrossEncoder(str(folder), device="cpu")
+    logits = theirs.predict(tiny_models.PAIRS, activation_fn=torch.nn.Identity(), convert_to_tensor=True)
+    found = Ranker(folder, engine={"label": "Good"}).predict(tiny_models.PAIRS)
+    assert np.abs(found - logits.log_softmax(dim=1)[:, 2].numpy()).max() < 1e-5

@@ -308,8 +308,6 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
 
     with pytest.raises(RankwellError, match="onnx is exported in fp32 or int8, not in f16"):
         export_model(checkpoint, tmp_path / "out", "onnx", "f16")
-    with pytest.raises(RankwellError, match="openvino is exported in fp32 or f16, not in int8"):
-        export_model(checkpoint, tmp_path / "out", "openvino", "int8")
     with pytest.raises(RankwellError, match="no model is exported for 'tea'"):
         export_model(checkpoint, tmp_path / "out", "tea")  # type: ignore[arg-type]
     with pytest.raises(RankwellError, match="exists already"):

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +39,7 @@ from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import GROUP, QUANTISED, quantise_tensors, read_tensors, write_tensors
 from rankwell.models.encoder import CrossEncoder, Layer, add_similarity, cosine
+from rankwell.models.foreign import ForeignCrossEncoder
 from rankwell.models.spec import AttentionRule
 
 OPSET = 17  # the first with LayerNormalization
@@ -122,6 +124,22 @@ class GridEncoder(nn.Module):
         return mixed.transpose(1, 2).reshape(-1, config.hidden_size)
 
 
+class ForeignGrid(nn.Module):
+    """A model that transformers computes, over a padded grid: (B, L) inputs → logits (B, 1 or 2)."""
+
+    rule: AttentionRule = "full"
+
+    def __init__(self, model: ForeignCrossEncoder):
+        super().__init__()
+        model.model.set_attn_implementation("eager")  # others choose their way by the values of the mask
+        self.model = model
+
+    def forward(self, tokens: Tensor, segments: Tensor, real: Tensor) -> Tensor:
+        """The logits; see :mod:`rankwell.models.checkpoints.export_record` for the inputs."""
+        # Where there are no segments, this keeps the input in the graph.
+        return self.model.run(tokens + 0 * segments, segments, real.long())
+
+
 def _biases(masks: Sequence[Tensor]) -> list[Tensor]:
     """The numbers added to the attention scores of each layer; computed once for layers with the same mask."""
     made: dict[int, Tensor] = {}
@@ -159,19 +177,17 @@ def export_model(
     """Write the checkpoint ``source`` as the folder ``out``, which must not exist yet.
 
     ``precision``: onnx in fp32 or int8 (products of int8 weights, one scale per column, with activations quantised as
-    they come), openvino in fp32 or f16 (16-bit weights, computed as the processor prefers). ``reduced_range`` limits
-    int8 weights to 7 bits, which x86 processors without VNNI need; ``None`` decides by this machine's processor.
+    they come), openvino in fp32, in int8 likewise, or in f16 (16-bit weights, computed as the processor prefers).
+    ``reduced_range`` limits int8 weights to 7 bits, which x86 processors without VNNI need; ``None`` decides by this
+    machine's processor.
     ``changes`` are those of :func:`~rankwell.models.checkpoints.folders.load_checkpoint`.
     """
     check_precision(backend, precision)
-    packages = _packages(backend)
+    packages = _packages(backend, precision)
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
     model, tokenizer, config = load_checkpoint(source, **changes)
-    if not isinstance(model, CrossEncoder):
-        kind = model.encoder.config.model_type
-        raise RankwellError(f"{source}: a model of the type {kind}; only encoders with BERT's layers can be exported")
     if reduced_range is None:
         reduced_range = _lacks_vnni()
     alone = reads_alone(config)
@@ -184,18 +200,26 @@ def export_model(
         reduced_range=reduced_range and precision == "int8",
         source=model_digest(source),
         packages=packages,
+        positions=model.encoder.config.max_position_embeddings,
+        segments=model.encoder.config.type_vocab_size,
     )
     with atomic_folder(out) as temporary:
         traced = temporary / "traced.onnx"
-        grid = GridEncoder(model, config.attention, alone=alone).eval()
+        grid = (
+            GridEncoder(model, config.attention, alone=alone) if isinstance(model, CrossEncoder) else ForeignGrid(model)
+        ).eval()
         _trace(grid, traced)
+        if backend == "openvino" and isinstance(grid, ForeignGrid):
+            _check_openvino(grid, traced, source)
+        if precision == "int8":
+            quantised = temporary / "quantised.onnx"
+            _quantise(grid, traced, quantised, reduced_range)
+            quantised.replace(traced)
         if backend == "openvino":
             _to_openvino(traced, temporary / GRAPHS[backend], precision)
-        elif precision == "int8":
-            _quantise(grid, traced, temporary / GRAPHS[backend], reduced_range)
+            traced.unlink()
         else:
             traced.rename(temporary / GRAPHS[backend])
-        traced.unlink(missing_ok=True)
         tokenizer.save(temporary, config.template.max_length)
         shutil.copyfile(source / "config.json", temporary / "config.json")
         (temporary / "rankwell.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
@@ -227,7 +251,7 @@ def export_weights(
             card.write(f"\n## Weights\n\nIn 8 bits on disk (`{QUANTISED}`), which rankwell reads and others do not.\n")
 
 
-def _trace(model: GridEncoder, path: Path) -> None:
+def _trace(model: GridEncoder | ForeignGrid, path: Path) -> None:
     """Write the graph of ``model`` with free batch and length."""
     names = graph_inputs(model.rule)
     # Any batch will do if its sizes differ from all other dimensions.
@@ -248,7 +272,7 @@ def _trace(model: GridEncoder, path: Path) -> None:
         )
 
 
-def _quantise(model: GridEncoder, traced: Path, path: Path, reduced_range: bool) -> None:
+def _quantise(model: GridEncoder | ForeignGrid, traced: Path, path: Path, reduced_range: bool) -> None:
     import onnx
     from onnxruntime.quantization import quantize_dynamic
 
@@ -291,8 +315,10 @@ def _transpose_weights(graph: Any) -> None:
             weights[name].CopyFrom(numpy_helper.from_array(whole, name))
 
 
-def _cls_weights(model: GridEncoder) -> set[str]:
+def _cls_weights(model: GridEncoder | ForeignGrid) -> set[str]:
     """The names of the weights that are applied to one token per sequence: the last query and what follows it."""
+    if isinstance(model, ForeignGrid):
+        return {name for name, _ in model.named_parameters() if name.startswith(f"model.{model.model.head_prefix}")}
     final = len(model.model.encoder.layers) - 1
     prefixes: tuple[str, ...] = ("model.head.", "model.pooler.")
     if not model.model.similarity:  # the similarity needs the last layer of every token
@@ -307,11 +333,35 @@ def _to_openvino(traced: Path, path: Path, precision: ExportPrecision) -> None:
     openvino.save_model(openvino.Core().read_model(traced), path, compress_to_fp16=precision == "f16")
 
 
-def _packages(backend: Backend) -> dict[str, str]:
+def _check_openvino(model: ForeignGrid, traced: Path, source: Path) -> None:
+    """Raise unless OpenVINO computes what torch computes: some operations of transformers' models it does not."""
+    import openvino
+
+    config = model.model.encoder.config
+    # Long enough for relative positions to share a bucket.
+    tokens = torch.arange(128, dtype=torch.int32).view(2, 64) % config.vocab_size
+    real = torch.ones(2, 64, dtype=torch.bool)
+    real[1, 40:] = False
+    batch = {"tokens": tokens, "segments": torch.zeros_like(tokens), "real": real}
+    with torch.no_grad():
+        expected = model(**batch).numpy()
+    try:
+        graph = openvino.Core().compile_model(str(traced), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        found = graph({name: value.numpy() for name, value in batch.items()})["logits"]
+    except RuntimeError:
+        found = np.full_like(expected, np.nan)
+    if not np.allclose(found, expected, rtol=1e-3, atol=1e-3):
+        problem = f"OpenVINO does not compute models of the type {config.model_type} correctly"
+        raise RankwellError(f"{source}: {problem}; export it for onnx")
+
+
+def _packages(backend: Backend, precision: ExportPrecision) -> dict[str, str]:
     """The versions of the packages that make the graph. Raises if one is missing."""
     import importlib.util
 
-    names = ("onnx", "onnxruntime") if backend == "onnx" else ("openvino",)
+    names: tuple[str, ...] = () if backend == "onnx" else ("openvino",)
+    if backend == "onnx" or precision == "int8":  # which ONNX Runtime quantises for both
+        names = (*names, "onnx", "onnxruntime")
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise MissingExtraError(name, "onnx", f"exporting for {backend}")

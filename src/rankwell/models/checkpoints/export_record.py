@@ -33,7 +33,7 @@ RECORD = "export.json"
 GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
 FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
 """The parts of a ranker's configuration that are fixed in the graph."""
-PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "f16")}
+PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "int8", "f16")}
 
 
 class ExportRecord(BaseModel):
@@ -57,6 +57,9 @@ class ExportRecord(BaseModel):
     """Whether int8 weights use 7 bits, for x86 processors without VNNI."""
     source: str
     """A hash of the checkpoint's files."""
+    positions: int | None = None
+    segments: int | None = None
+    """The encoder's maximum length and its number of segments; older records leave them to ``config.json``."""
     packages: dict[str, str]
     """The versions of the packages that made the graph."""
 

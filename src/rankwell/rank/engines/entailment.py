@@ -1,4 +1,5 @@
-"""A natural language inference classifier as a ranker: does the document entail the query?
+"""A classifier of several classes as a ranker; by default one of natural language inference: does the document entail
+the query?
 
     [CLS] document [SEP] query [SEP]      premise, hypothesis
 
@@ -73,20 +74,29 @@ def against_the_rest(logits: Logits, column: int) -> Logits:
     return np.stack([others, logits[:, column].astype(np.float64)], axis=1).astype(np.float32)
 
 
-def entailment_column(folder: Path) -> int | None:
-    """The output for the class entailment, as ``config.json`` names the classes; ``None`` if there is no such class."""
+def relevance_column(folder: Path, label: str | None = None) -> int | None:
+    """The output for the class that means relevant, as ``config.json`` names the classes.
+
+    It is the class ``label``. Without one it is entailment, or None if there is no such class.
+    """
     try:
         names = read_object(folder / "config.json").get("id2label")
     except (OSError, InputError):
         return None  # loading the folder says what is wrong with it
-    if not isinstance(names, dict) or len(names) < 2:
-        return None
-    labels = {str(label).lower(): number for number, label in names.items()}
-    return int(labels[ENTAILMENT]) if ENTAILMENT in labels else None
+    names = names if isinstance(names, dict) else {}
+    labels = {str(name).lower(): int(number) for number, name in names.items()}
+    if label is not None and label.lower() not in labels:
+        raise InputError(folder, None, f"no class is called {label} (known: {', '.join(map(str, names.values()))})")
+    return labels.get((label or ENTAILMENT).lower()) if len(names) > 1 else None
 
 
-def load_entailment(folder: Path, column: int, changes: Mapping[str, Any]) -> tuple[PairModel, Tokenizer, RankerConfig]:
-    """A classifier that has a class entailment, with the configuration of a ranker."""
+def load_entailment(
+    folder: Path, column: int, changes: Mapping[str, Any], label: str | None = None
+) -> tuple[PairModel, Tokenizer, RankerConfig]:
+    """A classifier, with the configuration of a ranker.
+
+    One of entailment reads the document first; one whose class was named by ``label`` reads the query first.
+    """
     classifier = load_classifier(folder)
     encoder = classifier.model.encoder.config
     length = min(Template().max_length, encoder.max_position_embeddings)
@@ -94,8 +104,9 @@ def load_entailment(folder: Path, column: int, changes: Mapping[str, Any]) -> tu
     if outputs <= column:
         raise InputError(folder, None, f"{outputs} outputs, none of them for {ENTAILMENT}")
     # The length a classifier was trained with is that of its sentences, not that of windows.
+    name = "nli" if (label or ENTAILMENT).lower() == ENTAILMENT else "mono"
     stated = read_ranker_config(folder) or RankerConfig(
-        template=Template(name="nli", max_length=length, max_query=min(64, length - 4))
+        template=Template(name=name, max_length=length, max_query=min(64, length - 4))
     )
     config = stated.changed(changes)
     if config.apart or config.similarity or config.attention_layers is not None:

@@ -99,15 +99,19 @@ class TorchEngine(Engine):
 
 @BACKENDS.register("torch")
 def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
-    """Load a checkpoint of a ranker, or of an NLI classifier; ``options`` are those of :class:`TorchEngine`."""
+    """Load a ranker of any kind.
+
+    ``options`` are those of :class:`TorchEngine`, and ``label``, the class of a classifier that means relevant.
+    """
     # Imported here because scoring stored tokens needs torch and numpy alone.
     from rankwell.models.checkpoints.folders import load_checkpoint
     from rankwell.models.language import is_language_ranker, load_language_ranker
     from rankwell.models.modular import is_modular, load_modular
-    from rankwell.rank.engines.entailment import EntailmentEngine, entailment_column, load_entailment
+    from rankwell.rank.engines.entailment import EntailmentEngine, load_entailment, relevance_column
 
     model: PairModel | LanguageRanker | ModularCrossEncoder
-    column = entailment_column(folder)
+    label = options.get("label")
+    column = relevance_column(folder, label)
     if is_language_ranker(folder):
         model, tokenizer, config = load_language_ranker(folder, changes)
     elif is_modular(folder):
@@ -115,7 +119,7 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
     elif column is None:
         model, tokenizer, config = load_checkpoint(folder, **changes)
     else:
-        model, tokenizer, config = load_entailment(folder, column, changes)
-    scorer = TorchEngine(model, config.attention, **options)
+        model, tokenizer, config = load_entailment(folder, column, changes, label)
+    scorer = TorchEngine(model, config.attention, **{key: value for key, value in options.items() if key != "label"})
     engine = EntailmentEngine(scorer, column) if column is not None and model.outputs > 1 else scorer
     return LoadedModel(engine, tokenizer, config, model.encoder.config.type_vocab_size)

@@ -50,7 +50,9 @@ def make_optimiser(model: nn.Module, options: TrainingOptions, device: torch.dev
     """
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
     for name, parameter, decays in _trained_parameters(model):
-        scale = 1.0 if name.split(".")[0] in _PRETRAINED else options.head_scale
+        head = getattr(model, "head_prefix", None)
+        pretrained = name.split(".")[0] in _PRETRAINED if head is None else not name.startswith(head)
+        scale = 1.0 if pretrained else options.head_scale
         decay = options.weight_decay if decays else 0.0
         rate = options.learning_rate * scale
         empty = {"params": [], "names": [], "weight_decay": decay, "scale": scale, "lr": rate}

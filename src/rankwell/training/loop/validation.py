@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.foreign import PairModel
+from rankwell.models.lora import merged_copy
 from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
@@ -41,7 +41,7 @@ class Validation:
         assert isinstance(model, PairModel)
         device = next(model.parameters()).device
         # A copy: an engine turns its model to 16 bits on a GPU, and these weights are still to be trained.
-        engine = TorchEngine(copy.deepcopy(model), self.config.attention, device=str(device))
+        engine = TorchEngine(merged_copy(model), self.config.attention, device=str(device))
         segments = model.encoder.config.type_vocab_size
         reader = Reader(self.tokenizer, self.config.template, self.config.inference_windows, segments)
         ranker = Ranker.from_engine(engine, reader)

@@ -21,7 +21,8 @@ from rankwell.models.bi_encoder import is_cross_encoder
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.foreign import PairModel
-from rankwell.models.heads import start_listwise_head
+from rankwell.models.heads import seeded, start_listwise_head
+from rankwell.models.lora import add_lora, merged_copy
 from rankwell.rank.duo import PairwiseOptions
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
@@ -50,7 +51,7 @@ class RankerInTraining:
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint."""
-        save_checkpoint(folder, self.model, self.tokenizer, self.config)
+        save_checkpoint(folder, merged_copy(self.model), self.tokenizer, self.config)
 
     def task(self, data: TrainingSet, lists: Callable[[int], Lists], loss: Loss, max_pairs: int | None) -> RankingTask:
         """Learning from these lists, laid out as the ranker reads them."""
@@ -63,6 +64,12 @@ def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
     model, tokenizer, config = load_checkpoint(start or work.model, new_head=True, seed=work.seed, **work.changes)
     if config.template.markers:
         add_markers(model, tokenizer)
+    options = work.recipe.model
+    if options.gradient_checkpointing:
+        model.recompute()
+    if options.lora is not None:
+        with seeded(work.seed):
+            add_lora(model, options.lora.rank, options.lora.alpha, train_tokens=config.template.markers)
     return RankerInTraining(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
 
 

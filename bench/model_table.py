@@ -1,0 +1,138 @@
+"""Which models work, and how: the table of docs/models.md, over tiny random checkpoints of every family.
+
+    python bench/model_table.py                    the table, as Markdown
+    python bench/model_table.py --speed 400        and the rates on a CPU beside CrossEncoder, with larger random models
+
+Scores are compared with sentence-transformers' CrossEncoder, or for the language models that it cannot prompt with
+transformers. Training runs two steps on the bundled sample; exports are compared with the model by rank_agreement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tiny_models as tiny
+from rankwell import Ranker
+from rankwell.core.errors import RankwellError
+from rankwell.models.checkpoints.export import export_model
+from rankwell.rank.agreement import rank_agreement
+from rankwell.sample import FOLDER
+
+SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+FASTER: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "xlm-roberta": {},
+    "mpnet": {},
+    "deberta-v2": {},
+    "modernbert": {"local_attention": 128},
+}
+
+
+def their_scores(folder: Path, pairs: list[tuple[str, str]]) -> Any:
+    torch: Any = import_module("torch")
+    peer: Any = import_module("sentence_transformers")
+    return peer.CrossEncoder(str(folder), device="cpu").predict(pairs, activation_fn=torch.nn.Identity())
+
+
+def difference(folder: Path) -> str:
+    found = Ranker(folder).predict(tiny.PAIRS)
+    return f"{np.abs(found - their_scores(folder, tiny.PAIRS)).max():.0e}"
+
+
+def trains(start: Path, out: Path) -> str:
+    """Whether two steps change the model and the saved folder scores the same in sentence-transformers."""
+    from rankwell.training.recipe_reader import build_recipe
+    from rankwell.training.run import run_recipe
+
+    tree = {
+        "name": "table",
+        "data": {"folder": str(FOLDER), "train_queries": 8, "dev_queries": 4},
+        "first_stage": {"depth": 5},
+        "evaluate": {"depth": 5, "measures": ["RR@10"]},
+        "model": {"start": str(start), "max_length": 64, "max_query": 16, "long_documents": "cut"},
+        "stages": {"listwise": {"max_steps": 2, "batch": 2, "negatives": 2, "evaluate_every": 10000}},
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_recipe(build_recipe(tree, "table.yaml"), out, device="cpu")
+    found, expected = Ranker(out / "model").predict(tiny.PAIRS), their_scores(out / "model", tiny.PAIRS)
+    return "yes" if np.abs(found - expected).max() < 1e-5 else "differs"
+
+
+def exported(folder: Path, out: Path, backend: Any) -> str:
+    """The largest difference of a score in fp32, and Spearman's correlation in int8."""
+    try:
+        export_model(folder, out / f"{backend}-fp32", backend)
+    except RankwellError:
+        return "refused"
+    found = Ranker(out / f"{backend}-fp32", backend=backend).predict(tiny.PAIRS)
+    export_model(folder, out / f"{backend}-int8", backend, "int8")
+    agreement = rank_agreement(folder, out / f"{backend}-int8", backend, FOLDER)
+    return f"{np.abs(found - Ranker(folder).predict(tiny.PAIRS)).max():.0e}, {agreement.mean:.3f}".replace("0.", ".")
+
+
+def rows(place: Path) -> list[tuple[str, ...]]:
+    made: list[tuple[str, ...]] = []
+    for kind in tiny.ENCODERS:
+        folder = tiny.make(kind, place / kind)
+        bare = tiny.make(kind, place / f"{kind}-bare", labels=None)
+        computed = "rankwell" if kind in tiny.OWN else "transformers"
+        exports = [exported(folder, place / f"{kind}-out", backend) for backend in ("onnx", "openvino")]
+        made.append((kind, computed, difference(folder), trains(bare, place / f"{kind}-trained"), *exports))
+    modular = tiny.make_modular("modernbert", place / "modular", norm=True)
+    made.append(("modular cross-encoder", "as its encoder", difference(modular), "its encoder", "no", "no"))
+    for kind in ("qwen3", "qwen2"):
+        folder = tiny.make_language_model(kind, place / f"{kind}-chat")
+        made.append((f"{kind}, chat template", "transformers", difference(folder), "no", "no", "no"))
+    folder = tiny.make("qwen3", place / "qwen3-classifier")
+    made.append(("qwen3, classifier", "transformers", difference(folder), "no", "no", "no"))
+    return made
+
+
+def speed(place: Path, count: int) -> list[tuple[str, ...]]:
+    """CPU seconds of CrossEncoder divided by ours, for the same pairs in the same run."""
+    lines = (FOLDER / "collection.tsv").read_text(encoding="utf-8").splitlines()[:count]
+    pairs = [("how do bees keep warm in winter", " ".join([line.partition("\t")[2]] * 2)) for line in lines]
+    made: list[tuple[str, ...]] = []
+    for kind, more in FASTER.items():
+        folder = tiny.make(kind, place / f"{kind}-large", **{**SHAPE, **more})
+        torch: Any = import_module("torch")
+        peer: Any = import_module("sentence_transformers")
+        model, ranker = peer.CrossEncoder(str(folder), device="cpu"), Ranker(folder, windows=None)
+        seconds = []
+        for scorer, keywords in ((model, {"activation_fn": torch.nn.Identity()}), (ranker, {})):
+            scorer.predict(pairs[:40], **keywords)
+            begin = time.process_time()
+            scorer.predict(pairs, **keywords)
+            seconds.append(time.process_time() - begin)
+        made.append((kind, f"{seconds[0]:.1f}", f"{seconds[1]:.1f}", f"{seconds[0] / seconds[1]:.2f}"))
+    return made
+
+
+def markdown(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ("---",) * len(head), *lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--speed", type=int, metavar="PAIRS", help="also measure rates on this many pairs")
+    parser.add_argument("--no-table", action="store_true", help="measure rates only")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        if not options.no_table:
+            head = ("type", "computed by", "difference", "trains", "ONNX", "OpenVINO")
+            print(markdown(head, rows(Path(place))))
+        if options.speed:
+            print(markdown(("type", "CrossEncoder, s", "rankwell, s", "ratio"), speed(Path(place), options.speed)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Every family of encoders can be exported: fp32 keeps the scores, int8 nearly the order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("openvino")
+pytest.importorskip("sentence_transformers")
+
+from rankwell import Ranker
+from rankwell.core.errors import RankwellError
+from rankwell.models.checkpoints.export import export_model
+from rankwell.rank.agreement import rank_agreement
+from rankwell.sample import FOLDER
+
+KINDS = ["roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "albert", "deberta-v2", "modernbert"]
+WRONG = [("mpnet", "openvino"), ("deberta-v2", "openvino")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+def test_fp32_keeps_the_scores(tiny_models: Any, tmp_path: Path, kind: str, backend: Any) -> None:
+    folder = tiny_models.make(kind, tmp_path / kind)
+    if (kind, backend) in WRONG:
+        with pytest.raises(RankwellError, match=f"OpenVINO does not compute models of the type {kind} correctly"):
+            export_model(folder, tmp_path / "out", backend)
+        assert not (tmp_path / "out").exists()
+        return
+    export_model(folder, tmp_path / "out", backend)
+    found = Ranker(tmp_path / "out", backend=backend).predict(tiny_models.PAIRS)
+    assert np.abs(found - Ranker(folder).predict(tiny_models.PAIRS)).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        *(("xlm-roberta", "onnx"), ("modernbert", "onnx"), ("deberta-v2", "onnx")),
+        *(("xlm-roberta", "openvino"), ("modernbert", "openvino")),
+    ],
+)
+def test_int8_nearly_keeps_the_order(tiny_models: Any, tmp_path: Path, kind: str, backend: Any) -> None:
+    folder = tiny_models.make(kind, tmp_path / kind)
+    export_model(folder, tmp_path / "out", backend, "int8")
+    agreement = rank_agreement(folder, tmp_path / "out", backend, FOLDER)
+    assert agreement.mean > 0.9
+    assert "10 queries of 20 documents each" in str(agreement)

@@ -1,0 +1,92 @@
+"""Training from encoders of other families than BERT; what is saved scores the same in sentence-transformers."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+sentence_transformers = pytest.importorskip("sentence_transformers")
+pytest.importorskip("accelerate")
+
+from tests.training import toys  # noqa: E402
+
+from rankwell import Ranker  # noqa: E402
+from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
+from rankwell.training.recipe_reader import build_recipe  # noqa: E402
+from rankwell.training.run import run_recipe  # noqa: E402
+
+STAGES = {
+    "pointwise": {"max_steps": 3, "batch": 4, "evaluate_every": 10000, "learning_rate": 1e-3},
+    "listwise": {"max_steps": 3, "batch": 2, "negatives": 2, "evaluate_every": 10000, "learning_rate": 1e-3},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return toys.write_data(tmp_path_factory.mktemp("families") / "data")
+
+
+def train(data: Path, start: Path, out: Path, **model: Any) -> Path:
+    tree = {
+        "name": "families",
+        "data": str(data),
+        "first_stage": {"depth": 6},
+        "evaluate": {"depth": 6, "measures": ["RR@10"]},
+        "model": {"start": str(start), "max_length": 64, "max_query": 16, "long_documents": "cut", **model},
+        "stages": STAGES,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # three steps teach nothing, which the loop says
+        run_recipe(build_recipe(tree, "families.yaml"), out, device="cpu")
+    return out / "model"
+
+
+def same_in_sentence_transformers(folder: Path, pairs: list[tuple[str, str]]) -> None:
+    theirs = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    expected = theirs.predict(pairs, activation_fn=torch.nn.Identity())
+    assert np.abs(Ranker(folder).predict(pairs) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "mpnet", "deberta-v2", "modernbert"])
+def test_a_recipe_starts_from_it(tiny_models: Any, data: Path, tmp_path: Path, kind: str) -> None:
+    start = tiny_models.make(kind, tmp_path / kind, labels=None)
+    trained = train(data, start, tmp_path / "out", gradient_checkpointing=kind in ("roberta", "modernbert"))
+    before, after = (load_checkpoint(folder, new_head=True)[0].encoder.tokens.weight for folder in (start, trained))
+    assert not torch.equal(before, after)
+    same_in_sentence_transformers(trained, tiny_models.PAIRS)
+
+
+@pytest.mark.parametrize("kind", ["bert", "deberta-v2"])
+def test_lora_is_merged_when_the_model_is_saved(tiny_models: Any, data: Path, tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("peft")
+    start = tiny_models.make(kind, tmp_path / kind, labels=None)
+    trained = train(data, start, tmp_path / "out", lora={"rank": 4})
+    same_in_sentence_transformers(trained, tiny_models.PAIRS)
+    before, after = (dict(load_checkpoint(folder, new_head=True)[0].named_parameters()) for folder in (start, trained))
+    alike = [name for name, value in before.items() if value.shape == after[name].shape]
+    changed = [name for name in alike if not torch.equal(before[name], after[name])]
+    assert any("layer" in name and name.endswith("weight") for name in changed)
+    assert not any("tokens" in name or "word_embeddings" in name or "norm" in name.lower() for name in changed)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
+def test_markers_types_and_strm_with_each_kind_of_tokenizer(
+    tiny_models: Any, data: Path, tmp_path: Path, kind: str
+) -> None:
+    start = tiny_models.make(kind, tmp_path / kind, labels=None)
+    trained = train(data, start, tmp_path / "out", attention="strm", markers=True, template="typed")
+    ranker = Ranker(trained)
+    fields = {"query": "honey bees", "document": "Bees, says he, make honey.", "type": "entity"}
+    laid = ranker.reader.lay_out({name: ranker.reader.encode([text]) for name, text in fields.items()})
+    names = ranker.tokenizer.token_names(laid.sequences.tokens)
+    text = "".join(names).replace("Ġ", " ").replace("▁", " ").replace("##", "").lower()
+    assert [text.count(f"[e{k}]") for k in (1, 2, 3)] == [2, 2, 0]
+    for mark, word in (("e2", "bees"), ("e1", "honey")):
+        inside = text.rpartition(f"[{mark}]")[2].partition(f"[/{mark}]")[0]
+        assert inside.strip() == word
+    assert np.isfinite(ranker.predict(tiny_models.PAIRS)).all()
