@@ -33,7 +33,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 smartquotes = False  # would turn the dashes of options into one
-suppress_warnings = ["myst.xref_missing", "myst.header"]  # links to files of the repository; headings that skip a level
+# Links to files of the repository, headings that skip a level, examples of formats that Pygments does not know.
+suppress_warnings = ["myst.xref_missing", "myst.header", "misc.highlighting_failure"]
 
 
 def commands_page() -> str:
