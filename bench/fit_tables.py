@@ -26,28 +26,42 @@ from rankwell.evaluation.significance import bootstrap_interval, paired_t_test
 
 DATA = {"insuranceqa": "InsuranceQA", "medquad": "MedQuAD", "questions": "wiki questions", "headings": "wiki headings"}
 ROWS = {
-    "fit unfitted": "BM25",
-    "large encoder": "fitted first stage, batch 1,024",
-    "fit encoder": "fitted first stage, batch 256",
+    "small unfitted": "BM25",
+    "small encoder": "fitted first stage, batch 256",
     "mono pointwise": "— monoBERT on its candidates",
     "marked pointwise": "— MarkedBERT",
     "drbert listwise": "— DR-BERT",
-    "fit listwise": "— listwise",
-    "fit blend": "— listwise, blended with the first stage",
+    "small listwise": "— listwise, from MiniLM",
+    "small blend": "— the same, blended with the first stage",
+    "fit encoder": "fitted first stage, batch 1,024",
+    "fit listwise": "— listwise, from the fitted bi-encoder",
+    "fit blend": "— the same, blended with the first stage",
+    "short blend": "— the same, blended, windows of 180 tokens",
 }
+STEPS = (
+    ("fit encoder", "small unfitted", "first stage, batch 1,024, over BM25"),
+    ("fit encoder", "small encoder", "first stage, batch 1,024, over batch 256"),
+    ("fit blend", "fit encoder", "blended re-ranker over its first stage"),
+    ("fit blend", "small blend", "blended re-ranker over the one from MiniLM on batch 256"),
+    ("small encoder", "small unfitted", "first stage, batch 256, over BM25"),
+)
 SETTINGS = {
     "encoder": "batch 256, 5 epochs, rate 1e-4, scale 20",
     "try-lr2": "rate 2e-4",
     "try-e10": "10 epochs",
     "try-b512": "batch 512",
     "try-b1024-e10": "batch 1,024, 10 epochs, rate 2e-4",
+    "e0": "the same, trained again",
+    "sym": "— documents find their queries, too (`symmetric`)",
+    "ema": "— running mean of the weights, 0.97",
+    "elong": "— texts of up to 384 tokens",
     "try-scale30": "scale 30",
     "try-learned": "a learned scale",
     "random-negatives": "two negatives a query from hybrid search",
     "filtered-negatives": "two negatives a query, noise reduced by `filter`",
 }
-LARGE = {"encb": "large", "fitb": "large", "try-b1024-e10": "large", "encoder": "fit"}
-"""Arms that are rows of the first table under another name."""
+COLUMNS = {"fit": "small", "encoder": "small", "final": "fit", "try-b1024-e10": "first large"}
+"""Arms whose columns have another name."""
 
 
 def collect(runs: Path, out: Path) -> None:
@@ -61,7 +75,7 @@ def collect(runs: Path, out: Path) -> None:
             with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
                 rows = list(csv.DictReader(file))
             for measure in MEASURES:
-                column = f"{LARGE.get(arm, arm)} {stage}/{seed.replace('s', 'seed ')}/{measure}"
+                column = f"{COLUMNS.get(arm, arm)} {stage}/{seed.replace('s', 'seed ')}/{measure}"
                 values.setdefault(data, {})[column] = {row["qid"]: row[measure] for row in rows}
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         figures = result["stages"].get("encoder", {}).get("figures", {})
@@ -121,22 +135,22 @@ def tables(folder: Path) -> None:
     )
     rows = []
     for data in DATA:
-        for ours, theirs in (("fit encoder", "fit unfitted"), ("fit blend", "fit encoder")):
-            if not seeds_of(read[data], ours, "RR@10"):
+        for ours, theirs, step in STEPS:
+            pair = [seeds_of(read[data], row, "RR@10") for row in (ours, theirs)]
+            if not all(pair) or (ours == "small encoder" and data != "headings"):
                 continue
-            pair = [np.mean(seeds_of(read[data], row, "RR@10"), axis=0) for row in (ours, theirs)]
-            low, high = bootstrap_interval(*pair)
-            p = paired_t_test(*pair)
+            left, right = (np.mean(columns, axis=0) for columns in pair)
+            low, high = bootstrap_interval(left, right)
+            p = paired_t_test(left, right)
             shown = "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0")
-            step = f"{ROWS[ours].removeprefix('— ')} over {ROWS[theirs]}"
-            rows.append([DATA[data], step, f"{(pair[0] - pair[1]).mean():+.3f}", f"{low:+.3f} to {high:+.3f}", shown])
+            rows.append([DATA[data], step, f"{(left - right).mean():+.3f}", f"{low:+.3f} to {high:+.3f}", shown])
     print_table(["data", "RR@10 of", "difference", "95 %", "p"], rows)
     headings = read["headings"]
     print_table(
         ["wiki headings", *MEASURES],
         [
             [ROWS[row], *(figure(seeds_of(headings, row, measure)) for measure in MEASURES)]
-            for row in ("fit unfitted", "fit encoder")
+            for row in ("small unfitted", "small encoder")
         ],
     )
     aside = json.loads((folder / "aside.json").read_text(encoding="utf-8"))

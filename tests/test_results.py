@@ -94,8 +94,8 @@ def test_arms_are_joined_by_seed(tmp_path: Path) -> None:
     subprocess.run(command, cwd=tmp_path, check=True)
     with gzip.open(tmp_path / "out" / "medquad.csv.gz", "rt", encoding="utf-8", newline="") as file:
         header, first, _ = csv.reader(file)
-    assert first[header.index("fit blend/seed 1/RR@10")] == "1.0"
-    assert first[header.index("fit blend/seed 2/RR@10")] == "0.5"
+    assert first[header.index("small blend/seed 1/RR@10")] == "1.0"
+    assert first[header.index("small blend/seed 2/RR@10")] == "0.5"
 
 
 def test_a_changed_file_changes_a_table(printed: list[list[str]], tmp_path: Path) -> None:

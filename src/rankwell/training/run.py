@@ -74,6 +74,8 @@ class Trained:
         elif self.last is not None and (options := self.work.recipe.first_stage.search_options()):
             lines.append(f"candidates as above: rankwell search INDEX QUERIES {options} --out RUN")
         if self.work.done and (options := self.work.done[-1].result.figures.get(RERANK)):
+            stages = self.work.done[-1].folder.parent
+            options = options.replace(f"--encoder {stages.name}/", f"--encoder {stages}/")
             command = f"rankwell rerank RUN --queries Q --collection C --model {self.model} {options}"
             lines.append(f"re-rank with it as above: {command}")
         return "\n".join(lines)

@@ -19,7 +19,9 @@ from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.rank.first_stage import FirstStage
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
+from rankwell.training.results import RERANK
 from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stages.blend import _encoder_name
 from rankwell.training.stages.shared import load_ranker
 
 STAGE: dict[str, Any] = {
@@ -114,6 +116,14 @@ def test_a_ranker_is_trained_and_blended_on_its_candidates(
     assert done.work.data.dev.digest == trained[0].work.data.dev.digest
     shares = json.loads((done.work.done[-1].folder / "blend.json").read_text())["shares"]
     assert shares["similarity"] + shares["first stage"] > 0
+    # The folder can be moved: what a stage made is named from there, and in full when the command is shown.
+    assert _encoder_name(done.work, done.work.done[-1].stage, done.work.done[-1].folder) == str(
+        Path("stages", trained[1].name, "model")
+    )
+    told = done.work.done[-1].result.figures[RERANK]
+    assert str(out) not in told
+    if "--encoder" in told:
+        assert f"--encoder {out / 'stages'}" in done.summary()
 
 
 def test_prompts_are_read_and_kept(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
@@ -156,6 +166,7 @@ def test_a_killed_training_continues_to_the_same_weights(
     [
         (["stages.encoder.tune_queries=500", "data.train_queries=12"], "can be set aside to tune BM25"),
         (["stages.encoder.widths=[8, 99]"], r"widths: expected numbers from 1 to 32"),
+        (["stages.encoder.width=8"], r"width is 8, which is not among the widths that are trained \(none\)"),
         (["stages.encoder.encoder=first_stage"], "the first stage has no bi-encoder; set first_stage.hybrid"),
         (["stages.encoder.step=0.3"], "a step of 0.3 between shares"),
     ],
@@ -215,3 +226,26 @@ def test_a_ranker_cannot_start_from_a_first_stage_without_a_bi_encoder(
     recipe = make(data, tiny_bi_encoder, filter={"teachers": ["ranker"]}, listwise={})
     with pytest.raises(RankwellError, match=r"stages.filter needs a ranker"):
         run_recipe(recipe, tmp_path / "out", device="cpu")
+
+
+def test_narrow_vectors_are_the_first_numbers_of_the_full_ones(
+    data: Path, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    stage = {**STAGE, "max_steps": 3, "best": "last", "widths": [32, 8]}
+    full, narrow = (
+        run_recipe(make(data, tiny_bi_encoder, encoder={**stage, **more}), tmp_path / name, device="cpu")
+        for name, more in (("full", {}), ("narrow", {"width": 8}))
+    )
+    texts = ["bee honey hive", "the river and the bridge"]
+    folders = [done.work.done[0].folder for done in (full, narrow)]
+    whole, cut = (
+        BiEncoder.from_pretrained(folder / "model", device="cpu").encode_documents(texts) for folder in folders
+    )
+    assert cut.shape == (2, 8)
+    np.testing.assert_allclose(cut, whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6)
+    dense = FirstStage.open(folders[1]).dense("cpu")
+    store = narrow.work.data.collection.store
+    assert dense.vectors(store).at(np.arange(2)).shape == (2, 8)
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.SentenceTransformer(str(folders[1] / "model"), device="cpu")
+    np.testing.assert_allclose(cut, theirs.encode(texts), atol=1e-5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import parse_values, tune_bm25
-from rankwell.training.fit.parts import CHOOSE, FIT, Parts
+from rankwell.training.fit.parts import CHOOSE, FIT, Part, Parts
 from rankwell.training.fit.rates import Rates
+from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import stage_kinds
@@ -45,6 +46,19 @@ BACKWARD = 3.5
 """Training on a text costs this many times as much as encoding it."""
 ADAPTER_SECONDS = 5e-4
 """Training an adapter, for each pair and epoch: measured with vectors of width 384 on two ARM cores."""
+
+
+POINTWISE: Mapping[str, Any] = {"epochs": 1, "batch": 32, "negatives": 1, "learning_rate": 1e-4, "best": "last"}
+LISTWISE: Mapping[str, Any] = {
+    "epochs": 2,
+    "batch": 16,
+    "negatives": 15,
+    "learning_rate": 5e-5,
+    "head": "pointwise",
+    "running_mean": 0.999,
+    "best": "last",
+}
+"""How a re-ranker is trained: as in recipes/fit.yaml."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,14 +181,18 @@ def _hybrid(task: FitTask, below: Candidate) -> Candidate:
         system = System(FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE), device=task.device)
         return searched(task, system)
     runs = search_both(task.index, dense, part.queries, lower.bm25, threads=task.threads)
-    # A share of 0 is the rung below.
-    grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
-    tuned = tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
+    tuned = _tune_share(task, runs, part)
     first = FirstStage(task.index, lower.bm25, task.encoder, tuned.best.similarity)
     system = System(first, device=task.device)
     if task.parts.fit.queries:
         return searched(task, system)
     return Candidate(system, fuse(runs, tuned.setting_for, depth=K), {})
+
+
+def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Shares]:
+    """The bi-encoder's share that ranks a part best; a share of 0 would be a rung below."""
+    grid = [shares for shares in share_grid(list(runs)) if shares.similarity]
+    return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
 
 
 def _hybrid_seconds(task: FitTask, below: Candidate) -> float:
@@ -183,19 +201,23 @@ def _hybrid_seconds(task: FitTask, below: Candidate) -> float:
 
 
 def _learned(kind: str) -> Callable[[FitTask, Candidate], Candidate]:
-    """A first stage that a recipe's stage learns. Its share is tuned on training queries that it set aside."""
+    """A first stage that a recipe's stage learns. Its share is cross-validated on the queries to choose."""
 
     def make(task: FitTask, below: Candidate) -> Candidate:
         lower = below.system.first_stage
         encoder = task.encoder if kind == "adapter" else task.start
         options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
         trained = task.train(kind, FirstStage(task.index, lower.bm25), {kind: options})
-        done = trained.work.done[-1]
-        assert done.result.first_stage is not None  # such stages leave one
-        assert done.run is not None  # and are measured
-        return Candidate(
-            System(FirstStage.open(done.result.first_stage), device=task.device), done.run, {kind: options}
+        learned = trained.work.done[-1].result.first_stage
+        assert learned is not None  # such stages leave one
+        # The stage tuned its share, too, but on fewer queries.
+        first = FirstStage(task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0)
+        runs = search_both(
+            task.index, first.dense(task.device), task.parts.choose.queries, lower.bm25, threads=task.threads
         )
+        tuned = _tune_share(task, runs, task.parts.choose)
+        system = System(replace(first, share=tuned.best.similarity), device=task.device)
+        return Candidate(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
 
     return make
 
@@ -223,10 +245,10 @@ def _encoder_seconds(task: FitTask, below: Candidate) -> float:
 def _rerank(task: FitTask, below: Candidate) -> Candidate:
     """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
     first_stage, part = below.system.first_stage, task.parts.choose
-    # Stages that learned the first stage are part of the recipe, which finds them finished.
-    plain = FirstStage(task.index, first_stage.bm25) if below.stages else first_stage
-    stages = {**below.stages, "listwise": {"best": "last"}}
-    trained = task.train("rerank", plain, stages)
+    # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
+    start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
+    stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
+    trained = task.train("rerank", first_stage, stages)
     model = trained.work.done[-1]
     assert model.run is not None  # a listwise stage is measured
     runs = {"model": model.run, "first": below.choose.head(K)}
@@ -244,7 +266,7 @@ def _rerank(task: FitTask, below: Candidate) -> Candidate:
     system = System(
         first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best), device=task.device
     )
-    return Candidate(system, before_rest(fuse(head, tuned.setting_for), below.choose), stages)
+    return Candidate(system, before_rest(fuse(head, tuned.setting_for), below.choose), {**below.stages, **stages})
 
 
 def _needed(shares: Shares) -> Shares | None:
@@ -265,9 +287,11 @@ def _depth_that_pays(task: FitTask, runs: Mapping[str, Run], fused: Run) -> int:
 def _rerank_seconds(task: FitTask, below: Candidate) -> float:
     find_model(task.start)  # raises if it is not there
     parts, rates = task.parts, task.rates
-    lists = 5 * parts.fit.pairs * 6  # epochs, pairs of a list
+    lists = sum(stage["epochs"] * parts.fit.pairs * (1 + stage["negatives"]) for stage in (POINTWISE, LISTWISE))
     searching = len(parts.fit) / rates.queries if below.system.first_stage.share else 0.0
-    return searching + (BACKWARD * lists + task.measured * K) / rates.pairs
+    # Each of the two stages is measured on the queries to choose.
+    read = (2 * len(parts.choose) + len(parts.report)) * K
+    return searching + (BACKWARD * lists + read) / rates.pairs
 
 
 def ladder() -> list[Step]:

@@ -68,6 +68,10 @@ class PairOptions(TuningOptions, ValidatedOptions):
 class EncoderOptions(PairOptions):
     """`encoder`: fine-tunes a bi-encoder on pairs of queries and relevant documents; later stages search with it."""
 
+    # Chosen on training queries set aside, among nine settings: docs/fitting.md.
+    epochs: float = Field(default=10, gt=0, description="Passes over the training pairs; may be a fraction.")
+    batch: int = Field(default=1024, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
+    learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate.")
     soup: int = Field(
         default=1,
         ge=1,
@@ -76,6 +80,12 @@ class EncoderOptions(PairOptions):
     widths: tuple[int, ...] = Field(
         default=(),
         description="Widths at which vectors shall also work when they are cut (Matryoshka); none: the full one only.",
+    )
+    width: int | None = Field(
+        default=None,
+        ge=1,
+        description="Width of the vectors that are saved and searched with: their first numbers. One of `widths`; "
+        "none: the full width.",
     )
     max_length: int | None = Field(
         default=None, ge=8, description="Maximum length of a text in tokens; none: the bi-encoder's own."

@@ -135,7 +135,7 @@ def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageRe
             model.modules_after(base.modules),
             max_length=base.reader.template.max_length,
             prompts=Prompts(base.query_prompt, base.document_prompt),
-            base=base.name,
+            base=base.exact_name,
             history=[*work.history, {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json")}],
         )
 

@@ -10,6 +10,7 @@ different queries. The stage leaves the checkpoint as it is, and beside it
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ def run(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> StageResu
             blended = {"blend": f"{tuning.best}, similarity of {options.encoder}"}
             config = config.model_copy(update={"history": work.history, "figures": blended})
         link_model(work.model, folder / "model", config)
-    encoder = _encoder_name(work, stage)
+    encoder = _encoder_name(work, stage, folder)
     command = rerank_options(work.recipe.evaluate.depth, tuning.best, encoder)
     figures: dict[str, Any] = {**shares, f"{measure}, cross-validated": tuning.cross_validated, RERANK: command}
     return StageResult(folder / "model", figures=figures)
@@ -117,11 +118,15 @@ def _runs(work: Work, stage: RecipeStage[BlendOptions]) -> dict[str, Run]:
     return {**runs, "first": first} if stage.options.first_stage else runs
 
 
-def _encoder_name(work: Work, stage: RecipeStage[BlendOptions]) -> str:
-    """The bi-encoder as a command line names it."""
+def _encoder_name(work: Work, stage: RecipeStage[BlendOptions], folder: Path) -> str:
+    """The bi-encoder as a command line names it; one that a stage made, from the folder of all stages."""
     name = stage.options.encoder
     if name == FIRST_STAGE_ENCODER:
-        return str(find_encoder(work, stage, name))
+        found = find_encoder(work, stage, name)
+        assert found is not None
+        place = found.resolve()
+        stages = folder.parent.resolve()
+        return os.path.join(stages.name, place.relative_to(stages)) if place.is_relative_to(stages) else str(found)
     return work.recipe.model.start if name == START else name
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
+from rankwell.models.bi_encoder_modules import Dense, Modules, Prompts, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.config import is_own, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
@@ -51,6 +51,14 @@ class EncoderInTraining:
     model: VectorModel
     start: BiEncoder
     history: Sequence[Mapping[str, Any]]
+    width: int | None = None
+
+    @property
+    def modules(self) -> Modules:
+        """What follows the encoder: narrower vectors are the first numbers of the full ones, by a dense layer."""
+        full = self.model.outputs
+        layers = (Dense(torch.eye(full)[: self.width]),) if self.width not in (None, full) else ()
+        return Modules(self.model.pooling, True, layers, layers)
 
     @property
     def max_length(self) -> int:
@@ -63,7 +71,7 @@ class EncoderInTraining:
             folder,
             self.model.encoder,
             self.start.tokenizer,
-            self.start.modules,
+            self.modules,
             max_length=self.max_length,
             prompts=Prompts(self.start.query_prompt, self.start.document_prompt),
             history=self.history,
@@ -74,7 +82,7 @@ class EncoderInTraining:
         return BiEncoder(
             copy.deepcopy(self.model.encoder),
             self.start.tokenizer,
-            modules=Modules(self.model.pooling),
+            modules=self.modules,
             max_length=self.max_length,
             query_prompt=self.start.query_prompt,
             document_prompt=self.start.document_prompt,
@@ -99,6 +107,9 @@ def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
         raise RankwellError(f"{stage.path}.encoder: {folder} has dense layers; name the bi-encoder without them")
     if stage.options.widths and not 1 <= min(stage.options.widths) <= max(stage.options.widths) <= width:
         raise RankwellError(f"{stage.path}.widths: expected numbers from 1 to {width}, the width of {folder}")
+    if (narrow := stage.options.width) is not None and narrow not in stage.options.widths:
+        known = ", ".join(map(str, stage.options.widths)) or "none"
+        raise RankwellError(f"{stage.path}.width is {narrow}, which is not among the widths that are trained ({known})")
 
 
 def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
@@ -111,7 +122,7 @@ def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
     assert isinstance(encoder, Encoder)
     model = VectorModel(encoder, start.modules.pooling, scale=options.scale, learn_scale=options.learn_scale)
     record = {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json", exclude_none=True)}
-    return EncoderInTraining(model, start, [*work.history, record])
+    return EncoderInTraining(model, start, [*work.history, record], options.width)
 
 
 def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageResult:
