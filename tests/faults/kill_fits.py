@@ -2,8 +2,8 @@
 
     python kill_fits.py DATA ENCODER FOLDER KILLS SEED
 
-The first line is that of a fit nobody killed. Each fit runs in a forked process, so that importing torch, which takes
-longer than a fit of a toy, is done once.
+The first line is that of a fit nobody killed, the second of one whose disk was full three times, at files of growing
+size. Each fit runs in a forked process, so that importing torch, which takes longer than a fit of a toy, is done once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import sys
@@ -20,10 +21,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.system import System
 from rankwell.training.fit.fit import fit
 from rankwell.training.stage import stage_kinds
+
+FULL_AT = (500, 4_000, 60_000)
 
 
 def forked(work: Callable[[], None], seconds: float | None = None) -> int | None:
@@ -46,6 +50,17 @@ def forked(work: Callable[[], None], seconds: float | None = None) -> int | None
             os.waitpid(pid, 0)
             return None
         time.sleep(0.002)
+
+
+def fit_on_full_disk(work: Callable[[], None], limit: int, message: Path) -> None:
+    """Write what a user is told when no file may grow beyond ``limit`` bytes, as on a full disk."""
+    message.write_text("nothing went wrong", encoding="utf-8")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        work()
+    except RankwellError as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        message.write_text(str(error), encoding="utf-8")
 
 
 def describe(folder: Path, data: str, out: Path) -> None:
@@ -88,6 +103,14 @@ def main() -> None:
     assert forked(fit_into(folder)) == 0
     seconds = time.monotonic() - begin
     print(json.dumps({"kills": [], "facts": facts_of(folder)}), flush=True)
+    folder = place / "full" / "system"
+    folder.parent.mkdir(parents=True)
+    messages = []
+    for limit in FULL_AT:
+        assert forked(lambda limit=limit: fit_on_full_disk(fit_into(folder), limit, place / "message")) == 0  # type: ignore[misc]
+        messages.append((place / "message").read_text(encoding="utf-8"))
+    assert forked(fit_into(folder)) == 0
+    print(json.dumps({"messages": messages, "facts": facts_of(folder)}), flush=True)
     done = 0
     while done < kills:
         folder = place / "killed" / "system"

@@ -1,4 +1,4 @@
-"""A fit that is killed at any moment resumes to the system it would have been.
+"""A fit that is killed, or whose disk is full, at any moment resumes to the system it would have been.
 
 Some kills run with all tests; `make test-faults` sets RANKWELL_FAULTS, and a twentieth of that many fits are killed.
 """
@@ -27,10 +27,14 @@ def test_fits_that_were_killed_end_as_the_one_that_was_not(tmp_path: Path, tiny_
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    whole, *others = [json.loads(line) for line in done.stdout.splitlines()]
+    whole, full, *others = [json.loads(line) for line in done.stdout.splitlines()]
     assert whole["facts"]["problems"] == []
     assert whole["facts"]["beside"] == ["system"]
-    for other in others:
+    for message in full["messages"]:
+        assert message.startswith("cannot write ")
+        assert message.endswith("file too large")
+        assert "\n" not in message
+    for other in (full, *others):
         assert other["facts"] == whole["facts"]
     moments = Counter(moment for other in others for moment in other["kills"])
     assert moments.total() == KILLS

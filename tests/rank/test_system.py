@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -148,6 +149,19 @@ def test_a_damaged_system_is_one_clear_line(hybrid: FirstStage, tmp_path: Path, 
         System.open(unlinked)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_each_missing_part_is_named(hybrid: FirstStage, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    System(hybrid, ranker=tiny_checkpoint, depth=5).save(tmp_path / "system", files={"report.html": "page"})
+    folder = shutil.copytree(tmp_path / "system", tmp_path / "copy")
+    parts = json.loads((folder / "system.json").read_text())["parts"]
+    assert {"first-stage.json", "report.html", "ranker/config.json", "encoder/model.safetensors"} <= parts.keys()
+    for name in parts:
+        (folder / name).rename(tmp_path / "away")
+        with pytest.raises(RankwellError, match=re.escape(name)):
+            System.open(folder)
+        (tmp_path / "away").rename(folder / name)
+    assert list(System.open(folder).check()) == []
 
 
 def edit(folder: Path, **changes: object) -> None:

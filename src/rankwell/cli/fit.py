@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -35,6 +35,13 @@ def fit(
     model: Annotated[
         str, typer.Option("--model", help="Checkpoint that bi-encoders and re-rankers are trained from.")
     ] = BACKBONE,
+    queries_from: Annotated[
+        Literal["titles", "headings"] | None,
+        typer.Option(
+            "--queries-from",
+            help="For data without judged queries: take the documents' titles, or Markdown headings, as queries.",
+        ),
+    ] = None,
 ) -> None:
     """Fit a search system to your documents: first stage, re-ranker and shares.
 
@@ -63,5 +70,6 @@ def fit(
         report=report,
         encoder=encoder or DEFAULT,
         start=model,
+        queries_from=queries_from,
         say=partial(print, flush=True),  # so that a log shows each rung when it is done
     )

@@ -17,8 +17,11 @@ from rankwell.core.manifest import digest
 from rankwell.corpus.datasets import open_dataset
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System, is_system, refuse_taken
+from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
+from rankwell.training.fit.headed import Kind, write_headed
 from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
 from rankwell.training.fit.parts import Parts, divide, write_parts
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
@@ -28,7 +31,8 @@ SAVING = 0.03
 """The part of the time that is kept for writing the system and its report."""
 NO_QUERIES = (
     "Without judged queries nothing can be measured or tuned. What would help most: 50 to 100 real queries with a "
-    "relevant document each. `rankwell expand --queries` writes queries for documents to train with."
+    "relevant document each. `--queries-from titles` (or headings) takes those of the documents as queries, and "
+    "`rankwell expand --queries` writes queries for documents to train with."
 )
 
 
@@ -46,6 +50,7 @@ class FitRequest:
     report: str | None = None
     encoder: str = DEFAULT
     start: str = BACKBONE
+    queries_from: Kind | None = None
 
     @property
     def work(self) -> Path:
@@ -71,18 +76,24 @@ def fit(
     report: str | None = None,
     encoder: str = DEFAULT,
     start: str = BACKBONE,
+    queries_from: Kind | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> System:
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
 
     ``train`` and ``report`` name splits. ``encoder`` is the bi-encoder to begin with, ``start`` the checkpoint that
-    re-rankers are trained from. If interrupted, call it again to resume.
+    re-rankers are trained from. For data without judged queries, ``queries_from`` takes the documents' ``titles`` or
+    ``headings`` as queries. If interrupted, call it again to resume.
 
     >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
     >>> system.search("how do bees keep warm")                                     # doctest: +SKIP
     """
-    request = FitRequest(os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start)
+    request = FitRequest(
+        os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start, queries_from
+    )
     request.check()
+    if queries_from is not None:
+        return _fit_headed(request, queries_from, say)
     work = request.work
     if not work.exists():
         refuse_taken(request.out)
@@ -110,6 +121,45 @@ def fit(
     for line in summary(request, task, climbed):
         say(line)
     return system
+
+
+def _fit_headed(request: FitRequest, kind: Kind, say: Callable[[str], None]) -> System:
+    """Fit to titles or headings as queries, then save what was fitted with the documents as they are."""
+    work = request.work
+    if not work.exists():
+        refuse_taken(request.out)
+    dataset = open_dataset(request.data)
+    if len(divide(dataset, train=request.train, report=request.report, seed=request.seed).choose):
+        raise RankwellError(f"--queries-from {kind}: {request.data} has judged queries; leave the option out")
+    with lock(work, wait=False):
+        if is_system(request.out):
+            shutil.rmtree(work, ignore_errors=True)
+            return System.open(request.out, device=request.device)
+        write_headed(dataset, kind, work / kind, request.seed)
+        say(f"{kind} of the documents as queries: figures on them are no figures on what people ask")
+        inner = work / "fitted"
+        options = {field.name: getattr(request, field.name) for field in fields(request)}
+        fitted = (
+            System.open(inner, device=request.device)
+            if is_system(inner)
+            else fit(**{**options, "data": work / kind, "out": inner, "queries_from": None}, say=say)
+        )
+        first, place = fitted.first_stage, work / "documents"
+        index = Index.open(place) if (place / "index.json").is_file() else Index.build(dataset.documents(), place)
+        system = System(
+            FirstStage(index, first.bm25, first.encoder, first.share),
+            ranker=fitted.ranker,
+            depth=fitted.depth,
+            shares=fitted.shares,
+            device=request.device,
+        )
+        texts = {
+            name: (inner / name).read_text(encoding="utf-8") for name in ("README.md", "report.html", "queries.tsv")
+        }
+        saved = system.save(request.out, card={**fitted.card, "queries": kind}, files=texts)
+        shutil.rmtree(work, ignore_errors=True)
+    say(f"{request.out}: {saved.describe()}, with the documents as they are")
+    return saved
 
 
 def advice(parts: Parts) -> list[str]:
@@ -177,7 +227,7 @@ def _save(request: FitRequest, task: FitTask, climbed: Climb) -> System:
 def command_of(request: FitRequest) -> str:
     """The command that repeats the fit."""
     usual = FitRequest(request.data, request.out)
-    flags = {"start": "model"}
+    flags = {"start": "model", "queries_from": "queries-from"}
     chosen = {
         flags.get(field.name, field.name): value
         for field in fields(request)

@@ -1,0 +1,66 @@
+"""Titles and headings as queries, where nobody judged any."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from tests.training import toys
+
+from rankwell.core.errors import RankwellError
+from rankwell.corpus.records import Document
+from rankwell.rank.system import System
+from rankwell.training.fit import ladder
+from rankwell.training.fit.fit import fit
+from rankwell.training.fit.headed import headed
+
+WORDS = [f"{first}{second}" for first in ("ba", "de", "fi", "go", "lu") for second in "bcdfghjklmnpqrstvwxz"]
+
+
+def write(folder: Path, *, title: str = "title") -> Path:
+    """Documents that begin with a rare word of their title, and have another in their text."""
+    folder.mkdir()
+    rows = [
+        {"_id": f"d{n}", title: f"the {word} and {other}", "text": f"{word} is a word of the text"}
+        for n, (word, other) in enumerate(zip(WORDS, reversed(WORDS), strict=True))
+    ]
+    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return folder
+
+
+def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "ladder", list)
+    said: list[str] = []
+    system = fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
+    assert said[0].startswith("titles of the documents as queries")
+    assert "100 documents; 100 judged queries" in said[1]
+    assert (system.card["queries"], len(system)) == ("titles", 100)
+    assert [rung["rung"] for rung in system.card["rungs"]] == ["bm25"]
+    # The last word is in the text of the last document and in the title of the first alone.
+    found = System.open(tmp_path / "system").search(WORDS[-1], k=5)
+    assert {answer.docid for answer in found} == {"d0", "d99"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "system"]
+
+
+def test_data_without_titles_or_with_judged_queries_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RankwellError, match=r"--queries-from titles: no document of .* has any; `rankwell expand"):
+        fit(write(tmp_path / "data", title="other"), tmp_path / "system", queries_from="titles")
+    judged = toys.write_data(tmp_path / "judged", queries=20)
+    with pytest.raises(RankwellError, match=r"--queries-from headings: .* has judged queries"):
+        fit(judged, tmp_path / "other", queries_from="headings")
+    assert not (tmp_path / "system").exists()
+
+
+def test_headings_are_lines_of_markdown() -> None:
+    document = Document("d", "# Bees\nThey shiver.\n\n## In winter ##\nIt is warm #inside.", "Insects")
+    assert headed(document, "headings") == (
+        ["Bees", "In winter"],
+        Document("d", "They shiver. It is warm #inside.", "Insects"),
+    )
+    assert headed(document, "titles") == (["Insects"], Document("d", document.text))
+    assert headed(Document("d", "text"), "titles") == ([], Document("d", "text"))
