@@ -287,7 +287,9 @@ def _depth_that_pays(task: FitTask, runs: Mapping[str, Run], fused: Run) -> int:
 def _rerank_seconds(task: FitTask, below: Candidate) -> float:
     find_model(task.start)  # raises if it is not there
     parts, rates = task.parts, task.rates
-    lists = sum(stage["epochs"] * parts.fit.pairs * (1 + stage["negatives"]) for stage in (POINTWISE, LISTWISE))
+    lists = sum(
+        float(stage["epochs"]) * parts.fit.pairs * (1 + int(stage["negatives"])) for stage in (POINTWISE, LISTWISE)
+    )
     searching = len(parts.fit) / rates.queries if below.system.first_stage.share else 0.0
     # Each of the two stages is measured on the queries to choose.
     read = (2 * len(parts.choose) + len(parts.report)) * K

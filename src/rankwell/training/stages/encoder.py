@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.models.bi_encoder_modules import Dense, Modules, Prompts, read_modules, save_bi_encoder
+from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.config import is_own, read_encoder_config, read_model_type
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
 from rankwell.models.families import FAMILIES
 from rankwell.models.heads import VectorModel
+from rankwell.models.vector_layers import Dense
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
 from rankwell.training.loop.loop import TrainingOutcome
