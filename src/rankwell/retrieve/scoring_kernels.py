@@ -32,14 +32,15 @@ class Workspace(NamedTuple):
     active_terms: NDArray[np.int64]
     active_begins: NDArray[np.int64]
     active_ends: NDArray[np.int64]
-    floor: NDArray[np.float32]
+    floors: NDArray[np.float32]
+    """The k-th best score so far, and what a candidate must score at least."""
     floor_bits: NDArray[np.uint32]
 
     @classmethod
     def make(cls, window_bits: int, k: int, terms: int) -> Workspace:
         """Memory for the best ``k`` documents of queries of at most so many terms."""
         scores, values = np.zeros(1 << window_bits, np.float32), np.empty(1 << window_bits, np.float32)
-        floor = np.zeros(2, np.float32)
+        floors = np.zeros(2, np.float32)
         return cls(
             scores,
             scores.view(np.uint32),
@@ -50,8 +51,8 @@ class Workspace(NamedTuple):
             np.empty(2 * k + 512, np.uint64),
             np.empty(terms + 1, np.float32),
             *(np.empty(terms, np.int64) for _ in range(4)),
-            floor,
-            floor.view(np.uint32),
+            floors,
+            floors.view(np.uint32),
         )
 
 
@@ -232,24 +233,33 @@ def search(
     window_bits: int,
     k: int,
     prune: bool,
-    space: Workspace,
+    scores: NDArray[np.float32],
+    score_bits: NDArray[np.uint32],
+    candidates: NDArray[np.uint16],
+    values: NDArray[np.float32],
+    value_bits: NDArray[np.uint32],
+    best: NDArray[np.uint64],
+    scratch: NDArray[np.uint64],
+    bounds: NDArray[np.float32],
+    next_chunks: NDArray[np.int64],
+    active_terms: NDArray[np.int64],
+    active_begins: NDArray[np.int64],
+    active_ends: NDArray[np.int64],
+    floors: NDArray[np.float32],
+    floor_bits: NDArray[np.uint32],
     best_keys: NDArray[np.uint64],
 ) -> None:
     """Fill ``best_keys`` (queries, k), initially zero, with the keys of each query's best documents, in any order.
 
     A key is the score's 32 bits above the document's place in the order of ids, so that one comparison is THE order.
     A query's terms are sorted by descending weight and sums are always taken in that order, so that pruning changes no
-    bit of any score. ``norms[d] = flat_norm + length_norm * length(d)``.
+    bit of any score. ``norms[d] = flat_norm + length_norm * length(d)``. The arrays after ``prune`` are a
+    :class:`Workspace`, one by one, since numba takes long to recognise a tuple at each call.
 
     Pruning is MaxScore by window. The last terms of a query, those whose bounds together stay below the k-th best score
     so far, cannot add a document; they only complete the scores of documents that earlier terms added.
     """
     width = 1 << window_bits
-    scores, score_bits = space.scores, space.score_bits
-    candidates, values, value_bits = space.candidates, space.values, space.value_bits
-    best, scratch, bounds, next_chunks = space.best, space.scratch, space.bounds, space.next_chunks
-    active_terms, active_begins, active_ends = space.active_terms, space.active_begins, space.active_ends
-    floors, floor_bits = space.floor, space.floor_bits  # [0]: the k-th best score so far; [1]: a candidate's least
     begin_term = 0
     for query in range(len(query_ends)):
         end_term = query_ends[query]

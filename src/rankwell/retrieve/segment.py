@@ -201,7 +201,7 @@ class Segment:
             self.window_bits,
             k,
             prune,
-            Workspace.make(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0))),
+            *Workspace.make(self.window_bits, k, int(np.diff(query_ends, prepend=0).max(initial=0))),
             keys,
         )
         keys = np.sort(keys, axis=1)[:, ::-1]
