@@ -17,7 +17,6 @@ transformers = pytest.importorskip("transformers")
 from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.inputs.templates import Template  # noqa: E402
 from rankwell.models.attention import make_layout  # noqa: E402
-from rankwell.models.checkpoints.export import export_model  # noqa: E402
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint  # noqa: E402
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
@@ -219,10 +218,6 @@ class TestWhatCannotBe:
         path.write_text(json.dumps({**json.loads(path.read_text()), size: 10**9}))
         with pytest.raises(RankwellError, match=r"config\.json: .* is 10+, but the weights have room for"):
             load_checkpoint(folder)
-
-    def test_an_export(self, make: Make, tmp_path: Path) -> None:
-        with pytest.raises(RankwellError, match="type electra; only encoders with BERT's layers can be exported"):
-            export_model(make("electra"), tmp_path / "out", "onnx")
 
 
 def test_only_bert_is_explainable_and_the_engine_says_so(make: Make, tiny_checkpoint: Path) -> None:
