@@ -28,7 +28,7 @@ ROWS = (
     ("__main__",),
 )
 LEVEL = {layer: level for level, row in enumerate(ROWS) for layer in row}
-ONLY_FOR = {"sample": {"cli"}}  # the bundled data is for the demo alone
+ONLY_FOR = {"sample": {"cli", "rank"}}  # the bundled data is for the demo and for comparing precisions
 
 
 def name_of(path: Path) -> str:

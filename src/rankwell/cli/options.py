@@ -58,7 +58,7 @@ PrecisionOption = Annotated[
     typer.Option(
         "--precision",
         help="Torch precision: fp32 is exact; auto is the fastest that ranks alike: 16 bits on a GPU or a CPU with "
-        "AMX, int8 for vectors on an Arm CPU.",
+        "AMX, int8 on an Arm CPU.",
     ),
 ]
 Attention = Annotated[Rule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")]

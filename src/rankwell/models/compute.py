@@ -31,7 +31,7 @@ from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences,
 from rankwell.models.batch import Placer, packed_blocks
 from rankwell.models.devices import DTypeName, chosen_device
 from rankwell.models.encoder import Encoder
-from rankwell.models.int8 import quantise_encoder
+from rankwell.models.int8 import quantise_encoder, restore_encoder
 from rankwell.models.spec import AttentionRule
 
 CPU_BUDGET = 2048
@@ -92,6 +92,8 @@ class Compute:
             if self.device.type != "cpu":
                 raise RankwellError(f"int8 is for CPUs; use the precision fp32 or bf16 on {self.device}")
             quantise_encoder(encoder)
+        else:
+            restore_encoder(encoder)
         self.precision = "int8" if int8 else PRECISIONS.get(self.dtype, str(self.dtype))
         self.budget = budget or (gpu_budget if on_gpu else cpu_budget)
         self.lanes = 1 if self.device.type != "cpu" else lanes or torch.get_num_threads()

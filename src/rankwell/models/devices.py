@@ -17,7 +17,7 @@ VARIABLE = "RANKWELL_DEVICE"
 """Environment variable: the default device."""
 # With AMX tiles, scoring in bf16 was 2.7 times as fast as in fp32, and training 1.9 times; with AVX-512's bf16
 # instructions (avx512_bf16) scoring ran at 0.6 times the speed. Arm's bf16 has not been measured.
-# With Arm's dot product, vectors in int8 were computed 3 times as fast as in fp32.
+# With Arm's dot product, vectors and scores in int8 were computed 3 times as fast as in fp32.
 FAST_FLAG = "amx_bf16"
 DOT_FLAG = "asimddp"
 CPU_INFO = Path("/proc/cpuinfo")

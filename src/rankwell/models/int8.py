@@ -67,6 +67,13 @@ def quantise_encoder(encoder: nn.Module | None) -> None:
         layer.int8 = Int8Layer(layer)
 
 
+def restore_encoder(encoder: nn.Module | None) -> None:
+    """Undo :func:`quantise_encoder`."""
+    for layer in encoder.layers if isinstance(encoder, Encoder) else ():
+        assert isinstance(layer, Layer)
+        layer.int8 = None
+
+
 def quantise_linear(linear: nn.Linear) -> Product:
     """The arrays of a linear layer for the kernels."""
     weight = linear.weight.detach().float().numpy()

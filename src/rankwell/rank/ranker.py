@@ -114,12 +114,14 @@ class Ranker:
         loaded = load(folder, backend, changes, options)
         identity = ""
         if cache is not None:
+            chosen = {"dtype": loaded.engine.precision} if options.get("dtype") == "auto" else {}
+            computed = {**options, **chosen}
             description = {
                 "files": cache.model_digest(folder),
                 "backend": backend,
                 # Exported models run on the CPU only; their entries in existing caches name no device.
                 "device": loaded.engine.device if backend == "torch" else "",
-                "options": {name: value for name, value in options.items() if name not in ("budget", "threads")},
+                "options": {name: value for name, value in computed.items() if name not in ("budget", "threads")},
                 "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
             }
             identity = digest(description)

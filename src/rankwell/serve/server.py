@@ -95,7 +95,7 @@ def serve(
         say(service.state.note)
     precisions = sorted(set(service.precision().values()))
     how = f", scores in {' and '.join(precisions)}" if precisions else ""
-    how += " (exact: --precision fp32)" if "bf16" in precisions else ""
+    how += " (exact: --precision fp32)" if {"bf16", "int8"} & {*precisions} else ""
     run(service, place, options, lambda: say(f"serving at {place.url}{how}"))
     return service
 

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 XEON = "processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16 avx512_fp16 amx_tile\n\nprocessor\t: 1\n"
 ZEN = "processor\t: 0\nmodel name\t: an amx_bf16 by name alone\nflags\t\t: fpu avx2 avx512_bf16\n"
 ARM = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n"
+NEOVERSE = "processor\t: 0\nFeatures\t: fp asimd asimddp\n"
 
 
 @pytest.fixture
@@ -36,6 +37,13 @@ def test_only_a_processor_with_amx_is_known_to_be_fast(text: str, fast: bool, pr
     expected = "bf16" if fast else "fp32"
     assert engine_options("torch") == {"dtype": expected}
     assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": expected}
+
+
+def test_a_model_that_ranks_alike_is_computed_in_int8_where_that_is_fast(processor: Callable[[str], Path]) -> None:
+    processor(NEOVERSE)
+    assert engine_options("torch", "cpu") == {"device": "cpu", "dtype": "auto"}
+    assert engine_options("torch", "cpu", None) == {"device": "cpu"}  # exact
+    assert engine_options("torch", "cpu", "fp32") == {"device": "cpu", "dtype": "fp32"}
 
 
 def test_a_processor_that_cannot_be_looked_up_computes_exactly(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rankwell.models.compute import HALF_TYPES, Compute
 from rankwell.models.devices import DTypeName
 from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.foreign import PairModel
+from rankwell.models.int8 import int8_lacks
 from rankwell.models.spec import AttentionRule
 from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
 
@@ -120,6 +121,17 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
         model, tokenizer, config = load_checkpoint(folder, **changes)
     else:
         model, tokenizer, config = load_entailment(folder, column, changes, label)
-    scorer = TorchEngine(model, config.attention, **{key: value for key, value in options.items() if key != "label"})
+    segments = model.encoder.config.type_vocab_size
+    options = {key: value for key, value in options.items() if key != "label"}
+    if options.get("dtype") == "auto":
+        from rankwell.rank.engines.agreement import fastest_dtype
+
+        def score(dtype: DTypeName, sequences: Sequences) -> Logits:
+            return TorchEngine(model, config.attention, **{**options, "dtype": dtype}).logits(sequences)
+
+        suited = column is None and int8_lacks(model.encoder) is None
+        dtype = fastest_dtype(folder, score, tokenizer, config, segments) if suited else "fp32"
+        options = {**options, "dtype": dtype}
+    scorer = TorchEngine(model, config.attention, **options)
     engine = EntailmentEngine(scorer, column) if column is not None and model.outputs > 1 else scorer
-    return LoadedModel(engine, tokenizer, config, model.encoder.config.type_vocab_size)
+    return LoadedModel(engine, tokenizer, config, segments)

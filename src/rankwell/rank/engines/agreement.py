@@ -1,0 +1,91 @@
+"""Whether a cross-encoder ranks in int8 as it does in fp32: measured once for each model, on the bundled sample.
+
+The measure is the error of the scores within a query, relative to how much the scores differ there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankwell.core.errors import Notice, RankwellError
+from rankwell.core.jsonfile import read_object, write_json
+from rankwell.inputs.batching import Sequences
+from rankwell.inputs.reader import Reader
+from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.devices import DTypeName
+from rankwell.rank.engines.engine import Logits, relevance
+
+if TYPE_CHECKING:
+    from rankwell.inputs.tokenizer import Tokenizer
+    from rankwell.models.checkpoints.config import RankerConfig
+
+TOLERANCE = 0.05
+"""With a larger error, scores are computed in fp32. Trained models have some .03."""
+QUERIES, CANDIDATES, WORDS = 8, 10, 60
+RECORD = "int8-errors.json"
+Score = Callable[[DTypeName, Sequences], Logits]
+
+
+def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: RankerConfig, segments: int) -> DTypeName:
+    """``int8`` if the model's scores in it agree with the exact ones, else ``fp32``.
+
+    ``score`` computes the logits of sequences in a given precision. The error is recorded in the user's cache folder.
+    """
+    key, record = model_digest(folder), _cache_folder() / RECORD
+    errors = _read(record)
+    if key not in errors:
+        error = errors[key] = round(_measure(score, Reader(tokenizer, config.template, None, segments)), 4)
+        choice = "scores are computed in int8 (exact: --precision fp32)" if error <= TOLERANCE else "using fp32"
+        pairs = QUERIES * CANDIDATES
+        message = f"{folder.name}: in int8, scores differ by {error:.1%} of their spread on {pairs} pairs; {choice}"
+        warnings.warn(message, Notice, stacklevel=2)
+        try:
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_json(record, errors)
+        except (OSError, RankwellError):
+            pass  # measured again next time
+    return "int8" if errors[key] <= TOLERANCE else "fp32"
+
+
+def _measure(score: Score, reader: Reader) -> float:
+    """The error in int8 on the candidates that BM25 finds in the sample, the beginnings of the documents."""
+    from rankwell import sample
+    from rankwell.corpus.datasets import open_dataset
+    from rankwell.retrieve.index import Index
+
+    data = open_dataset(sample.FOLDER)
+    queries = data.queries("dev")[:: len(data.queries("dev")) // QUERIES][:QUERIES]
+    with tempfile.TemporaryDirectory() as scratch:
+        index = Index.build(data.documents(), Path(scratch) / "index")
+        run = index.search(queries, k=CANDIDATES)
+        pairs = [(query.text, index.text(docid)) for query in queries for docid in run[query.qid].docids]
+        owners = np.repeat(np.arange(len(queries)), [len(run[query.qid].docids) for query in queries])
+    documents = [" ".join(text.split()[:WORDS]) for _, text in pairs]
+    texts = {"query": [query for query, _ in pairs], "document": documents}
+    sequences = reader.lay_out({field: reader.tokenizer.encode(texts[field]) for field in texts}).sequences
+    exact, fast = (relevance(score(dtype, sequences)).astype(np.float64) for dtype in ("fp32", "int8"))
+
+    def spread(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+        centres = np.bincount(owners, values) / np.bincount(owners)
+        return float(np.sqrt(np.mean((values - centres[owners]) ** 2)))
+
+    return spread(fast - exact) / max(spread(exact), 1e-30)
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rankwell"
+
+
+def _read(record: Path) -> dict[str, float]:
+    """The recorded errors; a file that cannot be read has none."""
+    try:
+        return {key: float(error) for key, error in read_object(record).items()}
+    except (OSError, RankwellError, TypeError, ValueError):
+        return {}

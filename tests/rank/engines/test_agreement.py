@@ -1,0 +1,70 @@
+"""Scores in int8 are the default on an Arm CPU if they agree with the exact ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankwell.core.errors import Notice
+from rankwell.rank.cache import ScoreCache
+from rankwell.rank.engines import agreement
+from rankwell.rank.ranker import Ranker
+
+pytest.importorskip("torch")
+PAIRS = [("how do bees keep warm", "The cluster shivers."), ("how do bees keep warm", "Tea and bread.")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("rankwell.models.devices.CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(agreement, "TOLERANCE", 0.2)  # a random model's scores differ little
+    (tmp_path / "cpuinfo").write_text("Features\t: fp asimd asimddp\n")
+    return tmp_path / "rankwell"
+
+
+def test_a_model_that_agrees_is_measured_once(tiny_checkpoint: Path, folder: Path) -> None:
+    with pytest.warns(
+        Notice, match=r"in int8, scores differ by \d+\.\d% of their spread on 80 pairs; scores are computed"
+    ):
+        ranker = Ranker(tiny_checkpoint, device="cpu", precision="auto")
+    assert ranker.engine.precision == "int8"
+    exact = Ranker(tiny_checkpoint, device="cpu", precision="fp32").predict(PAIRS)
+    assert not np.array_equal(ranker.predict(PAIRS), exact)
+    np.testing.assert_allclose(ranker.predict(PAIRS), exact, atol=0.05)
+    again = Ranker(tiny_checkpoint, device="cpu", precision="auto")  # without a notice, which would be an error
+    assert again.engine.precision == "int8"
+    (error,) = json.loads((folder / agreement.RECORD).read_text()).values()
+    assert 0 < error < agreement.TOLERANCE
+
+
+def test_a_model_that_disagrees_is_exact(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "TOLERANCE", 0.0)
+    with pytest.warns(Notice, match="using fp32"):
+        ranker = Ranker(tiny_checkpoint, device="cpu", precision="auto")
+    assert ranker.engine.precision == "fp32"
+    np.testing.assert_array_equal(ranker.predict(PAIRS), Ranker(tiny_checkpoint, device="cpu").predict(PAIRS))
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_cached_scores_are_those_of_the_chosen_precision(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    with ScoreCache(tmp_path / "scores.db") as cache:
+        keys = {
+            precision: Ranker(tiny_checkpoint, device="cpu", precision=precision, cache=cache).identity
+            for precision in ("auto", "int8", "fp32")
+        }
+    assert keys["auto"] == keys["int8"] != keys["fp32"]
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_a_cache_folder_that_cannot_be_used_is_done_without(tiny_checkpoint: Path, folder: Path) -> None:
+    folder.write_text("not a folder")
+    assert Ranker(tiny_checkpoint, device="cpu", precision="auto").engine.precision == "int8"
+    folder.unlink()
+    folder.mkdir()
+    (folder / agreement.RECORD).write_text("[]")
+    assert Ranker(tiny_checkpoint, device="cpu", precision="auto").engine.precision == "int8"
