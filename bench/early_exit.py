@@ -58,7 +58,7 @@ def main() -> None:
     table = Table("scores", "share", "RR@10", *rules)
     for path in options.scores:
         data = np.load(path)
-        parts = {
+        parts: dict[str, list[Any]] = {
             part: [
                 standardised(data[f"{part}.first"].astype(np.float64)),
                 data[f"{part}.model"].astype(np.float64),
@@ -68,14 +68,14 @@ def main() -> None:
         }
 
         def mean(part: str, share: float, depth: int, parts: Any = parts) -> float:
-            return float(np.mean([cut(*row, share, depth) for row in zip(*parts[part], strict=True)]))
+            return float(np.mean([cut(f, m, r, share, depth) for f, m, r in zip(*parts[part], strict=True)]))
 
         whole = parts["dev"][0].shape[1]
         share = max(np.linspace(0, 1, 11).tolist(), key=lambda share: mean("choice", share, whole))
         full = mean("dev", share, whole)
         cells = [f"{mean('dev', share, depth) - full:+.4f}" for depth in DEPTHS]
         for reach in REACHES:
-            values = [exit_early(*row, share, reach) for row in zip(*parts["dev"], strict=True)]
+            values = [exit_early(f, m, r, share, reach) for f, m, r in zip(*parts["dev"], strict=True)]
             loss, scored = np.mean(values, axis=0) - (full, 0)
             cells.append(f"{loss:+.4f} ({scored:.0f})")
         table.row(path.stem, f"{share:.1f}", f"{full:.4f}", *cells)

@@ -38,7 +38,7 @@ FOUND, ENOUGH = 100, 0.99
 NEIGHBOURS, PLACES = 32, 4096
 Found = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32]], Found]
-Setting = tuple[str, Callable[[], None]]
+Setting = tuple[str, Callable[[], Any]]
 
 
 def main() -> None:
@@ -206,19 +206,21 @@ def make_usearch(vectors: PassageVectors, threads: int) -> Made:
         keys: Found = np.asarray(found.keys, np.int64).reshape(len(queries), -1)
         return keys
 
-    expand = [(f", expansion {n}", partial(setattr, index, "expansion_search", n)) for n in (128, 256, 512, 1024)]
+    expand: list[Setting] = [
+        (f", expansion {n}", partial(setattr, index, "expansion_search", n)) for n in (128, 256, 512, 1024)
+    ]
     return index.memory_usage // len(vectors), search, expand
 
 
 def make_hnswlib(vectors: PassageVectors, threads: int) -> Made:
-    import hnswlib
+    import hnswlib  # type: ignore[import-untyped]
 
     index = hnswlib.Index("ip", vectors.width)
     index.init_index(len(vectors), ef_construction=100, M=16)
     index.set_num_threads(threads)
     for block in in_fp32(vectors):
         index.add_items(block)
-    settings = [(f", ef {n}", partial(index.set_ef, n)) for n in (128, 256, 512, 1024)]
+    settings: list[Setting] = [(f", ef {n}", partial(index.set_ef, n)) for n in (128, 256, 512, 1024)]
     return 4 * vectors.width + 8 * 16, lambda queries: index.knn_query(queries, FOUND)[0].astype(np.int64), settings
 
 
