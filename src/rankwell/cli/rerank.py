@@ -72,7 +72,7 @@ def rerank(
         typer.Option(
             "--precision",
             help="Torch precision. Default: bf16 on a GPU, and exact fp32 on a CPU; auto uses bf16 also on a CPU with "
-            "AMX, where it is twice as fast; int8 is three times as fast on a CPU with Arm's dot product.",
+            "AMX, where it is twice as fast, and int8 on an Arm CPU, three times as fast, if the scores agree.",
         ),
     ] = None,
     types: Annotated[
