@@ -29,14 +29,7 @@ from rankwell.models.checkpoints.config import ConfigChanges
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.engines.engine import (
-    ACTIVATIONS,
-    Engine,
-    LoadedModel,
-    Logits,
-    engine_options,
-    load,
-)
+from rankwell.rank.engines.engine import ACTIVATIONS, Engine, LoadedModel, Logits, engine_options, load
 from rankwell.rank.pairs import PAIRS_AT_A_TIME, Pairs, groups_of_queries, split_rankings
 from rankwell.rank.prediction import (
     Pair,
@@ -114,8 +107,7 @@ class Ranker:
         loaded = load(folder, backend, changes, options)
         identity = ""
         if cache is not None:
-            chosen = {"dtype": loaded.engine.precision} if options.get("dtype") == "auto" else {}
-            computed = {**options, **chosen}
+            computed = options | ({"dtype": loaded.engine.precision} if options.get("dtype") == "auto" else {})
             description = {
                 "files": cache.model_digest(folder),
                 "backend": backend,
