@@ -64,7 +64,7 @@ def export(
         record = export_model(model, out, backend, precision, reduced_range=reduced_range, **changes)
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
     print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")
-    if precision != "fp32":
+    if backend != "torch" and precision != "fp32":  # torch exports checkpoints of any kind, not only rankers
         from rankwell.rank.agreement import rank_agreement
         from rankwell.sample import FOLDER
 
