@@ -233,6 +233,14 @@ def test_a_folder_that_holds_something_is_not_replaced(tmp_path: Path) -> None:
     assert not leftovers(tmp_path)
 
 
+def test_leftovers_of_one_name_are_removed_alone(tmp_path: Path) -> None:
+    names = [".partial-0123abcd-system", ".partial-0123abcd-other-system", ".partial-0123abcd-system.run", "system"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    remove_leftovers(tmp_path, of="system")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
+
+
 def test_leftovers_of_killed_writers_are_removed_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / f"{TEMPORARY_PREFIX}1-a").write_text("x")
     (tmp_path / f"{TEMPORARY_PREFIX}2-b").mkdir()

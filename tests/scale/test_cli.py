@@ -129,7 +129,7 @@ def test_what_is_wrong_with_vectors_is_one_line(rankwell: Call, data: Path, tiny
     assert (done.code, done.err.count("\n")) == (2, 1), done.err
     assert "no machine of the cluster has 1 cores and 1 GPUs" in done.err
     assert rankwell(*call, "--out", "x.run").code == 0
-    (vectors,) = Path("index").rglob("*.f16")
+    (vectors,) = Path("index").rglob("shard-*.f16")
     vectors.write_bytes(b"")
     done = rankwell(*call, "--out", "y.run")
     assert (done.code, done.err.count("\n")) == (2, 1), done.err

@@ -10,6 +10,7 @@ replaced.
 from __future__ import annotations
 
 import errno
+import glob
 import gzip
 import io
 import os
@@ -210,12 +211,13 @@ def folder_size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def remove_leftovers(folder: Path, *, below: bool = False) -> None:
+def remove_leftovers(folder: Path, *, below: bool = False, of: str | None = None) -> None:
     """Delete what interrupted writers left in ``folder`` and, on request, in the folders ``below`` it.
 
-    Call it only while holding the folder's lock.
+    With ``of``, only what writers of a file or folder of this name left. Call it only while holding the folder's lock,
+    or the lock that writers of that name hold.
     """
-    pattern = f"{TEMPORARY_PREFIX}*"
+    pattern = f"{TEMPORARY_PREFIX}*" if of is None else f"{TEMPORARY_PREFIX}{'?' * 8}-{glob.escape(of)}"
     for leftover in list(folder.rglob(pattern) if below else folder.glob(pattern)):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

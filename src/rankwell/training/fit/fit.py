@@ -100,6 +100,7 @@ def fit(
     dataset = open_dataset(request.data)
     with lock(work, wait=False):
         remove_leftovers(work)
+        remove_leftovers(request.out.absolute().parent, of=request.out.name)
         parts = divide(dataset, train=train, report=report, seed=seed)
         _claim(request, dataset.digest(), parts)
         if is_system(request.out):  # finished, but killed before its work folder was removed
