@@ -111,7 +111,7 @@ def fit(
         say(f"{len(collection.index):,} documents; {parts.describe()}")
         for line in advice(parts):
             say(line)
-        say(f"{minutes:g} minutes, measured by {measure} on the queries to choose:")
+        say(f"{minutes:g} minute{'s' * (minutes != 1)}, measured by {measure} on the queries to choose:")
         task = FitTask(
             work, work / "parts", collection.index, parts, encoder, start, str(parse_measure(measure)), seed, device
         )
