@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+SOON, AGAIN = 0.2, 2.0
+"""Seconds until a limit that met a compiler, which would print and swallow the exception, is raised, and until one that
+was swallowed elsewhere is raised again."""
+_COMPILERS = ("llvmlite", "numba")
+
 
 class TimeIsUp(BaseException):
     """The time limit has passed. Not an ``Exception``, so that no handler of errors takes it for one."""
@@ -24,12 +29,24 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if _compiles(frame):
+            signal.setitimer(signal.ITIMER_REAL, SOON, AGAIN)
+            return
         raise TimeIsUp
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3), AGAIN)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def _compiles(frame: FrameType | None) -> bool:
+    """Whether a frame belongs to a compiler, or was called by one."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in _COMPILERS:
+            return True
+        frame = frame.f_back
+    return False
