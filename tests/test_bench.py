@@ -30,9 +30,8 @@ def test_a_cited_script_shows_its_help(name: str) -> None:
 
 def test_no_script_is_without_a_page() -> None:
     modules = {name.removesuffix(".py") for name in SCRIPTS}
-    imports = {
-        name: set(re.findall(r"^\s*from (\w+) import", text, re.MULTILINE)) & modules for name, text in SCRIPTS.items()
-    }
+    statement = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
+    imports = {name: set(statement.findall(text)) & modules for name, text in SCRIPTS.items()}
     reached, waiting = set(CITED), list(CITED)
     while waiting:
         for module in imports[waiting.pop()]:

@@ -110,6 +110,7 @@ def test_arbitrary_bytes_are_lines_or_an_input_error(
 def test_reading_closes_the_file_also_under_gzip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "zipped"
     path.write_bytes(gzip.compress(b"a\n"))
+    gc.collect()  # what other tests left open
     # A file that is only collected warns in its destructor, where an error is reported but not raised.
     unclosed: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", unclosed.append)
