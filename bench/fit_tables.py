@@ -52,7 +52,7 @@ SETTINGS = {
     "try-b512": "batch 512",
     "try-b1024-e10": "batch 1,024, 10 epochs, rate 2e-4",
     "e0": "the same, trained again",
-    "sym": "— documents find their queries, too (`symmetric`)",
+    "sym": "— documents find their queries, too",
     "ema": "— running mean of the weights, 0.97",
     "elong": "— texts of up to 384 tokens",
     "try-scale30": "scale 30",

@@ -41,18 +41,6 @@ def test_costs_are_those_of_picking_the_document_among_all() -> None:
     np.testing.assert_allclose(costs.numpy(), [first, second], rtol=1e-5)
 
 
-def test_symmetric_costs_add_finding_the_query_from_its_document() -> None:
-    queries = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
-    documents = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]])
-    ignored = torch.tensor([[False, True, False], [False, False, False]])
-    targets = torch.tensor([2, 1])
-    there = in_batch_softmax(queries, documents, targets, ignored, 2.0)
-    # The document 2 tells its query from the other; of document 1, the other query is ignored.
-    back = [-np.log(np.exp(1.6) / (np.exp(1.6) + np.exp(1.92))), 0.0]
-    both = in_batch_softmax(queries, documents, targets, ignored, 2.0, symmetric=True)
-    np.testing.assert_allclose(both.numpy(), (there.numpy() + back) / 2, rtol=1e-5)
-
-
 def test_widths_give_the_mean_over_vectors_that_are_cut() -> None:
     torch.manual_seed(0)
     queries, documents = (torch.nn.functional.normalize(torch.randn(4, 8), dim=1) for _ in range(2))

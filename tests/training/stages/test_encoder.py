@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 from tests.training import toys
 
 from rankwell.core.errors import RankwellError
@@ -181,21 +179,6 @@ def test_what_cannot_work_is_said_before_anything_is_trained(
 def test_an_index_without_texts_cannot_have_vectors(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match=r"stages.encoder: the index of stages.deepct has no texts"):
         run_recipe(make(data, tiny_bi_encoder, deepct={"tune_queries": 8}, encoder=STAGE), tmp_path / "o", device="cpu")
-
-
-def test_a_soup_is_the_mean_of_its_trainings(data: Path, tiny_bi_encoder: Path, tmp_path: Path) -> None:
-    stage = {**STAGE, "max_steps": 3, "best": "last", "symmetric": True}
-    single = run_recipe(make(data, tiny_bi_encoder, encoder=stage), tmp_path / "single", device="cpu")
-    done = run_recipe(make(data, tiny_bi_encoder, encoder={**stage, "soup": 2}), tmp_path / "soup", device="cpu")
-    folder = done.work.done[0].folder
-    first, second, mean, alone = (
-        load_file(place / "model" / "model.safetensors")
-        for place in (folder / "training-1", folder / "training-2", folder, single.work.done[0].folder)
-    )
-    name = next(name for name in mean if name.endswith("query.weight"))
-    torch.testing.assert_close(first[name], alone[name])
-    assert not torch.equal(first[name], second[name])
-    torch.testing.assert_close(mean[name], (first[name] + second[name]) / 2)
 
 
 def test_negatives_of_its_candidates_are_filtered_by_a_ranker_that_starts_from_it(

@@ -34,8 +34,6 @@ def in_batch_softmax(
     ignored: Tensor,
     scale: Tensor | float = 20.0,
     widths: Sequence[int] = (),
-    *,
-    symmetric: bool = False,
 ) -> Tensor:
     """−log softmax of each query's document among all that are not ignored: the costs of the queries (B,).
 
@@ -44,19 +42,14 @@ def in_batch_softmax(
     | vectors of length 1              | the query's document, in M | true where a pair is left out | (B,)  |
 
     Scores are ``scale`` times the cosine. With ``widths``, the mean over vectors cut to each of these widths and
-    normalised again (Matryoshka). With ``symmetric``, the mean with the cost of finding the query from its document
-    among all queries. van den Oord, Li and Vinyals, 2018; Kusupati et al., 2022.
+    normalised again (Matryoshka). van den Oord, Li and Vinyals, 2018; Kusupati et al., 2022.
     """
     costs = queries.new_zeros(len(queries))
     for width in widths or (queries.shape[1],):
         cut = width < queries.shape[1]
         left, right = (functional.normalize(side[:, :width], dim=1) if cut else side for side in (queries, documents))
         scores = (scale * (left @ right.T)).masked_fill(ignored, -torch.inf)
-        cost = functional.cross_entropy(scores, targets, reduction="none")
-        if symmetric:
-            own = torch.arange(len(queries), device=targets.device)
-            cost = (cost + functional.cross_entropy(scores[:, targets].T, own, reduction="none")) / 2
-        costs = costs + cost
+        costs = costs + functional.cross_entropy(scores, targets, reduction="none")
     return costs / max(1, len(widths))
 
 
@@ -77,13 +70,12 @@ class PairTask(DrawnLists):
         *,
         log_scale: Tensor,
         widths: Sequence[int] = (),
-        symmetric: bool = False,
         max_texts: int | None = None,
     ):
         super().__init__(draw)
         self._relevant = relevant
         self._log_scale = log_scale
-        self._widths, self._symmetric = tuple(widths), symmetric
+        self._widths = tuple(widths)
         self._max_texts = max_texts
 
     @abstractmethod
@@ -115,10 +107,7 @@ class PairTask(DrawnLists):
                 scale = scale.detach() * (1 - share) + scale * share
             with torch.no_grad():
                 spread = (queries @ documents.T).std(dim=1, correction=0).mean()
-            costs = in_batch_softmax(
-                queries, documents, columns, masked, scale, self._widths, symmetric=self._symmetric
-            )
-            return costs.mean()
+            return in_batch_softmax(queries, documents, columns, masked, scale, self._widths).mean()
 
         value, _ = backward_scores(lambda chunk: encode(model, chunk), chunks, loss, step, parameters=trained)
         return {"loss": value * share, "spread": spread * share}
@@ -151,10 +140,9 @@ class TextPairTask(PairTask):
         document_prompt: Pieces | None = None,
         log_scale: Tensor,
         widths: Sequence[int] = (),
-        symmetric: bool = False,
         max_texts: int | None = None,
     ):
-        super().__init__(draw, relevant, log_scale=log_scale, widths=widths, symmetric=symmetric, max_texts=max_texts)
+        super().__init__(draw, relevant, log_scale=log_scale, widths=widths, max_texts=max_texts)
         self._queries, self._documents, self._reader = queries, documents, reader
         self._document_prompt = document_prompt
 

@@ -37,10 +37,6 @@ class PairOptions(TuningOptions, ValidatedOptions):
     learning_rate: float = Field(default=1e-4, gt=0, description="Peak learning rate.")
     scale: float = Field(default=20, gt=0, description="Factor of the cosine in the softmax over the batch.")
     learn_scale: bool = Field(default=False, description="Whether `scale` is learned, too.")
-    symmetric: bool = Field(
-        default=False,
-        description="Whether documents must also find their query among all queries of the batch.",
-    )
     negatives: int = Field(
         default=0,
         ge=0,
@@ -72,11 +68,6 @@ class EncoderOptions(PairOptions):
     epochs: float = Field(default=10, gt=0, description="Passes over the training pairs; may be a fraction.")
     batch: int = Field(default=1024, ge=2, description="Pairs per optimiser step; each is a negative of all others.")
     learning_rate: float = Field(default=2e-4, gt=0, description="Peak learning rate.")
-    soup: int = Field(
-        default=1,
-        ge=1,
-        description="Number of trainings with different seeds whose weights are averaged (a model soup).",
-    )
     widths: tuple[int, ...] = Field(
         default=(),
         description="Widths at which vectors shall also work when they are cut (Matryoshka); none: the full one only.",

@@ -76,10 +76,8 @@ class VectorPairTask(PairTask):
         queries: Vectors,
         documents: Callable[[Rows], NDArray[np.floating]],
         log_scale: Tensor,
-        *,
-        symmetric: bool = False,
     ):
-        super().__init__(pairs.draw, pairs.relevant, log_scale=log_scale, symmetric=symmetric)
+        super().__init__(pairs.draw, pairs.relevant, log_scale=log_scale)
         self._queries, self._documents = queries, documents
 
     def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
@@ -116,7 +114,7 @@ def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageRe
     pairs = training_pairs(work, options, train_queries, documents)
     model = MapModel(base.width, options.side, scale=options.scale, learn_scale=options.learn_scale)
     queries = base.encode_queries(pairs.texts)
-    task = VectorPairTask(pairs, queries, vectors.at, model.log_scale, symmetric=options.symmetric)
+    task = VectorPairTask(pairs, queries, vectors.at, model.log_scale)
     docids = pool_of(work, tune_queries)
     pool = vectors.at(documents.numbers(docids)).astype(np.float32)
     asked = base.encode_queries([query.text for query in tune_queries])

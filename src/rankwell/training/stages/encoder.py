@@ -7,28 +7,24 @@ bi-encoder's share beside it are tuned on training queries that were set aside.
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.config import is_own, read_encoder_config, read_model_type
-from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
 from rankwell.models.families import FAMILIES
 from rankwell.models.heads import VectorModel
 from rankwell.models.vector_layers import Dense
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
-from rankwell.training.loop.loop import TrainingOutcome
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import EncoderOptions
@@ -40,9 +36,6 @@ from rankwell.training.stages.pairs import (
     train_pairs,
     training_pairs,
 )
-
-SEED_STEP = 1000
-"""Between the seeds of several trainings."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,68 +120,42 @@ def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
 
 
 def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageResult:
-    """Train, once or several times, then tune BM25 and the bi-encoder's share."""
-    options, start = stage.options, load(work, stage).start
+    """Train, then tune BM25 and the bi-encoder's share."""
+    options, encoder = stage.options, load(work, stage)
+    start = encoder.start
     documents = work.data.tokens(start.tokenizer)
     train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
     pairs = training_pairs(work, options, train_queries, documents)
     queries = start.tokenizer.encode([start.query_prompt + text for text in pairs.texts])
     docids = pool_of(work, tune_queries)
     numbers = documents.numbers(docids)
-    outcomes: list[TrainingOutcome] = []
-    for number, place in enumerate(_places(options, folder)):
-        encoder = load(work, stage)
 
-        def encode(model: nn.Module, encoder: EncoderInTraining = encoder) -> tuple[Vectors, Vectors]:
-            frozen = encoder.frozen()
-            vectors = frozen.encode_queries([query.text for query in tune_queries])
-            found = vectors, frozen.encode_tokens(documents, numbers)
-            if frozen.device.type == "cuda":
-                del frozen
-                torch.cuda.empty_cache()
-            return found
+    def encode(model: nn.Module) -> tuple[Vectors, Vectors]:
+        frozen = encoder.frozen()
+        vectors = frozen.encode_queries([query.text for query in tune_queries])
+        found = vectors, frozen.encode_tokens(documents, numbers)
+        if frozen.device.type == "cuda":
+            del frozen
+            torch.cuda.empty_cache()
+        return found
 
-        task = TextPairTask(
-            pairs.draw,
-            pairs.relevant,
-            queries,
-            documents,
-            start.reader,
-            document_prompt=start.prompt_pieces if start.document_prompt else None,
-            log_scale=encoder.model.log_scale,
-            widths=options.widths,
-            symmetric=options.symmetric,
-            max_texts=options.max_texts_in_memory,
-        )
-        validation = pool_validation(work, options, tune_queries, docids, encode)
-        seed = work.seed + SEED_STEP * number
-        outcomes.append(
-            train_pairs(work, options, place, encoder.model, task, validation, encoder.save, "bi-encoder", seed=seed)
-        )
-    figures = {**outcomes[0].figures(), "pairs": len(pairs.draw(0))}
+    task = TextPairTask(
+        pairs.draw,
+        pairs.relevant,
+        queries,
+        documents,
+        start.reader,
+        document_prompt=start.prompt_pieces if start.document_prompt else None,
+        log_scale=encoder.model.log_scale,
+        widths=options.widths,
+        max_texts=options.max_texts_in_memory,
+    )
+    validation = pool_validation(work, options, tune_queries, docids, encode)
+    outcome = train_pairs(work, options, folder, encoder.model, task, validation, encoder.save, "bi-encoder")
+    figures = {**outcome.figures(), "pairs": len(pairs.draw(0))}
     if options.learn_scale:
         figures["scale"] = float(encoder.model.log_scale.detach().exp())
-    if len(outcomes) > 1:
-        figures |= {"training seconds": round(sum(outcome.seconds for outcome in outcomes), 1)}
-        if process_number() == 0:
-            _save_average(encoder, _places(options, folder), folder / "model")
     return finish_first_stage(work, options, folder, tune_queries, figures)
-
-
-def _places(options: EncoderOptions, folder: Path) -> list[Path]:
-    """The folder of each training."""
-    return [folder] if options.soup == 1 else [folder / f"training-{number + 1}" for number in range(options.soup)]
-
-
-def _save_average(encoder: EncoderInTraining, trainings: Sequence[Path], target: Path) -> None:
-    """Write the mean of the trainings' weights, summed in fp64, as a bi-encoder like ``encoder``."""
-    whole: dict[str, Tensor] = {}
-    for training in trainings:
-        for name, tensor in load_encoder(training / "model")[0].state_dict().items():
-            whole[name] = whole.get(name, 0) + tensor.double() / len(trainings)
-    encoder.model.encoder.load_state_dict({name: tensor.float() for name, tensor in whole.items()})
-    shutil.rmtree(target, ignore_errors=True)
-    encoder.save(target)
 
 
 STAGES.register("encoder")(

@@ -137,8 +137,6 @@ def train_pairs(
     validation: PoolValidation | None,
     save: Callable[[Path], None],
     description: str,
-    *,
-    seed: int | None = None,
 ) -> TrainingOutcome:
     """Train a model of vectors in ``folder``."""
     return train(
@@ -147,7 +145,7 @@ def train_pairs(
         options,
         folder,
         save=save,
-        seed=work.seed if seed is None else seed,
+        seed=work.seed,
         device=work.device,
         validate=validation,
         description=description,
