@@ -27,6 +27,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.cache import ScoreCache, text_hashes
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.system import System
+from rankwell.rank.vector_codes import VectorCodes
 
 QUERIES = ["what kind of fish is bogue", "how do bees make honey", "interest rate of a bank loan", "king of the river"]
 PAIRS = [("how do bees make honey", "The bees make honey."), ("a bank", "Interest is paid by the bank.")]
@@ -53,6 +54,12 @@ def use_vectors(folder: Path, encoder: BiEncoder) -> Any:
     return [vectors.at(np.arange(len(vectors))).tobytes() for vectors in opened]
 
 
+def use_codes(folder: Path, encoder: BiEncoder) -> Any:
+    vectors = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
+    codes = [VectorCodes.open(some) for some in vectors]
+    return [(part.whole().tobytes(), some.recall) for some in codes for part in some._parts]
+
+
 def use_model(folder: Path) -> Any:
     return Ranker(str(folder)).predict(PAIRS).tolist()
 
@@ -73,11 +80,12 @@ def main(folder: Path, count: int, seed: int) -> None:
         "index": use_index,
         "tokens": lambda path: use_tokens(path, encoder),
         "vectors": lambda path: use_vectors(path, encoder),
+        "codes": lambda path: use_codes(path, encoder),
         "model": use_model,
         "system": use_system,
         "cache": use_cache,
     }
-    places = {kind: folder / ("index" if kind in ("tokens", "vectors") else kind) for kind in uses}
+    places = {kind: folder / ("index" if kind in ("tokens", "vectors", "codes") else kind) for kind in uses}
     places["cache"] = folder / "cache.db"
     expected = {kind: use(places[kind]) for kind, use in uses.items()}
     files = {kind: files_of(kind, place) for kind, place in places.items()}
@@ -115,7 +123,7 @@ def files_of(kind: str, place: Path) -> list[Path]:
     files = sorted(path for path in place.rglob("*") if path.is_file() and path.stat().st_size)
     # Locks are empty, a card is not read, and system.json names the other parts.
     files = [path for path in files if path.suffix != ".md" and path.name != "lock"]
-    apart = {"tokens": "tokens-", "vectors": "vectors-"}
+    apart = {"tokens": "tokens-", "vectors": "vectors-", "codes": "codes"}
     if kind in apart:
         return [path for path in files if path.parent.name.startswith(apart[kind])]
     if kind == "index":

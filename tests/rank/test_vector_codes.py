@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rankwell.core.checksums import table_beside
 from rankwell.core.errors import InputError, Notice, RankwellError
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.records import Document, Query
@@ -95,7 +96,12 @@ def test_the_recall_is_measured_and_said_once(tmp_path: Path) -> None:
     assert 0.9 < codes.recall <= 1
     assert codes.recall == pytest.approx(codes.measure_recall(), abs=1e-4)
     assert VectorCodes.open(vectors).recall == codes.recall  # without a warning, which would be an error
-    (vectors.folder / "codes" / RECALL).write_text("{}")
+    path = vectors.folder / "codes" / RECALL
+    path.write_text(path.read_text().replace("1", "2", 1))
+    with pytest.raises(InputError, match=r"recall.json: damaged"):
+        codes.recall  # noqa: B018
+    table_beside(path).unlink()  # as in earlier versions
+    path.write_text("{}")
     with pytest.raises(InputError, match="not a record of a recall"):
         codes.recall  # noqa: B018
 

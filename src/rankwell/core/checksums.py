@@ -15,7 +15,7 @@ import os
 import sys
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -90,14 +90,26 @@ def table_beside(path: Path) -> Path:
     return path.with_name(f"{TABLE}.{path.name}")
 
 
+def checksums_beside(path: Path) -> FileChecksums | None:
+    """The checksums of a single file; None if it has no table."""
+    table = read_checksums(table_beside(path))
+    if table is not None and path.name not in table:
+        raise InputError(table_beside(path), None, f"has no checksums of {path.name}; remove it")
+    return None if table is None else table[path.name]
+
+
 def write_checksums(folder: Path) -> None:
     """Write the tables of a folder and those below it. The folder must not be in use yet."""
     for place, _, names in os.walk(folder):
-        files = sorted(name for name in names if name != TABLE and not name.endswith(NOT_COVERED))
-        table = Path(place) / TABLE
-        table.unlink(missing_ok=True)  # it may be a link to another folder's
-        if files:
-            table.write_bytes(encode_checksums({name: FileChecksums.of(Path(place) / name) for name in files}))
+        write_table(Path(place), names)
+
+
+def write_table(folder: Path, names: Iterable[str]) -> None:
+    """Write the table of some files of a folder."""
+    files = sorted(name for name in names if name != TABLE and not name.endswith(NOT_COVERED))
+    (folder / TABLE).unlink(missing_ok=True)  # it may be a link to another folder's
+    if files:
+        (folder / TABLE).write_bytes(encode_checksums({name: FileChecksums.of(folder / name) for name in files}))
 
 
 def encode_checksums(files: Checksums) -> bytes:
@@ -141,11 +153,12 @@ class Verified:
     without: int
 
 
-def verify_folder(folder: Path, *, editable: bool = False) -> Verified:
+def verify_folder(folder: Path, *, editable: bool = False, largest: int | None = None) -> Verified:
     """Read all files of a folder, and of those below it, that have checksums. Raises if one is damaged.
 
-    Files of an ``editable`` folder, such as a model's, may be removed, and its settings changed after the table was
-    written. A disk that loses a bit leaves a file's time as it was.
+    Files of more than ``largest`` bytes are left out. Files of an ``editable`` folder, such as a model's, may be
+    removed, and its settings changed after the table was written. A disk that loses a bit leaves a file's time as it
+    was.
     """
     files = size = without = 0
     for place, _, names in os.walk(folder):
@@ -156,6 +169,8 @@ def verify_folder(folder: Path, *, editable: bool = False) -> Verified:
         written = max((Path(place, table).stat().st_mtime_ns for table in tables), default=0)
         for name, checksums in known.items():
             path = Path(place) / name
+            if largest is not None and checksums.size > largest:
+                continue
             if editable and (not path.is_file() or (path.suffix in SETTINGS and path.stat().st_mtime_ns > written)):
                 continue  # a missing file is reported by whoever needs it
             checksums.check_file(path)

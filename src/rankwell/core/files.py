@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TextIO, cast
 
-from rankwell.core.checksums import write_checksums
+from rankwell.core.checksums import FileChecksums, encode_checksums, table_beside, write_checksums
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.streams import is_stream, link_target, open_input, open_output
 
@@ -140,6 +140,17 @@ def atomic_binary(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             sync_folder(target.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def checked_binary(path: Path) -> Iterator[IO[bytes]]:
+    """:func:`atomic_binary` with a table of checksums beside the file, which gets its name first."""
+    with atomic_binary(path) as file:
+        yield file
+        file.flush()
+        checksums = encode_checksums({path.name: FileChecksums.of(Path(file.name))})
+        with atomic_binary(table_beside(path)) as table:
+            table.write(checksums)
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from typing import IO, Any
 
 from numpy.typing import DTypeLike
 
-from rankwell.core.checksums import FileChecksums, encode_checksums, read_checksums, table_beside
+from rankwell.core.checksums import FileChecksums, checksums_beside
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, disk_errors, open_binary
+from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, checked_binary, disk_errors, open_binary
 from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock_byte, unlock_byte
 from rankwell.core.manifest import Manifest
@@ -89,11 +89,7 @@ class Shards:
 
     def checksums(self, number: int) -> FileChecksums | None:
         """The checksums of a shard's file; None if it is compressed, or was written by an earlier version."""
-        path = self.path(number)
-        table = read_checksums(table_beside(path))
-        if table is not None and path.name not in table:
-            raise InputError(table_beside(path), None, f"has no checksums of {path.name}; remove it")
-        return table[path.name] if table is not None else None
+        return checksums_beside(self.path(number))
 
     def map(self, number: int, dtype: DTypeLike, shape: tuple[int, ...]) -> MappedArray:
         """Memory-map a shard that holds nothing but an array."""
@@ -120,13 +116,9 @@ def map_shards(shards: Shards, work: ShardWork, *, description: str = "working",
         for number in _claims(shards, locks, wait):
             path, items = shards.path(number), shards.items(number)
             shown.expect(len(items), len(items))
-            with atomic_binary(path) as file:
+            # gzip has a checksum of its own
+            with atomic_binary(path) if path.suffix == ".gz" else checked_binary(path) as file:
                 work(items, file)
-                if path.suffix != ".gz":  # gzip has a checksum of its own
-                    file.flush()
-                    sums = FileChecksums.of(Path(file.name))
-                    with atomic_binary(table_beside(path)) as table:
-                        table.write(encode_checksums({path.name: sums}))
             shown.finish(len(items))
 
 

@@ -1,6 +1,7 @@
 """Systems: everything a search needs in one folder that can be moved, served, checked and added to.
 
-    system.json       version, ranker, depth, shares, and the size and checksum of every part
+    system.json       version, ranker, depth, shares, and the size of every file
+    checksums         of the other files here; each folder below has its own
     first-stage.json  BM25's parameters and the bi-encoder's share
     index/            texts, postings and the bi-encoder's vectors
     encoder/          the bi-encoder, if it has a share
@@ -13,14 +14,14 @@ All paths are relative. The folder is filled under a temporary name and then ren
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from rankwell.core.checksums import write_checksums
+from rankwell.core.checksums import TABLE, Verified, read_checksums, verify_folder, write_checksums, write_table
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.jsonfile import read_object
@@ -28,20 +29,19 @@ from rankwell.core.manifest import Manifest, check_seal, file_digest, write_seal
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.answers import Answer, read_answers
-from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import AnyRanker, open_ranker
 from rankwell.retrieve.index import Index
 
 SYSTEM = "system.json"
-VERSION = 1
+VERSIONS = (1, 2)
+"""Those that can be read; the last one is written. Version 1 has no checksums of the files in its root."""
 DEPTH = 100
 SMALL = 1 << 16
-"""Parts of up to this many bytes, such as descriptions, are compared with their checksum when a system is opened."""
+"""Files of up to this many bytes, such as descriptions, are compared with their checksums when a system is opened."""
 INDEX, ENCODER, RANKER = "index", "encoder", "ranker"
 _FORMAT = "rankwell-system"
-_CHANGING = {"index/index.json", "index/lock"}
-"""Files that :meth:`System.add` changes in place; the index checks them itself."""
 
 
 def is_system(folder: str | os.PathLike[str]) -> bool:
@@ -105,6 +105,7 @@ class System:
             FirstStage(Index.open(temporary / INDEX), first.bm25, encoder, first.share).save(temporary)
             for name, text in (files or {}).items():
                 (temporary / name).write_text(text, encoding="utf-8")
+            write_table(temporary, [FIRST_STAGE, *(files or {})])
             self._describe_in(temporary, card or self.card)
         return System.open(folder, device=self.device)
 
@@ -115,8 +116,10 @@ class System:
         record = _read(folder)
         for name, part in record["parts"].items():
             _check_size(folder, name, part)
-            if part["bytes"] <= SMALL and file_digest(folder / name) != part.get("digest"):
-                raise InputError(folder / name, None, "damaged: its contents have changed; copy the system again")
+        if (table := read_checksums(folder / TABLE)) is not None:
+            table[FIRST_STAGE].check_file(folder / FIRST_STAGE)
+        for name in (ENCODER, RANKER):  # an index checks itself
+            verify_folder(folder / name, largest=SMALL)
         try:
             shares = None if record["shares"] is None else Shares(**record["shares"])
         except TypeError:
@@ -185,17 +188,13 @@ class System:
         _store_vectors(self.first_stage, self.device)
         self._describe_in(folder, self.card)
 
-    def check(self) -> Iterator[str]:
-        """Compare every part with its checksum; yields a line for each problem."""
+    def check(self) -> Verified:
+        """Read every file and compare it with its checksums. Raises if one is damaged or missing."""
         folder = self._saved()
         for name, part in _read(folder)["parts"].items():
-            try:
-                _check_size(folder, name, part)
-            except InputError as error:
-                yield str(error)
-                continue
-            if file_digest(folder / name) != part["digest"]:
-                yield str(InputError(folder / name, None, "its contents have changed"))
+            _check_size(folder, name, part)
+        self.index.check()
+        return verify_folder(folder)
 
     def _saved(self) -> Path:
         if self.folder is None:
@@ -209,14 +208,15 @@ class System:
             shares = {**self.shares.as_dict(), "normalise": self.shares.normalise, "missing": self.shares.missing}
         settings = {"ranker": None if self.ranker is None else RANKER, "depth": self.depth, "shares": shares}
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        parts: dict[str, dict[str, Any]] = {
-            name: {"bytes": (folder / name).stat().st_size, "digest": file_digest(folder / name)}
+        parts = {
+            name: {"bytes": (folder / name).stat().st_size}
             for name in files
-            if name != SYSTEM and name not in _CHANGING and Path(name).name != "lock"
+            if name not in (SYSTEM, "index/index.json") and Path(name).name != "lock"  # these change in place
         }
-        manifest = Manifest("system", settings, {name: part["digest"] for name, part in parts.items()})
+        tables = [name for name in parts if Path(name).name.startswith(TABLE)]
+        manifest = Manifest("system", settings, {name: file_digest(folder / name) for name in tables})
         made = {key: value for key, value in manifest.as_dict().items() if key not in ("config", "data")}
-        record = {"format": _FORMAT, "version": VERSION, **settings, "card": dict(card)}
+        record = {"format": _FORMAT, "version": VERSIONS[-1], **settings, "card": dict(card)}
         write_sealed(folder / SYSTEM, {**record, "manifest": made, "parts": parts})
 
     def describe(self) -> str:
@@ -302,8 +302,8 @@ def _read(folder: Path) -> dict[str, Any]:
         raise InputError(folder, None, f"not a system (it has no {SYSTEM}); make one with `rankwell fit`") from None
     if record.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of a system")
-    if (version := record.get("version")) != VERSION:
-        problem = f"a system of version {version}; this rankwell reads version {VERSION}: fit it again"
+    if (version := record.get("version")) not in VERSIONS:
+        problem = f"a system of version {version}; this rankwell reads versions 1 to {VERSIONS[-1]}: fit it again"
         raise InputError(path, None, problem)
     check_seal(path, record)
     expected = {"ranker": str | None, "depth": int, "shares": dict | None, "card": dict, "parts": dict}

@@ -13,6 +13,7 @@ codes are made.
 
 from __future__ import annotations
 
+import json
 import warnings
 from functools import cached_property, lru_cache
 from typing import IO
@@ -21,8 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rankwell.core.checksums import checksums_beside
 from rankwell.core.errors import InputError, Notice, RankwellError
-from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.files import checked_binary
+from rankwell.core.jsonfile import read_object
 from rankwell.core.shards import Shards, map_shards
 from rankwell.core.types import Rows
 from rankwell.models.bi_encoder import Vectors
@@ -75,7 +78,9 @@ class VectorCodes:
         codes = cls(vectors, shards)
         if not (shards.folder / RECALL).exists():
             recall = codes.measure_recall()
-            write_json(shards.folder / RECALL, {f"recall@{RECALL_DEPTH}": round(recall, 4), "queries": RECALL_QUERIES})
+            record = {f"recall@{RECALL_DEPTH}": round(recall, 4), "queries": RECALL_QUERIES}
+            with checked_binary(shards.folder / RECALL) as file:
+                file.write(json.dumps(record).encode())
             warnings.warn(
                 f"compressed search finds {recall:.1%} of the {RECALL_DEPTH} nearest documents (measured with "
                 f"{RECALL_QUERIES} documents as queries; to compare all: --vectors exact)",
@@ -96,6 +101,8 @@ class VectorCodes:
     def recall(self) -> float:
         """The share of the 100 nearest documents that compressed search finds, as measured when the codes were made."""
         path = self.vectors.folder / "codes" / RECALL
+        if (checksums := checksums_beside(path)) is not None:
+            checksums.check_file(path)
         value = read_object(path).get(f"recall@{RECALL_DEPTH}")
         if not isinstance(value, float | int):
             raise InputError(path, None, "not a record of a recall")
