@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rankwell.core.checksums import write_checksums
 from rankwell.core.errors import InputError
 from rankwell.core.mapped import ArrayFolder
 from rankwell.corpus.lexicon import Lexicon
@@ -89,6 +90,24 @@ def test_a_saved_lexicon_answers_as_before(tmp_path_factory: pytest.TempPathFact
     assert lexicon.find([*model, "not there"]).tolist() == [*model.values(), -1]
     assert lexicon.strings(range(len(lexicon))) == list(model)
     assert lexicon.strings(lexicon.ascending()) == sorted(model)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 16])
+def test_damage_is_an_error_where_a_string_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    """A large lexicon is verified by the blocks that are read, a small one as a whole."""
+    monkeypatch.setattr("rankwell.corpus.lexicon.SMALL", small)
+    filled([[f"string number {i}" for i in range(10_000)]]).save(tmp_path, "words")
+    write_checksums(tmp_path)
+    content = bytearray((tmp_path / "words.npy").read_bytes())
+    content[-1000] ^= 2
+    (tmp_path / "words.npy").write_bytes(content)
+    if small == 0:
+        assert Lexicon.open(ArrayFolder(tmp_path), "words").find(["string number 7"]).tolist() == [7]
+    for string in ["string number 9999"] + ["string number 7"] * (small > 0):
+        with pytest.raises(InputError, match=r"words\.npy: damaged"):
+            Lexicon.open(ArrayFolder(tmp_path), "words").find([string])
 
 
 def test_it_grows_past_many_resizes() -> None:

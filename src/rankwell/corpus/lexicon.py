@@ -18,6 +18,7 @@ from rankwell.corpus.characters import lower_table
 from rankwell.corpus.word_kernels import find_interned, grow_table, intern_words
 
 _KEEP_CASE = np.zeros(0, np.int32)
+SMALL = 1 << 16  # strings; a saved lexicon of so few is verified as a whole, which takes a millisecond
 
 
 class Lexicon:
@@ -110,7 +111,9 @@ class Lexicon:
         find_interned(text, ends, self._slots, self._arena, self._ends, numbers)
         if self._saved is None or self._checked or not len(numbers):
             return numbers
-        if numbers.min() >= 0:  # they are the strings with these numbers, if the bytes that were compared are right
+        if (
+            self._count > SMALL and numbers.min() >= 0
+        ):  # they are the strings with these numbers, if the bytes that were compared are right
             self._saved[0].spans(numbers.astype(np.int64))
             return numbers
         self.check()  # a damaged table could hide a string
