@@ -80,6 +80,10 @@ DECODERS: dict[str, dict[str, Any]] = {
     "qwen2": {"tokenizer": "bytes-chat", **SIZES, **WIDE, "num_key_value_heads": 2},
     "gemma": {"tokenizer": "sentencepiece", **SIZES, **WIDE, "num_key_value_heads": 2, "head_dim": 8},
 }
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen's tokenizers split a text: transformers does so for the type, whatever the folder says."""
 CHAT_TEMPLATE = (
     "{%- set given = messages | selectattr('role', 'eq', 'system') | map(attribute='content') | first -%}"
     "{%- set usual = 'Given a web search query, retrieve relevant passages that answer the query' -%}"
@@ -129,6 +133,10 @@ def _tokenizer(kind: str) -> Any:
     elif family == "bytes":
         made = tokenizers.Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        if form == "chat":
+            split = pre_tokenizers.Split(tokenizers.Regex(QWEN_WORDS), "isolated")
+            bare = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            made.pre_tokenizer = pre_tokenizers.Sequence([split, bare])
         made.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         words = ["yes"] * 500 + ["no"] * 500

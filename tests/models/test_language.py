@@ -15,6 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell import Ranker  # noqa: E402
 from rankwell.core.errors import InputError  # noqa: E402
+from rankwell.models.language import KNOWN  # noqa: E402
 
 
 def their_scores(folder: Path, pairs: list[tuple[str, str]]) -> Any:
@@ -50,28 +51,95 @@ def test_the_classifier_form_with_a_chat_template_and_without(tiny_models: Any, 
     assert np.abs(found - plain).max() > 1e-3
 
 
-def test_bge_reranker_gemma_s_own_prompt(tiny_models: Any, tmp_path: Path) -> None:
-    folder = tiny_models.make_language_model("gemma", tmp_path / "bge-reranker-v2-gemma", chat=False)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+JUDGE = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+)
+INSTRUCT = "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
+ANSWER = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+EXPERT = (
+    "You are a search relevance expert who evaluates how well documents match search queries. For each query-document "
+    "pair, carefully analyze the semantic relationship between them, then provide your binary relevance judgment (0 "
+    "for not relevant, 1 for relevant).\nRelevance:"
+)
+SYSTEM = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+PREDICT = (
+    "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
+    "prediction of either 'Yes' or 'No'."
+)
+PUBLISHED = {
+    "qwen3": f"{JUDGE}{INSTRUCT}<Query>: QUERY\n<Document>: DOCUMENT{ANSWER}",
+    "qwen2": f"{SYSTEM}<|im_start|>user\nquery: QUERY\ndocument: DOCUMENT\n{EXPERT}<|im_end|>\n<|im_start|>assistant\n",
+    "gemma": f"<bos>A: QUERY\nB: DOCUMENT\n{PREDICT}",
+    "t5": "Query: QUERY Document: DOCUMENT Relevant:</s>",
+}
+"""The inputs of Qwen3-Reranker, mxbai-rerank-v2, bge-reranker-v2-gemma and monoT5, from their publishers' code."""
+NAMES = {"qwen3": "Qwen3-Reranker-0.6B", "qwen2": "mxbai-rerank-base-v2", "gemma": "bge-reranker-v2-gemma"}
 
-    def ids(text: str) -> list[int]:
-        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    prompt = (
-        "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
-        "prediction of either 'Yes' or 'No'."
-    )
+class Published:
+    """A folder as its publisher's code reads it: parts tokenised apart, and the logits after the last token."""
+
+    def __init__(self, folder: Path):
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+    def ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def logits(self, parts: list[str]) -> Any:
+        with torch.inference_mode():
+            return self.model(torch.tensor([[number for part in parts for number in self.ids(part)]])).logits[0, -1]
+
+    def answer(self, word: str) -> int:
+        return self.ids(word)[0]
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_the_prompts_are_those_that_were_published(kind: str) -> None:
+    prompt = KNOWN[kind].prompt
+    assert f"{prompt.begin}{prompt.front}QUERY{prompt.between}DOCUMENT{prompt.back}" == PUBLISHED[kind]
+
+
+def test_qwen3_reranker_as_its_model_card_computes_it(tiny_models: Any, tmp_path: Path) -> None:
+    folder = tiny_models.make_language_model("qwen3", tmp_path / NAMES["qwen3"], chat=False)
+    published = Published(folder)
+    yes, no = published.answer("yes"), published.answer("no")
+    logits = [
+        published.logits([JUDGE, f"{INSTRUCT}<Query>: {query}\n<Document>: {document}", ANSWER])[[no, yes]]
+        for query, document in tiny_models.PAIRS
+    ]
+    expected = torch.stack(logits).log_softmax(dim=1)[:, 1].exp().numpy()
+    ranker = Ranker(folder)
+    assert np.abs(ranker.predict(tiny_models.PAIRS, activation="probability") - expected).max() < 1e-5
+    differences = torch.stack(logits).diff(dim=1)[:, 0].numpy()
+    assert np.abs(ranker.predict(tiny_models.PAIRS) - differences).max() < 1e-5
+
+
+def test_mxbai_rerank_v2_as_its_package_computes_it(tiny_models: Any, tmp_path: Path) -> None:
+    folder = tiny_models.make_language_model("qwen2", tmp_path / NAMES["qwen2"], chat=False)
+    published = Published(folder)
+    user = f"{SYSTEM}<|im_start|>user\n"
+    end = "<|im_end|>\n<|im_start|>assistant\n"
     expected = []
     for query, document in tiny_models.PAIRS:
-        line = ids("\n")
-        whole = [tokenizer.bos_token_id, *ids(f"A: {query}"), *line, *ids(f"B: {document}"), *line, *ids(prompt)]
-        with torch.inference_mode():
-            expected.append(float(model(torch.tensor([whole])).logits[0, -1, ids("Yes")[0]]))
+        logits = published.logits([user, f"query: {query}", "\n", f"document: {document}", "\n", EXPERT, end])
+        expected.append(float(logits[published.answer("1")] - logits[published.answer("0")]))
+    assert np.std(expected) > 1e-2
     assert np.abs(Ranker(folder).predict(tiny_models.PAIRS) - np.array(expected)).max() < 1e-5
 
 
-def test_mono_t5_s_own_prompt(tiny_models: Any, tmp_path: Path) -> None:
+def test_bge_reranker_gemma_as_flag_embedding_computes_it(tiny_models: Any, tmp_path: Path) -> None:
+    folder = tiny_models.make_language_model("gemma", tmp_path / NAMES["gemma"], chat=False)
+    published = Published(folder)
+    expected = []
+    for query, document in tiny_models.PAIRS:
+        logits = published.logits(["<bos>", f"A: {query}", "\n", f"B: {document}", "\n", PREDICT])
+        expected.append(float(logits[published.answer("Yes")]))
+    assert np.abs(Ranker(folder).predict(tiny_models.PAIRS) - np.array(expected)).max() < 1e-5
+
+
+def test_mono_t5_as_pygaggle_computes_it(tiny_models: Any, tmp_path: Path) -> None:
     folder = tiny_models.make_mono_t5(tmp_path / "monot5-tiny")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.T5ForConditionalGeneration.from_pretrained(folder).eval()
@@ -87,6 +155,12 @@ def test_mono_t5_s_own_prompt(tiny_models: Any, tmp_path: Path) -> None:
     assert np.abs(Ranker(folder).predict(tiny_models.PAIRS) - np.array(expected)).max() < 1e-5
 
 
+@pytest.mark.parametrize("name", ["jina-reranker-v3", "ctxl-rerank-v2", "zerank-2-reranker"])
+def test_other_rerankers_of_a_known_type_have_other_prompts(tiny_models: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="type qwen3 with no prompt for a query and a document"):
+        Ranker(tiny_models.make_language_model("qwen3", tmp_path / name, chat=False))
+
+
 def test_a_language_model_that_was_not_trained_to_rank_is_refused(tiny_models: Any, tmp_path: Path) -> None:
     folder = tiny_models.make_language_model("qwen3", tmp_path / "chatty", chat=False)
     with pytest.raises(InputError, match="type qwen3 with no prompt for a query and a document; add a chat_template"):
@@ -97,10 +171,20 @@ def test_a_language_model_that_was_not_trained_to_rank_is_refused(tiny_models: A
         Ranker(folder)
 
 
-def test_qwen3_reranker_s_prompt_is_known_by_its_name(tiny_models: Any, tmp_path: Path) -> None:
+def test_qwen3_reranker_is_known_by_its_name(tiny_models: Any, tmp_path: Path) -> None:
     chat = tiny_models.make_language_model("qwen3", tmp_path / "chat")
-    named = tiny_models.make_language_model("qwen3", tmp_path / "Qwen3-Reranker-0.6B", chat=False)
-    assert np.array_equal(Ranker(named).predict(tiny_models.PAIRS), Ranker(chat).predict(tiny_models.PAIRS))
+    expected = Ranker(chat).predict(tiny_models.PAIRS)
+    cached = tmp_path / "models--Qwen--Qwen3-Reranker-0.6B" / "snapshots" / "e61197e"
+    tiny_models.make_language_model("qwen3", cached, chat=False)
+    assert np.array_equal(Ranker(cached).predict(tiny_models.PAIRS), expected)
+    # The usual chat template has no place for a query and a document, and says nothing about them.
+    template = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    (cached / "chat_template.jinja").write_text(template)
+    assert np.array_equal(Ranker(cached).predict(tiny_models.PAIRS), expected)
+    classifier = tiny_models.make("qwen3", tmp_path / "Qwen3-Reranker-0.6B-seq-cls")
+    found = Ranker(classifier).predict(tiny_models.PAIRS)
+    (classifier / "chat_template.jinja").write_text(tiny_models.CHAT_TEMPLATE, encoding="utf-8")
+    assert np.array_equal(found, Ranker(classifier).predict(tiny_models.PAIRS))
 
 
 def test_long_documents_and_queries_keep_the_prompt(tiny_models: Any, tmp_path: Path) -> None:

@@ -12,8 +12,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from typer.testing import CliRunner
+
 from rankwell import Ranker
-from rankwell.serve.state import Sources
+from rankwell.cli.main import app
+from rankwell.serve import server
+from rankwell.serve.state import Sources, open_state
 
 
 @pytest.mark.parametrize("kind", ["xlm-roberta", "modernbert", "language model"])
@@ -29,3 +33,18 @@ def test_rerank(tiny_models: Any, live: Callable[..., Any], tmp_path: Path, kind
     scores = {entry["index"]: entry["score"] for entry in answer}
     expected = Ranker(folder).predict([(query, text) for text in texts])
     assert np.abs(np.array([scores[i] for i in range(len(texts))]) - expected).max() < 1e-5
+
+
+def test_the_class_that_means_relevant(tiny_models: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tiny_models.make("xlm-roberta", tmp_path / "model", labels=3)
+    served: list[Sources] = []
+    monkeypatch.setattr(server, "serve", lambda sources, *_: served.append(sources))
+    options = ("--model", str(folder), "--port", "0", "--precision", "fp32")
+    CliRunner().invoke(app, ["serve", *options, "--label", "LABEL_1"])
+    CliRunner().invoke(app, ["serve", *options, "--label", "LABEL_2", "--trust-remote-code"])
+    rankers = [next(iter(open_state(sources).models.values())).ranker for sources in served]
+    found = [ranker.predict(tiny_models.PAIRS) for ranker in rankers]
+    expected = [Ranker(folder, engine={"label": f"LABEL_{n}"}).predict(tiny_models.PAIRS) for n in (1, 2)]
+    assert np.abs(np.array(found) - np.array(expected)).max() < 1e-5
+    assert np.abs(found[0] - found[1]).max() > 1e-2
+    assert [sources.options.get("trust_remote_code") for sources in served] == [None, True]

@@ -49,6 +49,18 @@ IgnoreIdentical = Annotated[
 Model = Annotated[
     str, typer.Option("--model", help="A checkpoint folder, a name on the Hugging Face hub, or an exported model.")
 ]
+Label = Annotated[
+    str | None,
+    typer.Option(
+        "--label",
+        metavar="CLASS",
+        help="For a classifier of several classes: the one that means relevant. Default: entailment.",
+    ),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run code that comes with a model. Without it, such models are refused."),
+]
 BackendOption = Annotated[Backend, typer.Option("--backend", help="Inference backend.")]
 Device = Annotated[
     str | None, typer.Option("--device", help="Torch device: cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.")

@@ -18,6 +18,7 @@ from rankwell.cli.options import (
     EncoderOption,
     Format,
     IdField,
+    Label,
     Markers,
     Model,
     Normalise,
@@ -25,6 +26,7 @@ from rankwell.cli.options import (
     RunOut,
     TextField,
     TitleField,
+    TrustRemoteCode,
 )
 from rankwell.cli.outputs import check_run, output_file, write_result
 from rankwell.models.checkpoints.names import DEFAULT
@@ -81,12 +83,8 @@ def rerank(
     template: Annotated[
         Literal["mono", "typed", "nli"] | None, typer.Option("--template", help="Input template. Default: the model's.")
     ] = None,
-    label: Annotated[
-        str | None,
-        typer.Option(
-            "--label", help="For a classifier of several classes: the one that means relevant. Default: entailment."
-        ),
-    ] = None,
+    label: Label = None,
+    trust_remote_code: TrustRemoteCode = False,
     attention: Attention = None,
     markers: Markers = None,
     max_length: Annotated[
@@ -235,6 +233,7 @@ def rerank(
         duo=duo,
         duo_depth=duo_depth,
         duo_aggregate=duo_aggregate,
+        trust_remote_code=trust_remote_code,
     )
     request.check(ray=ray)
     workers_ranker = None

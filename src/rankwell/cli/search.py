@@ -21,6 +21,7 @@ from rankwell.cli.options import (
     RunOut,
     TextField,
     Threads,
+    TrustRemoteCode,
     VectorsOption,
 )
 from rankwell.cli.outputs import check_run, write_result
@@ -67,6 +68,7 @@ def search(
     device: Device = None,
     precision: PrecisionOption = "auto",
     vectors: VectorsOption = "auto",
+    trust_remote_code: TrustRemoteCode = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
@@ -102,13 +104,14 @@ def search(
     from rankwell.retrieve.bm25 import BM25
     from rankwell.scale.search import ClusterSearch
 
-    cluster = cluster_of(context)
+    cluster = cluster_of(context, "trust_remote_code")
     check_run(out, tag, cluster)
     printed = answer_format(context)
     if is_system(index):
-        excludes(context, "a system", "k1", "b", "k2", "hybrid", "encoder", "precision", "vectors", "ray", "workers")
+        of_an_index = ("k1", "b", "k2", "hybrid", "encoder", "precision", "vectors", "trust_remote_code")
+        excludes(context, "a system", *of_an_index, "ray", "workers")
     else:
-        needs(context, dict.fromkeys(("encoder", "device", "precision", "vectors"), "hybrid"))
+        needs(context, dict.fromkeys(("encoder", "device", "precision", "vectors", "trust_remote_code"), "hybrid"))
     request = SearchRequest(
         index=index,
         queries=queries,
@@ -122,6 +125,7 @@ def search(
         vectors=vectors,
         columns=Columns(id_field, text_field),
         ignore_identical_ids=ignore_identical_ids,
+        trust_remote_code=trust_remote_code,
     )
     request.check()
     searchers: SearchWorkers | None = None

@@ -13,7 +13,17 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.needs import excludes, needs
-from rankwell.cli.options import BackendOption, Device, EncoderOption, Hybrid, Normalise, PrecisionOption, VectorsOption
+from rankwell.cli.options import (
+    BackendOption,
+    Device,
+    EncoderOption,
+    Hybrid,
+    Label,
+    Normalise,
+    PrecisionOption,
+    TrustRemoteCode,
+    VectorsOption,
+)
 
 
 def serve(
@@ -41,6 +51,8 @@ def serve(
     backend: BackendOption = "torch",
     device: Device = None,
     precision: PrecisionOption = "auto",
+    label: Label = None,
+    trust_remote_code: TrustRemoteCode = False,
     fuse: Annotated[
         float | None, typer.Option("--fuse", metavar="SHARE", help="BM25's share of the score in /search.")
     ] = None,
@@ -130,6 +142,8 @@ def serve(
             "index",
             "model",
             "backend",
+            "label",
+            "trust_remote_code",
             "fuse",
             "blend",
             "hybrid",
@@ -139,6 +153,9 @@ def serve(
         )
     needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
     fusion = FusionOptions.from_options(fuse, blend, hybrid, normalise, encoder, device, precision, vectors)
+    if trust_remote_code:
+        fusion = replace(fusion, engine={**fusion.engine, "trust_remote_code": True})
+    loading = {"label": label, "trust_remote_code": trust_remote_code or None}
     limits = Limits(body_bytes=max_body, documents=max_documents, default_timeout_ms=timeout_ms)
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
     options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)
@@ -146,6 +163,7 @@ def serve(
     with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")
         computing = engine_options(backend, device, precision) if models else {}
+        computing |= {name: value for name, value in loading.items() if value is not None and models}
         sources = Sources(folder, models, backend, computing, fusion=fusion)
         if system is not None:
             sources = Sources.of_system(system, device, precision)

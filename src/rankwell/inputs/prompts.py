@@ -74,8 +74,8 @@ class Prompt:
 
     @property
     def before_query(self) -> str:
-        """What is tokenised with the query: the space before it, or all of ``front`` if texts are tokenised apart."""
-        return _trailing_space(self.front) if self.joined else self.front
+        """What is tokenised with the query: the space before it, or its whole line if texts are tokenised apart."""
+        return _trailing_space(self.front) if self.joined else self.front.rpartition("\n")[2]
 
     @property
     def before_document(self) -> str:

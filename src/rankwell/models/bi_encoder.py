@@ -113,16 +113,18 @@ class BiEncoder:
         device: str | None = None,
         precision: Precision = "auto",
         budget: int | None = None,
+        trust_remote_code: bool = False,
     ) -> BiEncoder:
         """Load a bi-encoder from a folder, a package or the hub (``checkpoints/names.py``).
 
         Pooling, length and prompts are those the folder records; by default vectors are means. Pass prompts for a
-        folder that records none, or ``""`` to use none.
+        folder that records none, or ``""`` to use none. Code that comes with a model runs only with
+        ``trust_remote_code``.
         """
-        folder = find_model(folder)
+        folder = find_model(folder, code=trust_remote_code)
         if not has_vectors(folder):
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
-        encoder, _, tokenizer = load_encoder(folder, causal=True)
+        encoder, _, tokenizer = load_encoder(folder, causal=True, trust_remote_code=trust_remote_code)
         prompts = read_prompts(folder)
         query_prompt = prompts.query if query_prompt is None else query_prompt
         document_prompt = prompts.document if document_prompt is None else document_prompt

@@ -52,8 +52,15 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+def has_remote_code(settings: Mapping[str, Any]) -> bool:
+    """Whether the model of a ``config.json`` is computed by code from its repository."""
+    return any(str(name).startswith("AutoModel") for name in settings.get("auto_map") or ())
+
+
 def has_bert_layers(settings: Mapping[str, Any]) -> bool:
     """Whether rankwell computes the model of a ``config.json`` itself."""
+    if has_remote_code(settings):
+        return False
     width = settings.get("hidden_size")
     projected = settings.get("embedding_size", width) != width  # as in small ELECTRAs
     absolute = settings.get("position_embedding_type") in (None, "absolute")

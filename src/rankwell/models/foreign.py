@@ -18,12 +18,16 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.jsonfile import read_object
+from rankwell.models.checkpoints.tensors import tensor_shapes
 from rankwell.models.encoder import CrossEncoder
+from rankwell.models.families import has_remote_code
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import EncoderConfig
 
 _POSITIONS = 2**20
 """Encoders with relative positions name more of them than any of their tensors has rows, but hardly over a million."""
+_HEADS = ("classifier.out_proj.weight", "classifier.weight", "score.weight")
+"""The last layer of a classifier, in the families of transformers."""
 
 
 class ForeignEncoder(nn.Module):
@@ -166,12 +170,14 @@ def _head_name(model: Any) -> str:
     return names[-1]
 
 
-def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, causal: bool = False) -> ForeignEncoder:
+def load_foreign(
+    folder: Path, kind: str, tensors: Mapping[str, Tensor], *, causal: bool = False, trust_remote_code: bool = False
+) -> ForeignEncoder:
     """The encoder of a folder of the kind ``kind``; the weights are under transformers' names.
 
     Raises for a decoder, whose tokens see only those before them, unless ``causal``.
     """
-    backbone = build_model(folder, kind, tensors, "AutoModel")
+    backbone = build_model(folder, kind, tensors, "AutoModel", trust_remote_code=trust_remote_code)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # it comes after the states
     missing = fill_model(backbone, tensors, folder)
@@ -183,10 +189,11 @@ def load_foreign(folder: Path, kind: str, tensors: Mapping[str, Tensor], *, caus
 
 
 def load_foreign_ranker(
-    folder: Path, kind: str, tensors: Mapping[str, Tensor], outputs: int
+    folder: Path, kind: str, tensors: Mapping[str, Tensor], outputs: int, *, trust_remote_code: bool = False
 ) -> tuple[ForeignCrossEncoder, list[str]]:
     """The classifier of a folder, and the names of the parts of its head that the weights lack: these are random."""
-    model = build_model(folder, kind, tensors, "AutoModelForSequenceClassification", num_labels=outputs)
+    auto = "AutoModelForSequenceClassification"
+    model = build_model(folder, kind, tensors, auto, trust_remote_code=trust_remote_code, num_labels=outputs)
     missing = fill_model(model, tensors, folder)
     inside = f"{model.base_model_prefix}."
     lacking = next((name for name in missing if name.startswith(inside) and "pooler" not in name), None)
@@ -198,32 +205,59 @@ def load_foreign_ranker(
 
 
 def trained_labels(folder: Path) -> int | None:
-    """The number of classes of a transformers classifier; None if the folder has no classifier of sequences."""
+    """The number of classes of a transformers classifier; None if the folder has no classifier of sequences.
+
+    If ``config.json`` names no architecture, the weights decide.
+    """
     settings = read_object(folder / "config.json")
     architectures = [str(name) for name in settings.get("architectures") or []]
-    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+    if not architectures:
+        shapes = tensor_shapes(folder)
+        rows = next((shapes[name][0] for name in _HEADS if len(shapes.get(name, ())) == 2), None)
+        return rows if len(settings.get("id2label") or {}) in (0, rows) else None
+    brought = str((settings.get("auto_map") or {}).get("AutoModelForSequenceClassification")).rpartition(".")[2]
+    if not any(name.endswith("ForSequenceClassification") or name == brought for name in architectures):
         return None
     return len(settings.get("id2label") or {}) or int(settings.get("num_labels") or 2)
 
 
-def build_model(folder: Path, kind: str, tensors: Mapping[str, Tensor], auto: str, **changes: Any) -> Any:
-    """A model of transformers with new weights, of the sizes of a folder's."""
+def check_remote_code(folder: Path, *, trusted: bool) -> None:
+    """Raise for a model that needs code from its repository, unless that is ``trusted``."""
+    path = folder / "config.json"
+    if not trusted and has_remote_code(read_object(path)):
+        problem = "a model that runs code from its repository"
+        raise InputError(path, None, f"{problem}; if you trust it, add --trust-remote-code (trust_remote_code=True)")
+
+
+def build_model(
+    folder: Path,
+    kind: str,
+    tensors: Mapping[str, Tensor],
+    auto: str,
+    *,
+    trust_remote_code: bool = False,
+    **changes: Any,
+) -> Any:
+    """A model of transformers, or of code in the folder, with new weights, of the sizes of a folder's."""
+    check_remote_code(folder, trusted=trust_remote_code)
     try:
         import transformers
     except ImportError:
         raise MissingExtraError("transformers", "models", f"a model of the type {kind}") from None
     path = folder / "config.json"
     try:
+        # Trusted code may be in another repository.
         config = transformers.AutoConfig.from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True, **changes
+            folder, trust_remote_code=trust_remote_code, local_files_only=not trust_remote_code, **changes
         )
         known = getattr(transformers, auto)
         written = config.is_encoder_decoder and "Seq2Seq" not in auto
-        if written or type(config) not in known._model_mapping:
+        brought = auto in (getattr(config, "auto_map", None) or ())
+        if not brought and (written or type(config) not in known._model_mapping):
             raise InputError(path, None, f"a model of the type {kind}, which is no encoder that transformers knows")
         _check_sizes(config, tensors, path)
         build: Callable[..., Any] = known.from_config
-        return build(config, trust_remote_code=False, dtype=torch.float32)
+        return build(config, trust_remote_code=trust_remote_code, dtype=torch.float32)
     except RankwellError:
         raise
     except Exception as error:  # a wrong setting may come out as anything

@@ -21,9 +21,10 @@ from rankwell.inputs.prompts import Prompt
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig, read_language_model, read_model_type
+from rankwell.models.checkpoints.names import published_name
 from rankwell.models.checkpoints.renaming import read_weights
 from rankwell.models.families import has_bert_layers
-from rankwell.models.foreign import ForeignEncoder, build_model, fill_model, padded
+from rankwell.models.foreign import ForeignEncoder, build_model, check_remote_code, fill_model, padded
 from rankwell.models.layout import Layout, Packed
 
 MAX_LENGTH, MAX_QUERY = 2048, 512
@@ -38,8 +39,8 @@ class Known:
     prompt: Prompt
     yes: str
     no: str | None
-    names: tuple[str, ...] = ("rerank",)
-    """A folder's name has one of these in it; other models of the type were not trained to rank."""
+    name: str
+    """A folder's name has this in it; other rankers of the type have other prompts, or were not trained to rank."""
 
 
 KNOWN: Mapping[str, Known] = {
@@ -53,6 +54,21 @@ KNOWN: Mapping[str, Known] = {
         ),
         "yes",
         "no",
+        "qwen3-reranker",
+    ),
+    "qwen2": Known(
+        Prompt(
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nquery: ",
+            "\ndocument: ",
+            "\nYou are a search relevance expert who evaluates how well documents match search queries. For each "
+            "query-document pair, carefully analyze the semantic relationship between them, then provide your binary "
+            "relevance judgment (0 for not relevant, 1 for relevant).\nRelevance:<|im_end|>\n<|im_start|>assistant\n",
+            joined=False,
+        ),
+        "1",
+        "0",
+        "mxbai-rerank",
     ),
     "gemma": Known(
         Prompt(
@@ -65,12 +81,12 @@ KNOWN: Mapping[str, Known] = {
         ),
         "Yes",
         None,
+        "bge-reranker",
     ),
-    "t5": Known(
-        Prompt("Query: ", " Document: ", " Relevant:</s>"), "▁true", "▁false", names=("rerank", "monot5", "mono-t5")
-    ),
+    "t5": Known(Prompt("Query: ", " Document: ", " Relevant:</s>"), "▁true", "▁false", "monot5"),
 }
-"""Qwen3-Reranker, bge-reranker-gemma and monoT5."""
+"""As the publishers' code writes them: the model card of Qwen3-Reranker, and the packages mxbai-rerank (v2),
+FlagEmbedding (bge-reranker-v2-gemma) and pygaggle (monoT5)."""
 
 
 class LanguageRanker(nn.Module):
@@ -121,37 +137,43 @@ def is_language_ranker(folder: Path) -> bool:
     if not (folder / "config.json").is_file() or (folder / "rankwell.json").is_file():
         return False
     settings = read_object(folder / "config.json")
-    if has_bert_layers(settings) or settings["model_type"] == "encoder-decoder":
+    kind = str(settings.get("model_type"))
+    if has_bert_layers(settings) or kind == "encoder-decoder":
         return False
     if read_language_model(folder) is not None:
         return True
     from transformers.models.auto import modeling_auto
 
-    kind = str(settings["model_type"])
     masked = kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
 
 
-def load_language_ranker(folder: Path, changes: Mapping[str, Any]) -> tuple[LanguageRanker, Tokenizer, RankerConfig]:
+def load_language_ranker(
+    folder: Path, changes: Mapping[str, Any], *, trust_remote_code: bool = False
+) -> tuple[LanguageRanker, Tokenizer, RankerConfig]:
     """A language model with the configuration of a ranker; the tokenizer has its prompt."""
+    check_remote_code(folder, trusted=trust_remote_code)
     kind, tensors, tokenizer = read_model_type(folder), read_weights(folder), Tokenizer.open(folder)
     settings = read_object(folder / "config.json")
     architectures = [str(name) for name in settings.get("architectures") or []]
     classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
+    classifies = classifies or (not architectures and "score.weight" in tensors)
     auto = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
     auto = "AutoModelForSeq2SeqLM" if settings.get("is_encoder_decoder") or kind in ("t5", "mt5") else auto
     known = KNOWN.get(kind)
-    named = f"{folder.resolve().name} {settings.get('_name_or_path', '')}".lower()
+    if known is not None and known.name not in f"{published_name(folder)} {settings.get('_name_or_path', '')}".lower():
+        known = None
     prompt = _chat_prompt(folder)
+    if prompt is None and known is not None:
+        prompt = known.prompt
     if prompt is None and classifies:
         prompt = Prompt()
-    if prompt is None and known is not None and any(name in named for name in known.names):
-        prompt = known.prompt
     if prompt is None:
         problem = "no prompt for a query and a document"
         way = "add a chat_template.jinja that has places for the roles query and document"
         raise InputError(folder, None, f"a language model of the type {kind} with {problem}; {way}")
-    model = build_model(folder, kind, tensors, auto)
+    labels = {"num_labels": len(tensors["score.weight"])} if classifies and "score.weight" in tensors else {}
+    model = build_model(folder, kind, tensors, auto, trust_remote_code=trust_remote_code, **labels)
     missing = fill_model(model, tensors, folder)
     if missing:
         raise InputError(folder, None, f"the weights lack {missing[0]}")

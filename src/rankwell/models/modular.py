@@ -69,7 +69,9 @@ def is_modular(folder: Path) -> bool:
     return len(entries) > 1 and last.is_file() and read_object(last).get("module_output_name") == SCORES
 
 
-def load_modular(folder: Path, changes: Mapping[str, Any]) -> tuple[ModularCrossEncoder, Tokenizer, RankerConfig]:
+def load_modular(
+    folder: Path, changes: Mapping[str, Any], *, trust_remote_code: bool = False
+) -> tuple[ModularCrossEncoder, Tokenizer, RankerConfig]:
     """A cross-encoder of several modules with the configuration of a ranker."""
     listed = read_json(folder / "modules.json")
     entries = [(str(entry["type"]).rpartition(".")[2], folder / str(entry["path"])) for entry in listed]
@@ -79,7 +81,7 @@ def load_modular(folder: Path, changes: Mapping[str, Any]) -> tuple[ModularCross
     (_, start), (kind, place), *rest = entries
     if kind != "Pooling":
         raise InputError(folder / "modules.json", None, f"a module {kind} after the Transformer, expected Pooling")
-    encoder, _, tokenizer = load_encoder(start)
+    encoder, _, tokenizer = load_encoder(start, trust_remote_code=trust_remote_code)
     layers = nn.Sequential(*(_read(kind, place) for kind, place in rest if kind not in _SKIPPED))
     outputs = int(read_object(entries[-1][1] / "config.json")["out_features"])
     config = as_monobert(outputs, encoder.config, tokenizer, folder).changed(changes)

@@ -45,6 +45,8 @@ class FirstStage:
     bm25: BM25 = DEFAULT_BM25
     encoder: Encoder | None = None
     share: float = 0.0
+    trust_remote_code: bool = False
+    """Whether code that comes with the bi-encoder may run."""
     _opened: dict[_Opening, DenseRanker] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +83,8 @@ class FirstStage:
             raise RankwellError("this first stage has no bi-encoder")
         key = device, precision, vectors
         if key not in self._opened:
-            self._opened[key] = DenseRanker(open_encoder(self.encoder, device, precision), vectors=vectors)
+            encoder = open_encoder(self.encoder, device, precision, trust_remote_code=self.trust_remote_code)
+            self._opened[key] = DenseRanker(encoder, vectors=vectors)
         return self._opened[key]
 
     def save(self, folder: Path) -> None:

@@ -66,6 +66,7 @@ class RankerOptions(ConfigChanges, total=False):
     max_length: int | None
     engine: Mapping[str, Any] | None
     cache: ScoreCache | None
+    trust_remote_code: bool
 
 
 class Ranker:
@@ -87,6 +88,7 @@ class Ranker:
         engine: Mapping[str, Any] | None = None,
         cache: ScoreCache | None = None,
         max_length: int | None = None,
+        trust_remote_code: bool = False,
         **changes: Unpack[ConfigChanges],
     ):
         """Load a model by name or folder: rankwell's own, a transformers classifier, or a CrossEncoder.
@@ -94,9 +96,9 @@ class Ranker:
         ``changes`` replace parts of its configuration, say ``attention="strm"`` or ``template={"max_length": 180}``;
         ``max_length`` is short for the latter. ``engine`` holds other options of the backend, say ``budget``. Scores in
         ``cache`` are not recomputed. Long documents are read in the model's windows, by default as large as fits;
-        ``windows=None`` truncates them.
+        ``windows=None`` truncates them. Code that comes with a model runs only with ``trust_remote_code``.
         """
-        folder = find_model(checked_name(model))
+        folder = find_model(checked_name(model), code=trust_remote_code)
         if max_length is not None:
             template = changes.get("template", {})
             as_dict = asdict(template) if isinstance(template, Template) else template
@@ -104,6 +106,7 @@ class Ranker:
             query = {"max_query": max_length // 2} if max_length < 2 * Template().max_query else {}
             changes["template"] = {**query, **as_dict, "max_length": max_length}
         options = {**engine_options(backend, device, precision), **(engine or {})}
+        options |= {"trust_remote_code": True} if trust_remote_code else {}
         loaded = load(folder, backend, changes, options)
         identity = ""
         if cache is not None:
@@ -122,6 +125,7 @@ class Ranker:
         self.name = str(model)
         self._process = os.getpid()
         given = {"backend": backend, "device": device, "precision": precision, "windows": windows, "engine": engine}
+        given |= {"trust_remote_code": trust_remote_code}
         self._made_of: tuple[Any, ...] | None = folder, {**given, **changes}, getattr(cache, "path", None)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -73,6 +73,7 @@ def open_ranker(
     backend: str = "torch",
     device: str | None = None,
     precision: Precision | None = None,
+    trust_remote_code: bool = False,
     **options: Any,
 ) -> AnyRanker:
     """Open a ranker of any kind.
@@ -80,8 +81,9 @@ def open_ranker(
     ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises for
     options that the kind does not support.
     """
-    folder = find_model(model)
+    folder = find_model(model, code=trust_remote_code)
     kind = kind_of(folder)
+    options |= {"trust_remote_code": True} if trust_remote_code else {}
     computing = {"backend": backend if backend != "torch" else None, "device": device, "precision": precision}
     options |= {option: value for option, value in computing.items() if value is not None}
     kind.check(folder, **options)
@@ -94,13 +96,17 @@ def open_ranker(
     return ranker
 
 
-def open_encoder(name: str | Path, device: str | None, precision: Precision | None = None) -> BiEncoder:
+def open_encoder(
+    name: str | Path, device: str | None, precision: Precision | None = None, *, trust_remote_code: bool = False
+) -> BiEncoder:
     """Open a bi-encoder; without a precision it chooses its own (``auto``)."""
     try:
         from rankwell.models.bi_encoder import BiEncoder
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "torch", "models", "a bi-encoder") from None
-    return BiEncoder.from_pretrained(name, device=device, precision=precision or "auto")
+    return BiEncoder.from_pretrained(
+        name, device=device, precision=precision or "auto", trust_remote_code=trust_remote_code
+    )
 
 
 def queries_by_id(run: Run, queries: Sequence[Query]) -> dict[str, Query]:

@@ -79,6 +79,8 @@ class RerankRequest:
     duo_aggregate: DuoAggregate = "sum"
     columns: Columns | None = None
     """The fields of the collection, if it is a file."""
+    trust_remote_code: bool = False
+    """Whether code that comes with the models may run."""
 
     @property
     def shares(self) -> Shares | None:
@@ -131,7 +133,13 @@ class RerankRequest:
     def open_ranker(self, device: str | None, cache: ScoreCache | None = None) -> AnyRanker:
         """The model on a device, with this request's windows."""
         ranker = open_ranker(
-            self.model, backend=self.backend, device=device, precision=self.precision, cache=cache, **self.changes
+            self.model,
+            backend=self.backend,
+            device=device,
+            precision=self.precision,
+            cache=cache,
+            trust_remote_code=self.trust_remote_code,
+            **self.changes,
         )
         ranker.windows = self._windows(ranker.windows)
         if self.types and not ranker.takes_types:
@@ -149,9 +157,12 @@ class RerankRequest:
         cache = ScoreCache(self.cache) if self.cache else None
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
-        how: Any = {"backend": self.backend, "device": device, "precision": self.precision}
+        trust = {"trust_remote_code": self.trust_remote_code}
+        how: Any = {"backend": self.backend, "device": device, "precision": self.precision, **trust}
         duo = Ranker.from_pretrained(self.duo, cache=cache, **how) if self.duo else None
-        encoder = None if self.blend is None else open_encoder(self.encoder or BACKBONE, device, self.precision)
+        encoder = None
+        if self.blend is not None:
+            encoder = open_encoder(self.encoder or BACKBONE, device, self.precision, **trust)
         texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)

@@ -52,6 +52,7 @@ class SearchRequest:
     ``hybrid`` is the share of the bi-encoder ``encoder``; without it BM25 searches alone. ``device``, ``precision`` and
     ``vectors`` are the bi-encoder's. With 0 ``threads`` a search uses all cores of this machine, or one of each worker.
     ``columns`` names the fields of the queries. ``ignore_identical_ids`` leaves out documents with a query's own id.
+    Code that comes with the bi-encoder runs only with ``trust_remote_code``.
     """
 
     index: Path
@@ -67,6 +68,7 @@ class SearchRequest:
     vectors: VectorSearch = "auto"
     columns: Columns | None = None
     ignore_identical_ids: bool = False
+    trust_remote_code: bool = False
 
     def check(self) -> None:
         """Raise for a wrong share before anything is read."""
@@ -89,7 +91,8 @@ class SearchRequest:
         config = {"k": self.k, **asdict(self.bm25), "index": index.manifest["config_hash"]}
         data = {"index": index.manifest["data_hash"], "queries": questions_digest(self.queries)}
         device, encoder = self.device if workers is None else "cpu", None
-        first = FirstStage(index, self.bm25, None if self.hybrid is None else self.encoder, self.hybrid or 0.0)
+        name_of_encoder = None if self.hybrid is None else self.encoder
+        first = FirstStage(index, self.bm25, name_of_encoder, self.hybrid or 0.0, self.trust_remote_code)
         if self.hybrid is not None:
             # Workers with GPUs compute exact vectors, whatever this machine would choose.
             on_gpus = workers is not None and self.device not in (None, "cpu") and self.precision == "auto"

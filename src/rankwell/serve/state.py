@@ -23,7 +23,7 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.checkpoints.config import RankerConfig, is_own, read_encoder_config
-from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model
+from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model, published_name
 from rankwell.models.devices import Precision
 from rankwell.rank.engines.engine import engine_options, load
 from rankwell.rank.ranker import Ranker
@@ -225,7 +225,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         searcher = open_searcher(sources.fusion, index, bool(models))
     encoder = None
     if searcher is not None and searcher.dense is not None and sources.fusion.encoder is not None:
-        encoder = find_model(sources.fusion.encoder).resolve().name
+        encoder = published_name(find_model(sources.fusion.encoder))
     for alias, name in sources.aliases.items():
         if name not in (*models, encoder):
             raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
@@ -238,7 +238,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
 
 def open_model(source: str, sources: Sources) -> Model:
     """Open a model, check it and run it once."""
-    folder = find_model(source)
+    folder = find_model(source, code=bool(sources.options.get("trust_remote_code")))
     loaded = load(folder, sources.backend, sources.changes, sources.options)
     config = loaded.config
     ranker = Ranker.from_loaded(loaded)
@@ -250,7 +250,7 @@ def open_model(source: str, sources: Sources) -> Model:
     has_encoder = (folder / "config.json").is_file() and is_own(folder)
     encoder = read_encoder_config(folder) if has_encoder else None
     layers, heads = (encoder.num_hidden_layers, encoder.num_attention_heads) if encoder else (None, None)
-    name = folder.resolve().name or source
+    name = published_name(folder) or source
     model = Model(name, folder, sources.backend, config, ranker, layers, heads)
     logits = ranker.engine.logits(model.lay_out(WARM_UP, ranker.reader.encode([WARM_UP])).sequences)
     if not np.isfinite(logits).all():

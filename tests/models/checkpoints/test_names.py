@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, published_name
 
 
 def test_a_folder_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,6 +22,12 @@ def test_a_folder_that_exists_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["/no/such/folder", "model", "../x", "a/b/c", "./owner/name", ""])
 def test_what_can_be_nothing_else_is_a_folder(name: str) -> None:
     assert find_model(name) == Path(name)
+
+
+def test_the_name_under_which_a_model_was_published(tmp_path: Path) -> None:
+    assert published_name(tmp_path / "mine" / "model") == "model"
+    cached = tmp_path / "models--mixedbread-ai--mxbai-rerank--base" / "snapshots" / "0a1b2c"
+    assert published_name(cached) == "mixedbread-ai/mxbai-rerank--base"
 
 
 def test_a_path_is_never_looked_up(tmp_path: Path) -> None:
@@ -76,12 +82,16 @@ class TestTheHub:
         assert asked["name"] == "owner/some-model_1.5"
         names = ["model.safetensors", "config.json", "vocab.txt", "pytorch_model.bin", "onnx/model.json", "train.py"]
         names += ["1_Pooling/config.json", "2_Dense/model.safetensors", "checkpoint-100/model.safetensors"]
-        names += ["config_sentence_transformers.json"]
+        names += ["config_sentence_transformers.json", "chat_template.jinja"]
         kept = hub.utils.filter_repo_objects(
             names, allow_patterns=asked["allow_patterns"], ignore_patterns=asked["ignore_patterns"]
         )
         bi_encoder = ["1_Pooling/config.json", "2_Dense/model.safetensors", "config_sentence_transformers.json"]
-        assert list(kept) == ["model.safetensors", "config.json", "vocab.txt", *bi_encoder]
+        expected = ["model.safetensors", "config.json", "vocab.txt", *bi_encoder, "chat_template.jinja"]
+        assert list(kept) == expected
+        find_model("owner/name", code=True)
+        kept = hub.utils.filter_repo_objects(names, allow_patterns=asked["allow_patterns"])
+        assert "train.py" in kept
 
     def test_offline(self, hub: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)

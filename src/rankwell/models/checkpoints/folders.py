@@ -63,7 +63,7 @@ def transformers_state(model: PairModel) -> dict[str, Tensor]:
 
 
 def load_encoder(
-    folder: Path, *, causal: bool = False
+    folder: Path, *, causal: bool = False, trust_remote_code: bool = False
 ) -> tuple[Encoder | ForeignEncoder, dict[str, Tensor], Tokenizer]:
     """The encoder of a folder, all the folder's tensors (for a head), and the tokenizer.
 
@@ -74,7 +74,8 @@ def load_encoder(
     tokenizer = Tokenizer.open(folder)
     encoder: Encoder | ForeignEncoder
     if config is None:
-        encoder = load_foreign(folder, read_model_type(folder), tensors, causal=causal)
+        kind = read_model_type(folder)
+        encoder = load_foreign(folder, kind, tensors, causal=causal, trust_remote_code=trust_remote_code)
     else:
         state = encoder_state(tensors, config, folder)
         encoder = Encoder(config)
@@ -90,7 +91,7 @@ def _check_vocabulary(tokenizer: Tokenizer, config: EncoderConfig, folder: Path)
 
 
 def load_checkpoint(
-    folder: str | Path, *, new_head: bool = False, seed: int = 0, **changes: Any
+    folder: str | Path, *, new_head: bool = False, seed: int = 0, trust_remote_code: bool = False, **changes: Any
 ) -> tuple[PairModel, Tokenizer, RankerConfig]:
     """A model, its tokenizer and its configuration; ``changes`` replace parts of the configuration (attention, …).
 
@@ -102,8 +103,10 @@ def load_checkpoint(
     modules = [] if new_head or (folder / "rankwell.json").is_file() else _module_names(folder)
     if len(modules) > 1 and not changes.get("similarity"):
         raise _no_head(folder, modules)
-    load = _load_own if is_own(folder) else _load_whole
-    model, tokenizer, ranker, missing = load(folder, changes, seed)
+    if is_own(folder):
+        model, tokenizer, ranker, missing = _load_own(folder, changes, seed)
+    else:
+        model, tokenizer, ranker, missing = _load_whole(folder, changes, seed, trust_remote_code=trust_remote_code)
     if missing and not new_head:
         raise _no_head(folder, modules, missing)
     check_length(folder, ranker.template.max_length, model.encoder.config)
@@ -140,7 +143,7 @@ def _load_own(
 
 
 def _load_whole(
-    folder: Path, changes: Mapping[str, Any], seed: int
+    folder: Path, changes: Mapping[str, Any], seed: int, *, trust_remote_code: bool
 ) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
     """A cross-encoder that transformers computes, and the parts of its head that are new."""
     kind, tokenizer = read_model_type(folder), Tokenizer.open(folder)
@@ -153,7 +156,9 @@ def _load_whole(
         problem = "an attention rule or reading texts apart needs an encoder with BERT's layers"
         raise InputError(folder, None, f"a model of the type {kind}; {problem} ({', '.join(FAMILIES)})")
     with seeded(seed):
-        model, missing = load_foreign_ranker(folder, kind, tensors, _HEAD_OUTPUTS[wanted.head])
+        model, missing = load_foreign_ranker(
+            folder, kind, tensors, _HEAD_OUTPUTS[wanted.head], trust_remote_code=trust_remote_code
+        )
     _check_vocabulary(tokenizer, model.encoder.config, folder)
     if stated is None:
         wanted = as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)

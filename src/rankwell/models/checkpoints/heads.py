@@ -113,14 +113,15 @@ def save_token_weights(
     write_folder(folder, tensors, description, tokenizer, max_length)
 
 
-def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0) -> LoadedClassifier:
+def load_classifier(
+    folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0, trust_remote_code: bool = False
+) -> LoadedClassifier:
     """A classifier of texts or pairs of texts: three classes for NLI, five for query types.
 
     Without ``labels`` the folder's head is used. With them, the folder's head is used if its labels are the same in the
     same order; otherwise a new one takes its place, with a warning if there was one.
     """
     folder = find_model(folder)
-    load = _load_own if is_own(folder) else _load_whole
     trained = _trained_labels(folder)
     if labels is None and not trained:
         raise InputError(folder, None, "not a classifier, and there are no labels for a new one")
@@ -131,7 +132,9 @@ def load_classifier(folder: str | Path, labels: Sequence[str] | None = None, *, 
         warnings.warn(
             f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
         )
-    return load(folder, wanted, seed, new=wanted != trained)
+    if is_own(folder):
+        return _load_own(folder, wanted, seed, new=wanted != trained)
+    return _load_whole(folder, wanted, seed, new=wanted != trained, trust_remote_code=trust_remote_code)
 
 
 def _load_own(folder: Path, labels: tuple[str, ...], seed: int, *, new: bool) -> LoadedClassifier:
@@ -145,11 +148,13 @@ def _load_own(folder: Path, labels: tuple[str, ...], seed: int, *, new: bool) ->
     return LoadedClassifier(model.eval(), tokenizer, labels)
 
 
-def _load_whole(folder: Path, labels: tuple[str, ...], seed: int, *, new: bool) -> LoadedClassifier:
+def _load_whole(
+    folder: Path, labels: tuple[str, ...], seed: int, *, new: bool, trust_remote_code: bool
+) -> LoadedClassifier:
     tokenizer, tensors = Tokenizer.open(folder), without_other_heads(read_weights(folder), folder)
     kind, outputs = read_model_type(folder), trained_labels(folder) or len(labels)
     with seeded(seed):
-        model, _ = load_foreign_ranker(folder, kind, tensors, outputs)
+        model, _ = load_foreign_ranker(folder, kind, tensors, outputs, trust_remote_code=trust_remote_code)
         if new:
             head = nn.Linear(model.head.in_features, len(labels))
             nn.init.normal_(head.weight, std=0.02)

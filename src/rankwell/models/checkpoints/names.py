@@ -18,19 +18,20 @@ _IN_PACKAGE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([\w.\-]+(?:/[\w.\-
 _ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*")
 _ABSENT = f"{DEFAULT}, the default model, is not part of this installation"
 _PACKAGES = ("torch", "safetensors", "tokenizers")
-_FILES = ["*.safetensors", "*.json", "*.txt"]
+_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt"]
+_CODE = ["*.py"]
 _OTHER_FILES = ["[!0-9]*/*", "[0-9][!_]*/*"]
 """Files in folders other than those of a bi-encoder's modules, such as ``1_Pooling``."""
 
 
-def find_model(name: str | Path = DEFAULT) -> Path:
-    """The folder of a model, which is downloaded if necessary.
+def find_model(name: str | Path = DEFAULT, *, code: bool = False) -> Path:
+    """The folder of a model, which is downloaded if necessary; with ``code`` together with the repository's code.
 
     =======================  ======================================================================================
     ``rankwell-mini``        the model that ships with rankwell; a folder of that name is ``./rankwell-mini``
     ``models/mine``          a folder; if it exists, the following forms are not tried
     ``some_package:model``   a folder within an installed package
-    ``owner/name``           a repository on the hub: its safetensors, json and txt files only
+    ``owner/name``           a repository on the hub: its safetensors, json, jinja and txt files only
     =======================  ======================================================================================
 
     Any other name is taken for a folder, and whoever reads it reports what is missing there.
@@ -43,8 +44,16 @@ def find_model(name: str | Path = DEFAULT) -> Path:
     if match := _IN_PACKAGE.fullmatch(name):
         return _in_package(match[1], match[2] or "")
     if _ON_THE_HUB.fullmatch(name):
-        return _from_the_hub(name)
+        return _from_the_hub(name, _FILES + _CODE if code else _FILES)
     return folder
+
+
+def published_name(folder: Path) -> str:
+    """The name under which a model was published: that of its folder or, in the hub's cache, of its repository."""
+    folder = folder.resolve()
+    if folder.parent.name != "snapshots":
+        return folder.name
+    return folder.parents[1].name.removeprefix("models--").replace("--", "/", 1)  # models--owner--name/snapshots/COMMIT
 
 
 def find_vectors(name: str | Path) -> Path:
@@ -81,7 +90,7 @@ def _in_package(package: str, inner: str) -> Path:
     return folder
 
 
-def _from_the_hub(name: str) -> Path:
+def _from_the_hub(name: str, files: list[str]) -> Path:
     try:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import (
@@ -94,7 +103,7 @@ def _from_the_hub(name: str) -> Path:
     except ImportError:
         raise MissingExtraError("huggingface_hub", "models", f"{name}: no such folder here; the hub") from None
     try:
-        return Path(snapshot_download(name, allow_patterns=_FILES, ignore_patterns=_OTHER_FILES))
+        return Path(snapshot_download(name, allow_patterns=files, ignore_patterns=_OTHER_FILES))
     except GatedRepoError:
         raise RankwellError(f"{name}: its owner asks you to log in to the Hugging Face hub and accept terms") from None
     except (RepositoryNotFoundError, HFValidationError):

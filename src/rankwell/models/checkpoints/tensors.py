@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -60,6 +60,19 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise InputError(folder / name, None, f"not a safetensors file ({error})") from None
     return tensors
+
+
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors as they are stored, without reading the tensors; empty if there is no file."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in (folder / name for name in _weight_files(folder)):
+        if path.is_file():
+            try:
+                with safe_open(path, "pt") as file:
+                    shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            except SafetensorError as error:
+                raise InputError(path, None, f"not a safetensors file ({error})") from None
+    return shapes
 
 
 def _weight_files(folder: Path) -> list[str]:

@@ -91,6 +91,8 @@ class LoadedModel:
 Loader = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], LoadedModel]
 """Loads a folder, given changes to the model's configuration and the engine's options."""
 BACKENDS: Registry[Loader] = Registry("backend")
+TORCH_OPTIONS = ("label", "trust_remote_code")
+"""How the torch backend loads a model: the class that means relevant, and whether code in the folder may run."""
 
 
 def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
@@ -106,6 +108,8 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
     if backend not in BACKENDS:
         shipped = {name.removesuffix(_SUFFIX) for name in modules if name.endswith(_SUFFIX)}
         raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted(shipped | set(BACKENDS)))})")
+    if backend != "torch" and (wrong := next((name for name in TORCH_OPTIONS if options.get(name)), None)):
+        raise RankwellError(f"--{wrong.replace('_', '-')} needs --backend torch, not {backend}")
     folder = find_model(folder)
     check_cross_encoder(folder)
     return BACKENDS[backend](folder, changes, options)

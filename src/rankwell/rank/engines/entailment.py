@@ -91,13 +91,18 @@ def relevance_column(folder: Path, label: str | None = None) -> int | None:
 
 
 def load_entailment(
-    folder: Path, column: int, changes: Mapping[str, Any], label: str | None = None
+    folder: Path,
+    column: int,
+    changes: Mapping[str, Any],
+    label: str | None = None,
+    *,
+    trust_remote_code: bool = False,
 ) -> tuple[PairModel, Tokenizer, RankerConfig]:
     """A classifier, with the configuration of a ranker.
 
     One of entailment reads the document first; one whose class was named by ``label`` reads the query first.
     """
-    classifier = load_classifier(folder)
+    classifier = load_classifier(folder, trust_remote_code=trust_remote_code)
     encoder = classifier.model.encoder.config
     length = min(Template().max_length, encoder.max_position_embeddings)
     outputs = classifier.model.outputs

@@ -16,7 +16,7 @@ from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.foreign import PairModel
 from rankwell.models.int8 import int8_lacks
 from rankwell.models.spec import AttentionRule
-from rankwell.rank.engines.engine import BACKENDS, Engine, LoadedModel, Logits
+from rankwell.rank.engines.engine import BACKENDS, TORCH_OPTIONS, Engine, LoadedModel, Logits
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.models.language import LanguageRanker
@@ -102,7 +102,7 @@ class TorchEngine(Engine):
 def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, Any]) -> LoadedModel:
     """Load a ranker of any kind.
 
-    ``options`` are those of :class:`TorchEngine`, and ``label``, the class of a classifier that means relevant.
+    ``options`` are those of :class:`TorchEngine` and those of :data:`TORCH_OPTIONS`.
     """
     # Imported here because scoring stored tokens needs torch and numpy alone.
     from rankwell.models.checkpoints.folders import load_checkpoint
@@ -111,18 +111,18 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
     from rankwell.rank.engines.entailment import EntailmentEngine, load_entailment, relevance_column
 
     model: PairModel | LanguageRanker | ModularCrossEncoder
-    label = options.get("label")
+    label, code = options.get("label"), {"trust_remote_code": bool(options.get("trust_remote_code"))}
     column = relevance_column(folder, label)
     if is_language_ranker(folder):
-        model, tokenizer, config = load_language_ranker(folder, changes)
+        model, tokenizer, config = load_language_ranker(folder, changes, **code)
     elif is_modular(folder):
-        model, tokenizer, config = load_modular(folder, changes)
+        model, tokenizer, config = load_modular(folder, changes, **code)
     elif column is None:
-        model, tokenizer, config = load_checkpoint(folder, **changes)
+        model, tokenizer, config = load_checkpoint(folder, **code, **changes)
     else:
-        model, tokenizer, config = load_entailment(folder, column, changes, label)
+        model, tokenizer, config = load_entailment(folder, column, changes, label, **code)
     segments = model.encoder.config.type_vocab_size
-    options = {key: value for key, value in options.items() if key != "label"}
+    options = {key: value for key, value in options.items() if key not in TORCH_OPTIONS}
     if options.get("dtype") == "auto":
         from rankwell.rank.engines.agreement import fastest_dtype
 
