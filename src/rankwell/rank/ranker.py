@@ -124,8 +124,8 @@ class Ranker:
         self.cache, self.identity = cache, identity
         self.name = str(model)
         self._process = os.getpid()
-        given = {"backend": backend, "device": device, "precision": precision, "windows": windows, "engine": engine}
-        given |= {"trust_remote_code": trust_remote_code}
+        given: dict[str, Any] = {"backend": backend, "device": device, "precision": precision, "windows": windows}
+        given |= {"engine": engine, "trust_remote_code": trust_remote_code}
         self._made_of: tuple[Any, ...] | None = folder, {**given, **changes}, getattr(cache, "path", None)
 
     def __reduce__(self) -> tuple[Any, ...]:
