@@ -2,6 +2,7 @@
 
     python bench/serve.py                          # some ten minutes on two cores
     python bench/serve.py --requests 2 --systems plain torch
+    python bench/serve.py --systems torch-int8 torch-fp32 --model rankwell-mini --documents 100 --words 90 --levels 8
     python bench/serve.py --strain INDEX           # highlights for eight clients, and a thousand silent connections
     python bench/serve.py --exactness rankwell-mini          # bf16 beside fp32 on the sample, and nothing else
 
@@ -78,13 +79,14 @@ def vocabulary() -> list[str]:
 class Requests:
     """Bodies without end, each made from its own number; without ``timeout_ms`` the service's deadline applies."""
 
-    def __init__(self, timeout_ms: int | None = 600_000) -> None:
+    def __init__(self, timeout_ms: int | None = 600_000, documents: int = DOCUMENTS, words: int = WORDS) -> None:
         self.words = vocabulary()
+        self.documents, self.lengths = documents, (words * 2 // 3, words * 4 // 3)
         self.options = {} if timeout_ms is None else {"timeout_ms": timeout_ms}
 
     def body(self, number: int) -> bytes:
         own = random.Random(number)
-        texts = [" ".join(own.choices(self.words, k=own.randint(WORDS - 40, WORDS + 40))) for _ in range(DOCUMENTS)]
+        texts = [" ".join(own.choices(self.words, k=own.randint(*self.lengths))) for _ in range(self.documents)]
         asked = {"query": " ".join(own.choices(self.words, k=6)), "texts": texts, **self.options}
         return json.dumps(asked).encode()
 
@@ -222,15 +224,15 @@ def free_port() -> int:
         return int(own.getsockname()[1])
 
 
-def commands(chosen: list[str], model: Path, scratch: Path, queue: int) -> dict[str, tuple[list[str], int]]:
+def commands(chosen: list[str], model: str, scratch: Path, queue: int) -> dict[str, tuple[list[str], int]]:
     """Each system's command and port."""
     found: dict[str, tuple[list[str], int]] = {}
     for name in chosen:
         port = free_port()
         if name == "plain":
-            found[name] = ["-c", PLAIN, str(model), str(port)], port
+            found[name] = ["-c", PLAIN, model, str(port)], port
             continue
-        folder = model
+        folder: str | Path = model
         backend, _, told = name.partition("-")
         options = ["--backend", backend, "--port", str(port), "--timeout-ms", "600000"]
         if backend != "torch":
@@ -289,6 +291,9 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--strain", metavar="INDEX", type=Path, help="only search this index, under strain")
     parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-fp32", "onnx-int8"])
+    parser.add_argument("--model", help="a model that all systems serve; default: MiniLM with a random head")
+    parser.add_argument("--documents", type=int, default=DOCUMENTS, help="of a request")
+    parser.add_argument("--words", type=int, default=WORDS, help="of a document, on average")
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
     parser.add_argument("--rounds", type=int, default=2)
@@ -302,10 +307,10 @@ def main() -> None:
     if chosen.strain:
         print(json.dumps(strain(chosen.strain), indent=2))
         return
-    requests = Requests()
+    requests = Requests(documents=chosen.documents, words=chosen.words)
     records: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        model = minilm_checkpoint(Path(scratch) / "model")
+        model = chosen.model or str(minilm_checkpoint(Path(scratch) / "model"))
         ready = commands(chosen.systems, model, Path(scratch), chosen.queue)
         print("| system | precision | clients | requests/s | p50 | p95 | p99 | processor | answers |")
         print("|---|---|---:|---:|---:|---:|---:|---:|---|")

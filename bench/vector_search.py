@@ -4,17 +4,22 @@
     PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss usearch hnswlib
 
 The vectors are like real ones: a vector of one of InsuranceQA's 27,413 answers (rankwell-mini), plus the difference of
-two neighbours elsewhere, normalised. Neighbourhoods are as wide as real ones, and denser the more documents there are.
-Queries are 100 of its questions. What is made is kept in FOLDER: vectors in fp16 and in shards, as hybrid search stores
-them, and their codes. Approximate searches are measured at the cheapest of some settings that finds 99 % of the 100
-nearest documents, or else at the last. Install peers with: pip install faiss-cpu usearch hnswlib.
+two neighbours elsewhere, normalised. Neighbourhoods are as wide as real ones, and denser the more documents there are;
+clusters are those of the 27,413. Queries are 100 of its questions. Each system has a process of its own. What is made
+is kept in FOLDER, with the time and memory that making it took: vectors in fp16 and in shards, as hybrid search stores
+them, their codes, and the indexes of peers. Approximate searches are measured at the cheapest of some settings that
+finds 99 % of the 100 nearest documents, or else at the last. Install peers with: pip install faiss-cpu usearch hnswlib.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,12 +35,13 @@ from rankwell import BiEncoder, Index
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.datasets import open_dataset
 from rankwell.models.checkpoints.names import DEFAULT
-from rankwell.rank.passage_vectors import LARGEST_SHARD, PassageVectors
+from rankwell.rank.passage_vectors import LARGEST_SHARD, PassageVectors, merge_shards, stored_shards
 from rankwell.rank.vector_codes import VectorCodes
 from rankwell.rank.vector_search import search_vectors
 
 FOUND, ENOUGH = 100, 0.99
 NEIGHBOURS, PLACES = 32, 4096
+HNSW = {"connectivity": 16, "expansion": 100}
 Found = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32]], Found]
 Setting = tuple[str, Callable[[], Any]]
@@ -45,45 +51,51 @@ def main() -> None:
     """Measure and print a table for each size."""
     options = read_options()
     torch.set_num_threads(options.threads)
+    if options.one:
+        print(json.dumps(measure_system(options)))
+        return
     real, queries = source_vectors(options.work)
     print(machine("torch", "numba", "faiss-cpu", "usearch", "hnswlib"), flush=True)
     for documents in options.documents:
-        vectors = like_real_ones(options.work, real, documents)
-        print(
-            f"\n{documents:,} documents, the best {FOUND}, {options.threads} threads, load {os.getloadavg()[0]:.1f}\n"
-        )
-        table = Table(
-            "search",
-            "one query: ms",
-            "CPU ms",
-            f"{len(queries)} together: CPU ms",
-            "recall",
-            "bytes",
-            "made: CPU s",
-        )
-        nearest = exact(vectors, queries, options.work / f"exact-{documents}.npy")
-        for name, make in systems(options.peers, options.threads).items():
-            begin = time.process_time()
-            bytes_each, search, settings = make(vectors)
-            made = time.process_time() - begin
-            recall, setting = 0.0, ""
-            for label, apply in settings:
-                if recall < ENOUGH:
-                    apply()
-                    recall, setting = recall_of(search(queries), nearest), label
-            alone = [measure(partial(search, query[None])) for query in queries[: options.rounds]]
-            clock, cpu = (1000 * statistics.median(column) for column in zip(*alone, strict=True))
-            together = 1000 * measure(partial(search, queries))[1] / len(queries)
-            table.row(
-                f"{name}{setting}",
-                f"{clock:.1f}",
-                f"{cpu:.1f}",
-                f"{together:.1f}",
-                f"{recall:.4f}",
-                bytes_each,
-                f"{made:.0f}",
-            )
-        print(f"\npeak memory {memory():,.0f} MB, of which mapped files may be most")
+        exact(like_real_ones(options.work, real, documents), queries, options.work / f"exact-{documents}.npy")
+        how = f"the best {FOUND}, {options.threads} threads, load {os.getloadavg()[0]:.1f}"
+        print(f"\n{documents:,} documents, {how}\n")
+        together = f"{len(queries)} together: CPU ms"
+        built = ("built: CPU s", "peak MB")
+        table = Table("search", "one query: ms", "CPU ms", together, "recall", "bytes", "searching: MB", *built)
+        for name in systems(options.peers):
+            command = [sys.executable, *sys.argv, "--documents", str(documents), "--one", name]
+            row = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
+            times = (f"{row[column]:.1f}" for column in ("clock", "cpu", "together"))
+            made = (f"{row[column]:,.0f}" for column in ("memory", "built_cpu", "built_memory"))
+            table.row(row["name"], *times, f"{row['recall']:.4f}", row["bytes"], *made)
+
+
+def measure_system(options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one system, in this process."""
+    (documents,) = options.documents
+    real, queries = source_vectors(options.work)
+    vectors = like_real_ones(options.work, real, documents)
+    nearest = exact(vectors, queries, options.work / f"exact-{documents}.npy")
+    system = systems(options.peers)[options.one](vectors, options.threads)
+    place = options.work / f"{options.one}-{documents}"
+    record = place.with_name(place.name + ".json")
+    if not record.exists():
+        clock, cpu = measure(partial(system.build, place))
+        figures = {"built_clock": clock, "built_cpu": cpu, "built_memory": memory(), "load": os.getloadavg()[0]}
+        record.write_text(json.dumps(figures) + "\n", encoding="utf-8")
+    else:
+        system.open(place)
+    recall, setting = 0.0, ""
+    for label, apply in system.settings():
+        if recall < ENOUGH:
+            apply()
+            recall, setting = recall_of(system.search(queries), nearest), label
+    alone = [measure(partial(system.search, query[None])) for query in queries[: options.rounds]]
+    clock, cpu = (1000 * statistics.median(column) for column in zip(*alone, strict=True))
+    together = 1000 * measure(partial(system.search, queries))[1] / len(queries)
+    figures = {"clock": clock, "cpu": cpu, "together": together, "recall": recall, "bytes": system.bytes_each}
+    return {"name": options.one + setting, **figures, "memory": memory("RssAnon"), **json.loads(record.read_text())}
 
 
 def measure(work: Callable[[], Any]) -> tuple[float, float]:
@@ -121,7 +133,8 @@ def source_vectors(work: Path) -> tuple[Any, Any]:
 
 def like_real_ones(work: Path, real: Any, documents: int) -> PassageVectors:
     """Vectors like real ones, stored as those of a collection."""
-    shards = Shards(work / f"vectors-{documents}", documents, LARGEST_SHARD, {"like": "insuranceqa"}, suffix=".f16")
+    config = {"like": "insuranceqa"}
+    shards = stored_shards(Shards(work / f"vectors-{documents}", documents, LARGEST_SHARD, config, suffix=".f16"))
     if shards.pending():
         wide, random = real.astype(np.float32), np.random.default_rng(0)
         places = random.choice(len(wide), min(PLACES, len(wide)), replace=False)
@@ -137,91 +150,170 @@ def like_real_ones(work: Path, real: Any, documents: int) -> PassageVectors:
             file.write((vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16).data)
 
         map_shards(shards, work_on, description="making vectors")
-    return PassageVectors(shards, real.shape[1])
+    return PassageVectors(merge_shards(shards, real.shape[1]), real.shape[1])
 
 
-Made = tuple[int, Search, list[Setting]]
+class System:
+    """A way to search; a peer's index is built from the vectors once and then read from a file."""
+
+    bytes_each = 0
+    """What it stores of a vector."""
+
+    def __init__(self, vectors: PassageVectors, threads: int):
+        self.vectors, self.threads, self.index = vectors, threads, None  # type: PassageVectors, int, Any
+
+    def build(self, place: Path) -> None:
+        """Make what a search needs, and store it."""
+
+    def open(self, place: Path) -> None:
+        """Open what was made."""
+
+    def search(self, queries: Any) -> Found:
+        """The nearest documents of each query."""
+        raise NotImplementedError
+
+    def settings(self) -> list[Setting]:
+        """How it can be set, the fastest setting first."""
+        return [("", int)]
+
+    def blocks(self) -> Iterator[Any]:
+        """The vectors in fp32."""
+        for block in self.vectors.blocks():
+            yield block.astype(np.float32)
 
 
-def systems(peers: list[str], threads: int) -> dict[str, Callable[[PassageVectors], Made]]:
-    """Each system: the bytes it keeps of a vector, how it searches, and its settings, the fastest first."""
-    made: dict[str, Callable[[PassageVectors], Made]] = {
-        "rankwell, exact": make_exact,
-        "rankwell, compressed": make_compressed,
-    }
-    if "faiss" in peers:
-        for kind in ("SQfp16", "IVF1024,SQ8", "PQ96x4fs,Refine(SQfp16)"):
-            made[f"faiss {kind}"] = partial(make_faiss, kind=kind, threads=threads)
-    if "usearch" in peers:
-        made["usearch HNSW, fp16"] = partial(make_usearch, threads=threads)
-    if "hnswlib" in peers:
-        made["hnswlib"] = partial(make_hnswlib, threads=threads)
-    return made
+class Exact(System):
+    def __init__(self, vectors: PassageVectors, threads: int):
+        super().__init__(vectors, threads)
+        self.bytes_each = 2 * vectors.width
+
+    def search(self, queries: Any) -> Found:
+        return search_vectors(queries, self.vectors.blocks(), FOUND)[0]
 
 
-def make_exact(vectors: PassageVectors) -> Made:
-    return 2 * vectors.width, lambda queries: search_vectors(queries, vectors.blocks(), FOUND)[0], [("", int)]
+class Compressed(System):
+    def build(self, place: Path) -> None:
+        shutil.rmtree(self.vectors.folder / "codes", ignore_errors=True)
+        self.open(place)
+
+    def open(self, place: Path) -> None:
+        self.index, self.bytes_each = VectorCodes.open(self.vectors), self.vectors.width // 8
+
+    def search(self, queries: Any) -> Found:
+        found: Found = self.index.search(queries, FOUND)[0]
+        return found
 
 
-def make_compressed(vectors: PassageVectors) -> Made:
-    codes = VectorCodes.open(vectors)
-    return vectors.width // 8, lambda queries: codes.search(queries, FOUND)[0], [("", int)]
+class Faiss(System):
+    def __init__(self, vectors: PassageVectors, threads: int, kind: str):
+        super().__init__(vectors, threads)
+        import faiss
+
+        faiss.omp_set_num_threads(threads)
+        self.faiss, self.kind, width = faiss, kind, vectors.width
+        sizes = {"SQfp16": 2 * width, "IVF1024,SQ8": width + 8}
+        self.bytes_each = sizes.get(kind, width // 8 + 2 * width)
+
+    def build(self, place: Path) -> None:
+        self.index = self.faiss.index_factory(self.vectors.width, self.kind, self.faiss.METRIC_INNER_PRODUCT)
+        rows = np.linspace(0, len(self.vectors) - 1, 50_000).astype(np.int64)
+        self.index.train(self.vectors.at(rows).astype(np.float32))
+        for block in self.blocks():
+            self.index.add(block)
+        self.faiss.write_index(self.index, str(place))
+
+    def open(self, place: Path) -> None:
+        self.index = self.faiss.read_index(str(place))
+
+    def search(self, queries: Any) -> Found:
+        found: Found = self.index.search(queries, FOUND)[1]
+        return found
+
+    def settings(self) -> list[Setting]:
+        if self.kind.startswith("IVF"):
+            return [(f", nprobe {n}", partial(setattr, self.index, "nprobe", n)) for n in (16, 32, 64, 128, 256)]
+        if "Refine" in self.kind:
+            return [(f", k_factor {n}", partial(setattr, self.index, "k_factor", n)) for n in (5, 10, 20, 40, 80)]
+        return [("", int)]
 
 
-def in_fp32(vectors: PassageVectors) -> Iterator[Any]:
-    for block in vectors.blocks():
-        yield block.astype(np.float32)
+class Usearch(System):
+    def __init__(self, vectors: PassageVectors, threads: int):
+        super().__init__(vectors, threads)
+        from usearch.index import Index as UsearchIndex
 
+        self.index = UsearchIndex(
+            ndim=vectors.width,
+            metric="ip",
+            dtype="f16",
+            connectivity=HNSW["connectivity"],
+            expansion_add=HNSW["expansion"],
+        )
 
-def make_faiss(vectors: PassageVectors, kind: str, threads: int) -> Made:
-    import faiss
+    def build(self, place: Path) -> None:
+        first = 0
+        for block in self.vectors.blocks():
+            self.index.add(np.arange(first, first + len(block)), block, threads=self.threads)
+            first += len(block)
+        self.index.save(str(place))
+        self.bytes_each = self.index.memory_usage // len(self.vectors)
 
-    faiss.omp_set_num_threads(threads)
-    index = faiss.index_factory(vectors.width, kind, faiss.METRIC_INNER_PRODUCT)
-    rows = np.linspace(0, len(vectors) - 1, 50_000).astype(np.int64)
-    index.train(vectors.at(rows).astype(np.float32))
-    for block in in_fp32(vectors):
-        index.add(block)
-    settings: list[Setting] = [("", int)]
-    if kind.startswith("IVF"):
-        settings = [(f", nprobe {n}", partial(setattr, index, "nprobe", n)) for n in (16, 32, 64, 128, 256)]
-    if "Refine" in kind:
-        settings = [(f", k_factor {n}", partial(setattr, index, "k_factor", n)) for n in (5, 10, 20, 40, 80)]
-    size = {"SQfp16": 2 * vectors.width, "IVF1024,SQ8": vectors.width + 8}.get(
-        kind, vectors.width // 8 + 2 * vectors.width
-    )
-    return size, lambda queries: index.search(queries, FOUND)[1], settings
+    def open(self, place: Path) -> None:
+        self.index.load(str(place))
+        self.bytes_each = self.index.memory_usage // len(self.vectors)
 
-
-def make_usearch(vectors: PassageVectors, threads: int) -> Made:
-    from usearch.index import Index as Usearch
-
-    index, first = Usearch(ndim=vectors.width, metric="ip", dtype="f16", connectivity=16, expansion_add=100), 0
-    for block in vectors.blocks():
-        index.add(np.arange(first, first + len(block)), block, threads=threads)
-        first += len(block)
-
-    def search(queries: Any) -> Found:
-        found = index.search(queries.astype(np.float16), FOUND, threads=threads)
+    def search(self, queries: Any) -> Found:
+        found = self.index.search(queries.astype(np.float16), FOUND, threads=self.threads)
         keys: Found = np.asarray(found.keys, np.int64).reshape(len(queries), -1)
         return keys
 
-    expand: list[Setting] = [
-        (f", expansion {n}", partial(setattr, index, "expansion_search", n)) for n in (128, 256, 512, 1024)
-    ]
-    return index.memory_usage // len(vectors), search, expand
+    def settings(self) -> list[Setting]:
+        sizes = (128, 256, 512, 1024)
+        return [(f", expansion {n}", partial(setattr, self.index, "expansion_search", n)) for n in sizes]
 
 
-def make_hnswlib(vectors: PassageVectors, threads: int) -> Made:
-    import hnswlib  # type: ignore[import-untyped]
+class Hnswlib(System):
+    def __init__(self, vectors: PassageVectors, threads: int):
+        super().__init__(vectors, threads)
+        import hnswlib  # type: ignore[import-untyped]
 
-    index = hnswlib.Index("ip", vectors.width)
-    index.init_index(len(vectors), ef_construction=100, M=16)
-    index.set_num_threads(threads)
-    for block in in_fp32(vectors):
-        index.add_items(block)
-    settings: list[Setting] = [(f", ef {n}", partial(index.set_ef, n)) for n in (128, 256, 512, 1024)]
-    return 4 * vectors.width + 8 * 16, lambda queries: index.knn_query(queries, FOUND)[0].astype(np.int64), settings
+        self.index, self.bytes_each = hnswlib.Index("ip", vectors.width), 4 * vectors.width + 8 * HNSW["connectivity"]
+        self.index.set_num_threads(threads)
+
+    def build(self, place: Path) -> None:
+        self.index.init_index(len(self.vectors), ef_construction=HNSW["expansion"], M=HNSW["connectivity"])
+        self.index.set_num_threads(self.threads)
+        for block in self.blocks():
+            self.index.add_items(block)
+        self.index.save_index(str(place))
+
+    def open(self, place: Path) -> None:
+        self.index.load_index(str(place))
+        self.index.set_num_threads(self.threads)
+
+    def search(self, queries: Any) -> Found:
+        return np.asarray(self.index.knn_query(queries, FOUND)[0], np.int64)
+
+    def settings(self) -> list[Setting]:
+        return [(f", ef {n}", partial(self.index.set_ef, n)) for n in (128, 256, 512, 1024)]
+
+
+def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], System]]:
+    """All systems by name."""
+    made: dict[str, Callable[[PassageVectors, int], System]] = {
+        "rankwell, exact": Exact,
+        "rankwell, compressed": Compressed,
+    }
+    if "faiss" in peers:
+        for kind in ("SQfp16", "IVF1024,SQ8", "PQ96x4fs,Refine(SQfp16)"):
+            made[f"faiss {kind}"] = partial(Faiss, kind=kind)
+    if "faiss-best" in peers:
+        made["faiss PQ96x4fs,Refine(SQfp16)"] = partial(Faiss, kind="PQ96x4fs,Refine(SQfp16)")
+    if "usearch" in peers:
+        made["usearch HNSW, fp16"] = Usearch
+    if "hnswlib" in peers:
+        made["hnswlib"] = Hnswlib
+    return made
 
 
 def read_options() -> argparse.Namespace:
@@ -229,9 +321,10 @@ def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186, 1_000_000])
-    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "usearch", "hnswlib"])
+    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "faiss-best", "usearch", "hnswlib"])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--one", help="measure only this system, in this process")
     return parser.parse_args()
 
 

@@ -58,7 +58,7 @@ class PassageVectors:
         shards = _shards(store, encoder, shard_size)
         if shards.pending():
             _compute(store, encoder, shards)
-        return cls(_merge(shards) if is_writable(store) else shards, encoder.width)
+        return cls(merge_shards(shards, encoder.width) if is_writable(store) else shards, encoder.width)
 
     @staticmethod
     def is_complete(store: DocumentStore, encoder: BiEncoder) -> bool:
@@ -172,7 +172,11 @@ def _shards_named(name: str, store: DocumentStore, encoder: BiEncoder, size: int
     folder = store.folder / f"vectors-{name}"
     config = {"model": name, "tokens": encoder.tokenizer.digest, "width": encoder.width}
     size = size or recorded_size(folder) or shard_size(encoder)
-    shards = Shards(folder, len(store), size, config, suffix=".f16")
+    return stored_shards(Shards(folder, len(store), size, config, suffix=".f16"))
+
+
+def stored_shards(shards: Shards) -> Shards:
+    """The shards into which these were merged; these themselves if they were not."""
     merged = _merged(shards)
     return merged if merged.folder.is_dir() and not merged.pending() else shards
 
@@ -181,7 +185,7 @@ def _merged(shards: Shards) -> Shards:
     return replace(shards, folder=shards.folder.with_name(shards.folder.name + _MERGED), size=MERGED_SHARD)
 
 
-def _merge(shards: Shards) -> Shards:
+def merge_shards(shards: Shards, width: int) -> Shards:
     """Write many small shards again as few large ones, and remove the small ones."""
     folder = shards.folder
     if folder.name.endswith(_MERGED):
@@ -193,7 +197,7 @@ def _merge(shards: Shards) -> Shards:
 
     def work(items: range, file: IO[bytes]) -> None:
         for number in range(items.start // shards.size, -(-items.stop // shards.size)):
-            part = shards.map(number, np.float16, (len(shards.items(number)), shards.config["width"]))
+            part = shards.map(number, np.float16, (len(shards.items(number)), width))
             file.write(part.whole().data)
 
     map_shards(merged, work, description="merging vectors")

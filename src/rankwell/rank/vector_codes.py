@@ -31,7 +31,7 @@ from rankwell.core.types import Rows
 from rankwell.models.bi_encoder import Vectors
 from rankwell.models.compute import map_lanes
 from rankwell.rank.passage_vectors import PassageVectors
-from rankwell.rank.vector_search import search_vectors
+from rankwell.rank.vector_search import has_kernel, search_vectors
 
 CODES_PER_SHARD = 1 << 20
 CODE_UNIT = 16
@@ -43,6 +43,8 @@ CANDIDATES = 0.005
 CANDIDATES_PER_HIT, FEWEST_CANDIDATES = 16, 16_000
 RESCORED_PER_HIT, FEWEST_RESCORED = 4, 3_000
 """Documents whose exact similarity is computed for each requested one."""
+RESCORING_PARTS = 8
+"""Parts of one query's rows that threads rescore, so that all cores share its work."""
 QUERY_BITS = 4
 SAMPLE = 1 << 14
 """Documents from which the limits of the first step and the mean of a collection are estimated."""
@@ -133,13 +135,16 @@ class VectorCodes:
         codes, (planes, weights) = _pack(rotated >= 0), _query_planes(rotated.astype(np.float32))
         found = self._scan(codes, planes, weights, self._limits(codes, _candidates(len(self), k)))
         rescored = max(RESCORED_PER_HIT * k, FEWEST_RESCORED)
+        # The kernel's products do not depend on how the rows are divided.
+        divides = len(queries) == 1 and has_kernel(self.vectors.width)
 
         def rescore(query: int) -> None:
             rows, estimates = (np.concatenate([part[query][column] for part in found]) for column in range(2))
             if rescored < len(rows):
                 rows = rows[np.argpartition(-estimates, rescored)[:rescored]]
             rows.sort()
-            exact = self.vectors.products(rows, queries[query])
+            parts = np.array_split(rows, RESCORING_PARTS) if divides else [rows]
+            exact = np.concatenate(map_lanes(lambda part: self.vectors.products(part, queries[query]), parts))
             # Ties in the order of the numbers, as in any other list.
             best = np.argsort(-exact, kind="stable")[:k]
             numbers[query], scores[query] = rows[best], exact[best]
