@@ -69,7 +69,7 @@ def measure_cell(data: str, model: str, out: Path, options: Any) -> Iterator[Non
     path = out / f"{data}.{Path(model).name}.csv"
     done = {row["qid"] for row in read(path)}
     rankers = {
-        name: Ranker(model, device="cpu", precision=name, windows=None, max_length=options.max_length)  # type: ignore[arg-type]
+        name: Ranker(model, device="cpu", precision=name, windows=None, max_length=options.max_length)
         for name in ("fp32", "int8")
     }
     for number in order:
