@@ -25,11 +25,7 @@ from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_folder
 from rankwell.core.mapped import ArrayFolder, Ragged, map_array
 
-
-def flip(path: Path, byte: int, bit: int = 0) -> None:
-    content = bytearray(path.read_bytes())
-    content[byte] ^= 1 << bit
-    path.write_bytes(content)
+from ..conftest import flip
 
 
 @pytest.fixture

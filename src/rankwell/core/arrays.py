@@ -8,7 +8,6 @@ A *ragged* array is a sequence of rows of different lengths: ``NAME.npy`` holds 
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
@@ -53,9 +52,7 @@ class ArrayWriter:
     def __enter__(self) -> ArrayWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -88,9 +85,7 @@ class RaggedWriter:
     def __enter__(self) -> RaggedWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

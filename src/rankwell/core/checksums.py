@@ -21,7 +21,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, system_reason
 
 TABLE = "checksums"
 BLOCK = 1 << 14
@@ -127,7 +127,7 @@ def read_checksums(table: Path) -> Checksums | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise InputError(table, None, os.strerror(error.errno or 0).lower()) from None
+        raise InputError(table, None, system_reason(error)) from None
     if len(data) < 4 or _little_endian(array("I", [zlib.crc32(data[:-4])])) != data[-4:]:
         raise InputError(table, None, "damaged: this table of checksums has a wrong checksum")
     if not data.startswith(_TITLE):

@@ -5,7 +5,7 @@ The command line prints them without a traceback and exits with code 2; any othe
 
 from __future__ import annotations
 
-from os import PathLike
+import os
 from typing import Any
 
 
@@ -27,7 +27,7 @@ def _rebuild(kind: type[RankwellError], args: tuple[Any, ...], state: dict[str, 
 class InputError(RankwellError):
     """A file has the wrong contents. The message names the file and, if known, the line."""
 
-    def __init__(self, path: str | PathLike[str], line: int | None, problem: str):
+    def __init__(self, path: str | os.PathLike[str], line: int | None, problem: str):
         self.path = "standard input" if str(path) == "-" else str(path)
         self.line = line
         self.problem = problem
@@ -44,6 +44,20 @@ class MissingExtraError(RankwellError):
 
 class Notice(UserWarning):
     """What rankwell decided by itself and the user may want to know, such as which column has the texts."""
+
+
+def system_reason(error: OSError) -> str:
+    """The system's words for an error, for the end of a message.
+
+    >>> system_reason(FileNotFoundError(2, "gone"))
+    'no such file or directory'
+    """
+    return os.strerror(error.errno or 0).lower()
+
+
+def one_line(error: BaseException, limit: int = 200) -> str:
+    """What another package says about an error, shortened to one line."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
 def excerpt(value: str, limit: int = 60) -> str:

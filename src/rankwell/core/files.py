@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, TextIO, cast
 
 from rankwell.core.checksums import FileChecksums, encode_checksums, table_beside, write_checksums
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, RankwellError, system_reason
 from rankwell.core.streams import is_stream, link_target, open_input, open_output
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -47,7 +47,7 @@ def open_raw(path: str | os.PathLike[str]) -> BinaryIO:
     except PermissionError:
         raise InputError(path, None, "cannot be read (permission denied)") from None
     except OSError as error:
-        raise InputError(path, None, f"cannot be read ({os.strerror(error.errno or 0).lower()})") from None
+        raise InputError(path, None, f"cannot be read ({system_reason(error)})") from None
 
 
 def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
@@ -91,7 +91,7 @@ def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in DISK_ERRORS or _cannot_be_made(error, Path(path)):
-            raise RankwellError(f"cannot write {path}: {os.strerror(error.errno or 0).lower()}") from error
+            raise RankwellError(f"cannot write {path}: {system_reason(error)}") from error
         raise
 
 

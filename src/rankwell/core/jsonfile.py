@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, system_reason
 from rankwell.core.files import atomic_text
 
 MAX_DEPTH = 64
@@ -29,7 +28,7 @@ def read_json(path: Path) -> Any:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
-        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
+        raise InputError(path, None, system_reason(error)) from None
 
 
 def _is_deeper(value: Any, depth: int) -> bool:

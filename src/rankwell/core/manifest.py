@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from rankwell.core.errors import InputError
+from rankwell.core.errors import InputError, system_reason
 from rankwell.core.files import open_raw
 from rankwell.core.jsonfile import write_json
 from rankwell.core.streams import is_stream
@@ -58,7 +58,7 @@ def file_digest(path: str | os.PathLike[str]) -> str:
         with open_raw(path) as file:
             return hashlib.file_digest(cast("io.BufferedReader", file), _hash).hexdigest()
     except OSError as error:
-        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
+        raise InputError(path, None, system_reason(error)) from None
 
 
 @dataclass(frozen=True)

@@ -135,21 +135,15 @@ class Progress:
         """See :func:`computed`."""
         self.advance(max(0.0, min(self._limit - self.done, sequences * self._ratio)))
 
-    def left(self, now: float) -> str:
-        """The estimate of the time that is left."""
-        if not self.total or not self.done:
-            return ""
-        return f"about {duration((now - self.begin) * max(0.0, self.total - self.done) / self.done)} left"
-
-    def rate(self, now: float) -> str:
-        """How much is done per second."""
-        rate = self.done / max(now - self.begin, 1e-9)
-        return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
-
-    def count(self) -> str:
-        """What is done, and of how much."""
-        count = f"{self.done:,.0f}" + (f" of {self.total:,}" if self.total is not None else "")
-        return f"{count} {self.unit}".rstrip()
+    def facts(self, now: float) -> list[str]:
+        """How much is done, how much per second, and an estimate of the time that is left."""
+        seconds = max(now - self.begin, 1e-9)
+        count, rate = f"{self.done:,.0f}", self.done / seconds
+        count += f" of {self.total:,}" if self.total is not None else ""
+        facts = [f"{count} {self.unit}".rstrip(), f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"]
+        if self.total and self.done:
+            facts.append(f"about {duration(seconds * max(0.0, self.total - self.done) / self.done)} left")
+        return facts
 
 
 class _View(Protocol):
@@ -169,12 +163,11 @@ class _Terminal:
         self._drawn = False
 
     def show(self, work: Progress, now: float) -> None:
-        bar = ""
+        parts = [work.description]
         if work.total:
             full = round(BAR_WIDTH * min(1.0, work.done / work.total))
-            bar = "━" * full + "─" * (BAR_WIDTH - full)
-        parts = [part for part in (work.description, bar, work.count(), work.rate(now), work.left(now)) if part]
-        line = "  ".join(parts)[: shutil.get_terminal_size().columns - 1]
+            parts.append("━" * full + "─" * (BAR_WIDTH - full))
+        line = "  ".join([*parts, *work.facts(now)])[: shutil.get_terminal_size().columns - 1]
         sys.stderr.write(f"\r{line}\x1b[K")
         sys.stderr.flush()
         self._drawn = True
@@ -196,8 +189,7 @@ class _Log:
         if now - max(work.begin, _Log.last) < LOG_SECONDS or (work.total and work.done >= work.total):
             return
         _Log.last = now
-        parts = [part for part in (work.count(), work.rate(now), work.left(now)) if part]
-        print(f"rankwell: {work.description}: {', '.join(parts)}", file=sys.stderr, flush=True)
+        print(f"rankwell: {work.description}: {', '.join(work.facts(now))}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         pass
@@ -215,8 +207,7 @@ class _Notebook:
         from IPython.display import HTML, display
 
         bar = f'<progress value="{work.done:.0f}" max="{work.total}"></progress> ' if work.total else ""
-        parts = [part for part in (work.count(), work.rate(now), work.left(now)) if part]
-        drawn = HTML(f"{html.escape(work.description)} {bar}{html.escape(', '.join(parts))}")
+        drawn = HTML(f"{html.escape(work.description)} {bar}{html.escape(', '.join(work.facts(now)))}")
         if self._shown is None:
             self._shown = display(drawn, display_id=True)
         else:

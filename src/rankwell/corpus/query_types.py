@@ -18,6 +18,8 @@ import re
 from collections.abc import Iterable
 from itertools import dropwhile, takewhile
 
+from rankwell.corpus.records import Query
+
 QUERY_TYPES = ("location", "numeric", "person", "description", "entity")
 
 # The coarse labels of the question classification data (Li and Roth, 2002), in MS MARCO's words.
@@ -176,9 +178,9 @@ def rule_type(question: str) -> str | None:
     return _known(phrase[-1]) if phrase else None
 
 
-def rule_types(questions: Iterable[str]) -> list[str | None]:
-    """:func:`rule_type` of each question."""
-    return [rule_type(question) for question in questions]
+def rule_types(queries: Iterable[Query]) -> dict[str, str]:
+    """The types of queries by id; those that no rule applies to have none."""
+    return {query.qid: label for query in queries if (label := rule_type(query.text)) is not None}
 
 
 def _type_after_what(words: list[str]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import pack_strings
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError, one_line
 from rankwell.core.jsonfile import read_json
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
@@ -321,7 +321,7 @@ def _native_errors() -> Iterator[None]:
         # A panic, as of a regular expression that backtracks too often, is not an Exception.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise _NativeError(" ".join(str(error).split())[:200]) from None
+        raise _NativeError(one_line(error)) from None
 
 
 def _check_word_length(backend: Any, path: Path) -> None:

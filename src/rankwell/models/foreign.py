@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError, one_line
 from rankwell.core.jsonfile import read_object
 from rankwell.models.checkpoints.tensors import tensor_shapes
 from rankwell.models.encoder import CrossEncoder
@@ -261,10 +261,8 @@ def build_model(
     except RankwellError:
         raise
     except Exception as error:  # a wrong setting may come out as anything
-        problem = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(
-            path, None, f"a model of the type {kind}, which transformers cannot build ({problem})"
-        ) from None
+        problem = f"a model of the type {kind}, which transformers cannot build ({one_line(error)})"
+        raise InputError(path, None, problem) from None
 
 
 def _check_encoder(encoder: ForeignEncoder, kind: str, path: Path, *, causal: bool = False) -> None:

@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from threading import RLock
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -180,9 +179,7 @@ class ScoreCache:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _open(self) -> None:

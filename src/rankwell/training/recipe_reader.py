@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.errors import InputError, RankwellError, excerpt, system_reason
 from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import IRDS_PREFIXES
 from rankwell.models.checkpoints.names import DEFAULT
@@ -68,7 +68,7 @@ def read_yaml(path: str | os.PathLike[str]) -> Tree:
     except UnicodeDecodeError:
         raise InputError(path, None, "not UTF-8 text") from None
     except OSError as error:
-        raise InputError(path, None, os.strerror(error.errno or 0).lower()) from None
+        raise InputError(path, None, system_reason(error)) from None
     try:
         tree = parse_yaml(text)
     except YamlError as error:

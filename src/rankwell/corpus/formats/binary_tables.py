@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rankwell.core.errors import InputError, MissingExtraError
+from rankwell.core.errors import InputError, MissingExtraError, one_line
 from rankwell.corpus.formats.lines import FilePath
 
 HF_PREFIX = "hf:"
@@ -67,8 +67,7 @@ def _pyarrow(path: FilePath, part: str = "lib") -> Any:
 
 
 def _broken(path: FilePath, kind: str, error: Exception, row: int | None = None) -> InputError:
-    reason = " ".join(str(error).split())[:200]
-    return InputError(path, row, f"not a readable {kind} file ({reason})")
+    return InputError(path, row, f"not a readable {kind} file ({one_line(error)})")
 
 
 def _no_text(path: FilePath, kind: str, remedy: str) -> NoReturn:
@@ -113,7 +112,7 @@ def hf_rows(source: str) -> Opened:
     except InputError:
         raise
     except Exception as error:  # the package raises anything, down to errors of the network
-        raise InputError(source, None, f"cannot be loaded ({' '.join(str(error).split())[:200]})") from None
+        raise InputError(source, None, f"cannot be loaded ({one_line(error)})") from None
 
     def read(columns: Sequence[str]) -> Rows:
         return enumerate(data.select_columns(list(columns)), 1)

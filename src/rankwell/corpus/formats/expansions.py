@@ -9,8 +9,7 @@ from rankwell.corpus.formats.fields import DOCUMENT_ID_KEYS
 from rankwell.corpus.formats.lines import (
     FilePath,
     json_line,
-    open_lines,
-    parse_object,
+    read_objects,
     take_id,
     take_texts,
     writable_id,
@@ -28,11 +27,7 @@ class Expansion:
 
 def read_expansions(path: FilePath) -> Iterator[Expansion]:
     """Stream documents' expansions."""
-    _, lines = open_lines(path, "expansions")
-    for number, line in lines:
-        if not line.strip():
-            continue
-        record = parse_object(path, number, line)
+    for number, record in read_objects(path, "expansions"):
         docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
         yield Expansion(docid, take_texts(path, number, record, "queries"))
 

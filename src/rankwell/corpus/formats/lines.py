@@ -49,17 +49,14 @@ def is_jsonl(line: str) -> bool:
 
 
 def wrong_columns(
-    path: FilePath, number: int, line: str, expected: Sequence[str], separator: str | None = None
+    path: FilePath, number: int, line: str, cells: Sequence[str], expected: Sequence[str], hint: str = ""
 ) -> InputError:
-    """The error for a line that does not have the ``expected`` columns; ``separator`` None means any whitespace."""
-    cells = line.split("\t")
-    if len(cells) == len(expected) and "" in cells:
-        return InputError(path, number, f"the {expected[cells.index('')]} is empty: {excerpt(line)}")
-    count = len(line.split(separator))
-    names = ", ".join(expected)
-    return InputError(
-        path, number, f"found {count} column{'s' * (count != 1)}, expected {len(expected)} ({names}): {excerpt(line)}"
-    )
+    """The error for a line whose ``cells`` are not the ``expected`` columns."""
+    apart = line.split("\t")
+    if len(apart) == len(expected) and "" in apart:
+        return InputError(path, number, f"the {expected[apart.index('')]} is empty: {excerpt(line)}")
+    count = f"found {len(cells)} column{'s' * (len(cells) != 1)}, expected {len(expected)}"
+    return InputError(path, number, f"{count} ({', '.join(expected)}): {excerpt(line)}{hint}")
 
 
 def check_id(path: FilePath, number: int | None, name: str, value: str) -> None:
@@ -128,6 +125,12 @@ def parse_object(path: FilePath, number: int, line: str) -> dict[str, Any]:
     if may_hold_half_pairs(line):
         refuse_half_pairs(path, number, record)
     return record
+
+
+def read_objects(path: FilePath, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The line number and the JSON object of each line that is not blank. ``kind`` says what the objects are."""
+    _, lines = open_lines(path, kind)
+    return ((number, parse_object(path, number, line)) for number, line in lines if line.strip())
 
 
 def json_kind(value: object) -> str:

@@ -49,7 +49,7 @@ def _rows(path: FilePath, lines: Lines, names: tuple[str, ...]) -> Iterator[tupl
         if not columns or columns[0].startswith("#"):
             continue
         if len(columns) != len(names):
-            raise wrong_columns(path, number, line, names)
+            raise wrong_columns(path, number, line, columns, names)
         try:
             grade = whole_number(columns[-1])
         except ValueError:

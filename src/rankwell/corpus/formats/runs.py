@@ -64,7 +64,7 @@ def _trec_rows(path: FilePath, lines: Lines) -> Rows:
             continue
         # trec_eval ignores text after the run name. But a number there means that an id contained a space.
         if len(columns) != len(TREC) and (len(columns) < len(TREC) or columns[5][0] in "-.0123456789"):
-            raise wrong_columns(path, number, line, TREC)
+            raise wrong_columns(path, number, line, columns, TREC)
         try:
             score = float(columns[4])
         except ValueError:
@@ -81,7 +81,7 @@ def _msmarco_rows(path: FilePath, lines: Lines) -> Rows:
         if not columns or columns[0].startswith("#"):
             continue
         if len(columns) != len(MSMARCO):
-            raise wrong_columns(path, number, line, MSMARCO)
+            raise wrong_columns(path, number, line, columns, MSMARCO)
         qid, docid, text = columns
         try:
             rank = whole_number(text)
@@ -96,10 +96,11 @@ def write_run(run: Run, path: FilePath, *, format: Literal["trec", "msmarco"] = 
     """Write ``run`` whole or not at all. The format ``msmarco`` has ranks but no scores."""
     if format not in ("trec", "msmarco"):
         raise RankwellError(f"no run format is called {format!r} (known: trec, msmarco)")
-    write_lines(path, "ranked documents", _trec_lines(run, path) if format == "trec" else _msmarco_lines(run, path))
+    write_lines(path, "ranked documents", trec_lines(run, path) if format == "trec" else _msmarco_lines(run, path))
 
 
-def _trec_lines(run: Run, path: FilePath) -> Iterator[str]:
+def trec_lines(run: Run, path: FilePath) -> Iterator[str]:
+    """The lines of a TREC file; ``path`` is its name in errors."""
     name = writable_id(path, "run name", run.name)
     for qid, ranking in run.items():
         writable_ids(path, qid, ranking.docids)

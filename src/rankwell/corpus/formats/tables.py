@@ -42,6 +42,7 @@ from rankwell.corpus.formats.lines import (
     open_lines,
     parse_object,
     refuse_half_pairs,
+    wrong_columns,
 )
 
 _GAP = re.compile(r"[ \t\r\n]*(,?)[ \t\r\n]*")
@@ -145,7 +146,7 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
     if not header:
         names = tuple(str(i) for i in range(1, len(cells) + 1)) if layout.by_number else known.get(len(cells), ())
         if not names:
-            raise _wrong_count(path, begin, line, cells, known[2], "; if it is a header, use --id and --text")
+            raise wrong_columns(path, begin, line, cells, known[2], "; if it is a header, use --id and --text")
         rows = chain([first], rows)
 
     def read(_: Sequence[str]) -> Iterator[Row]:
@@ -153,20 +154,13 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
         number = 0
         for number, text, values in rows:
             if len(values) != count:
-                raise _wrong_count(path, number, text, values, names)
+                raise wrong_columns(path, number, text, values, names)
             yield number, values
         if not number:
             raise InputError(path, begin, f"a header without rows below it: {excerpt(line)}")
 
     positions = tuple(range(len(names)))
     return Table(path, names, read, positions, stated=header or layout.by_number, header=header, first=begin)
-
-
-def _wrong_count(
-    path: FilePath, number: int, line: str, cells: Sequence[str], names: Sequence[str], hint: str = ""
-) -> InputError:
-    found = f"found {len(cells)} column{'s' * (len(cells) != 1)}, expected {len(names)} ({', '.join(names)})"
-    return InputError(path, number, f"{found}: {excerpt(line)}{hint}")
 
 
 def _csv_rows(path: FilePath, lines: Lines, separator: str) -> Iterator[tuple[int, str, list[str]]]:

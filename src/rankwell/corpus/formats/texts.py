@@ -51,7 +51,7 @@ def _labels(path: FilePath, lines: Lines) -> Iterator[tuple[int, str, str]]:
             continue
         qid, tab, label = line.partition("\t")
         if not tab or "\t" in label or not label:
-            raise wrong_columns(path, number, line, ("query id", "label"), "\t")
+            raise wrong_columns(path, number, line, line.split("\t"), ("query id", "label"))
         check_id(path, number, "query id", qid)
         yield number, qid, label
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.corpus.formats.lines import (
@@ -11,7 +12,7 @@ from rankwell.corpus.formats.lines import (
     check_id,
     json_line,
     open_lines,
-    parse_object,
+    read_objects,
     take_text,
     take_texts,
     writable_cell,
@@ -34,20 +35,17 @@ class Example:
 def read_triples(path: FilePath, *, ids: bool = False) -> Iterator[Example]:
     """Stream ``query<TAB>positive<TAB>negative``, one example per line. With ``ids``, the columns must be ids."""
     _, lines = open_lines(path, "triples")
-    return _triples(path, lines, ids)
+    return (_triple(path, number, line, ids) for number, line in lines if line)
 
 
-def _triples(path: FilePath, lines: Iterable[tuple[int, str]], ids: bool) -> Iterator[Example]:
-    for number, line in lines:
-        if not line:
-            continue
-        cells = line.split("\t")
-        if len(cells) != len(TRIPLE):
-            raise wrong_columns(path, number, line, TRIPLE, "\t")
-        if ids:
-            for name, cell in zip(TRIPLE, cells, strict=True):
-                check_id(path, number, f"{name}'s id", cell)
-        yield Example(cells[0], (cells[1],), (cells[2],))
+def _triple(path: FilePath, number: int, line: str, ids: bool) -> Example:
+    cells = line.split("\t")
+    if len(cells) != len(TRIPLE):
+        raise wrong_columns(path, number, line, cells, TRIPLE)
+    if ids:
+        for name, cell in zip(TRIPLE, cells, strict=True):
+            check_id(path, number, f"{name}'s id", cell)
+    return Example(cells[0], (cells[1],), (cells[2],))
 
 
 def write_triples(examples: Iterable[Example], path: FilePath) -> None:
@@ -70,19 +68,15 @@ def _triple_line(path: FilePath, triple: tuple[str, str, str]) -> str:
 
 def read_examples(path: FilePath) -> Iterator[Example]:
     """Stream ``{"query": text, "pos": [text, …], "neg": [text, …]}``. Only ``neg`` may be empty."""
-    _, lines = open_lines(path, "training examples")
-    return _examples(path, lines)
+    return (_example(path, number, record) for number, record in read_objects(path, "training examples"))
 
 
-def _examples(path: FilePath, lines: Iterable[tuple[int, str]]) -> Iterator[Example]:
-    for number, line in lines:
-        if line.strip():
-            record = parse_object(path, number, line)
-            query = take_text(path, number, record, ("query",))
-            positives, negatives = (take_texts(path, number, record, key) for key in ("pos", "neg"))
-            if not positives:
-                raise InputError(path, number, "key 'pos': found an empty list, expected at least one text")
-            yield Example(query, positives, negatives)
+def _example(path: FilePath, number: int, record: Mapping[str, Any]) -> Example:
+    query = take_text(path, number, record, ("query",))
+    positives, negatives = (take_texts(path, number, record, key) for key in ("pos", "neg"))
+    if not positives:
+        raise InputError(path, number, "key 'pos': found an empty list, expected at least one text")
+    return Example(query, positives, negatives)
 
 
 def write_examples(examples: Iterable[Example], path: FilePath) -> None:

@@ -11,8 +11,7 @@ from rankwell.corpus.formats.fields import DOCUMENT_ID_KEYS
 from rankwell.corpus.formats.lines import (
     FilePath,
     json_line,
-    open_lines,
-    parse_object,
+    read_objects,
     take,
     take_id,
     writable_id,
@@ -25,11 +24,7 @@ VECTOR_KEYS = ("vector", "weights")
 
 def read_weights(path: FilePath) -> Iterator[TermWeights]:
     """Stream documents' term weights. A weight is any finite number; 0 and negative weights count as absent."""
-    _, lines = open_lines(path, "term weights")
-    for number, line in lines:
-        if not line.strip():
-            continue
-        record = parse_object(path, number, line)
+    for number, record in read_objects(path, "term weights"):
         docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
         vector = take(path, number, record, VECTOR_KEYS)
         if not isinstance(vector, dict):

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rankwell.core.errors import InputError, MissingExtraError
+from rankwell.core.errors import InputError, MissingExtraError, one_line
 from rankwell.models.checkpoints.export_record import ExportRecord
 from rankwell.rank.engines.engine import BACKENDS, LoadedModel
 from rankwell.rank.engines.exported import ExportedEngine, Grids, load_exported
@@ -35,8 +35,7 @@ class OnnxEngine(ExportedEngine):
         try:
             self._session = onnxruntime.InferenceSession(str(graph), settings, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's own errors have no common class
-            line = " ".join(str(error).split())[:200]
-            raise InputError(graph, None, f"ONNX Runtime cannot read it ({line})") from error
+            raise InputError(graph, None, f"ONNX Runtime cannot read it ({one_line(error)})") from error
 
     def open_graph(self) -> Callable[[Grids], NDArray[Any]]:
         """See :class:`~rankwell.rank.engines.exported.ExportedEngine`."""

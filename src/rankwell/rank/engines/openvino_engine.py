@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from rankwell.core.errors import InputError, MissingExtraError
+from rankwell.core.errors import InputError, MissingExtraError, one_line
 from rankwell.models.checkpoints.export_record import ExportRecord
 from rankwell.rank.engines.engine import BACKENDS, LoadedModel
 from rankwell.rank.engines.exported import ExportedEngine, Grids, load_exported
@@ -49,8 +49,7 @@ class OpenVinoEngine(ExportedEngine):
         try:
             self._graph = openvino.Core().compile_model(str(graph), "CPU", settings)
         except RuntimeError as error:
-            line = " ".join(str(error).split())[:200]
-            raise InputError(graph, None, f"OpenVINO cannot read it ({line})") from error
+            raise InputError(graph, None, f"OpenVINO cannot read it ({one_line(error)})") from error
 
     def open_graph(self) -> Callable[[Grids], NDArray[Any]]:
         """See :class:`~rankwell.rank.engines.exported.ExportedEngine`."""

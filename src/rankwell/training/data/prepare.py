@@ -293,8 +293,7 @@ def find_types(
     if source in ("auto", "rules"):
         from rankwell.corpus.query_types import rule_types
 
-        labels = zip(queries, rule_types(query.text for query in queries), strict=True)
-        return {query.qid: label for query, label in labels if label is not None}
+        return rule_types(queries)
     path = Path(source.replace("{split}", split))
     if path.is_dir():
         return classified(path, queries, pool, device)
