@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rankwell.corpus.formats import write_documents, write_queries, write_run
 from rankwell.corpus.records import Document, Query
+from rankwell.retrieve.index import Index
 from rankwell.scale.workers import Cluster
 
 WORDS = (
@@ -60,6 +62,17 @@ def make_documents(count: int, seed: int = 1) -> list[Document]:
 def make_queries(count: int, seed: int = 2) -> list[Query]:
     chosen = random.Random(seed)
     return [Query(f"q{n}", " ".join(chosen.sample(WORDS, 3))) for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A collection, queries, an index and the run of its search."""
+    folder = tmp_path_factory.mktemp("data")
+    documents, queries = make_documents(300), make_queries(24)
+    write_documents(documents, folder / "collection.tsv")
+    write_queries(queries, folder / "queries.tsv")
+    write_run(Index.build(documents, folder / "index").search(queries, k=20), folder / "bm25.run")
+    return folder
 
 
 def lock_holder(lock: Path, byte: int) -> int | None:

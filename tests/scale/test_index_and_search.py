@@ -138,7 +138,7 @@ def test_builds_killed_while_they_finish_leave_nothing_to_each_other(
 ) -> None:
     red, blue = red_and_blue
 
-    def killed(*_: object) -> None:
+    def killed(*_: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -220,6 +220,15 @@ def test_a_search_goes_on_with_its_own_queries_only(
         search_in_shards(Index.open(cut), queries[::-1], tmp_path / "shards", k=10)
     index = Index.open(cut)
     assert same(search_in_shards(index, queries, tmp_path / "shards", k=10), index.search(queries, k=10))
+
+
+def test_queries_in_a_row_may_find_nothing(cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankwell.scale.search.QUERIES_A_SHARD", 2)
+    index, texts = Index.open(cut), ("xylophone", "the of", "bank", "river", "xylophone")
+    queries = [Query(str(number), text) for number, text in enumerate(texts)]
+    run = search_in_shards(index, queries, tmp_path / "shards", k=10)
+    assert list(run) == ["2", "3"]
+    assert same(run, index.search(queries, k=10))
 
 
 def test_a_search_goes_on_in_its_own_index_only(queries: list[Query], tmp_path: Path) -> None:

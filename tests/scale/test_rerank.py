@@ -19,16 +19,15 @@ pytest.importorskip("transformers")
 from rankwell.core.errors import RankwellError
 from rankwell.core.jobs import do
 from rankwell.core.shards import Shards
-from rankwell.corpus.formats import read_queries, read_run, write_documents, write_queries, write_run
+from rankwell.corpus.formats import read_queries, read_run, write_run
 from rankwell.rank.pipeline import Fuse, Given, Rerank
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import open_texts
-from rankwell.retrieve.index import Index
 from rankwell.scale.rerank import ClusterRanker, RerankJob, join_scores
 from rankwell.scale.workers import Cluster
 
-from .conftest import lock_holder, make_documents, make_queries
+from .conftest import lock_holder
 from .small_groups import PAIRS
 
 
@@ -38,17 +37,6 @@ def small_groups() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rankwell.rank.pairs.PAIRS_AT_A_TIME", PAIRS)
         yield
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    documents, queries = make_documents(300), make_queries(24)
-    write_documents(documents, folder / "collection.tsv")
-    write_queries(queries, folder / "queries.tsv")
-    index = Index.build(documents, folder / "index")
-    write_run(index.search(queries, k=20), folder / "bm25.run")
-    return folder
 
 
 @pytest.fixture(scope="module")

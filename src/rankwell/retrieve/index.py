@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, overload
@@ -116,7 +116,7 @@ class Index:
             if current and analyzer and analyzer != current.analyzer:
                 raise RankwellError(f"{folder} was built with another analyser; --append must use the same one")
             analyzer = current.analyzer if current else (analyzer or Analyzer.english())
-            old = [segment.folder.name for segment in current.segments] if current else []
+            old = {segment.folder.name: segment.data_hash for segment in current.segments} if current else {}
             name = _next_segment_name(folder)
             with atomic_folder(folder / name) as temporary:
                 builder = SegmentBuilder(temporary, analyzer, store=store)
@@ -125,19 +125,10 @@ class Index:
                 except RepeatedIdError as error:
                     raise error.within(documents) from None
                 builder.finish()
-            hashes = [segment.data_hash for segment in current.segments] if current else []
-            manifest = Manifest(
-                "index",
-                config={
-                    "analyzer": analyzer_json(analyzer),
-                    "store": store,
-                    "weighted": weights is not None,
-                    "expanded": expansions is not None,
-                },
-                data=dict(zip([*old, name], [*hashes, builder.data_hash()], strict=True)),
-            )
-            write_description(folder, analyzer, [*old, name], manifest)
-            _remove_unused(folder, [*old, name])
+            segments = {**old, name: builder.data_hash()}
+            options = {"store": store, "weighted": weights is not None, "expanded": expansions is not None}
+            write_description(folder, analyzer, segments, **options)
+            _remove_unused(folder, segments)
         index = cls.open(folder)
         index._temporary = temporary_folder
         return index
@@ -321,7 +312,7 @@ def _next_segment_name(folder: Path) -> str:
     return f"segment-{max(taken, default=0) + 1:04d}"
 
 
-def _remove_unused(folder: Path, used: list[str]) -> None:
+def _remove_unused(folder: Path, used: Collection[str]) -> None:
     for path in _segment_folders(folder):
         if path.name not in used:
             shutil.rmtree(path, ignore_errors=True)
@@ -332,14 +323,18 @@ def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
     return {**analyzer.model_dump(mode="json"), "stop_words": sorted(analyzer.stop_words)}
 
 
-def write_description(folder: Path, analyzer: Analyzer, segments: list[str], manifest: Manifest) -> None:
-    """Write ``index.json``, which makes these segments of ``folder`` the index."""
+def write_description(
+    folder: Path, analyzer: Analyzer, segments: Mapping[str, str], *, store: bool, weighted: bool, expanded: bool
+) -> None:
+    """Write ``index.json``, which makes these segments of ``folder``, given with their hashes, the index."""
+    settings = analyzer_json(analyzer)
+    config = {"analyzer": settings, "store": store, "weighted": weighted, "expanded": expanded}
     description = {
         "format": _FORMAT,
         "version": INDEX_VERSION,
-        "analyzer": analyzer_json(analyzer),
-        "segments": segments,
-        "manifest": manifest.as_dict(),
+        "analyzer": settings,
+        "segments": list(segments),
+        "manifest": Manifest("index", config, segments).as_dict(),
     }
     write_sealed(folder / "index.json", description)
 

@@ -22,7 +22,7 @@ from rankwell.core.files import atomic_folder, link_tree, remove_leftovers
 from rankwell.core.jobs import do
 from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.locks import SharedFolder, lock
-from rankwell.core.manifest import Manifest, digest
+from rankwell.core.manifest import digest
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
@@ -96,28 +96,17 @@ class IndexJob:
     def finish(self, shards: Shards) -> Index:
         """Combine the segments into one index."""
         shards.check()
-        segments = [read_object(path) for path in shards.paths()]
-        names = [_segment_name(number) for number in range(len(segments))]
-        manifest = Manifest(
-            "index",
-            config={
-                "analyzer": analyzer_json(self.analyzer),
-                "store": self.store,
-                "weighted": False,
-                "expanded": False,
-            },
-            data={name: str(info["data_hash"]) for name, info in zip(names, segments, strict=True)},
-        )
+        hashes = {_segment_name(n): str(read_object(path)["data_hash"]) for n, path in enumerate(shards.paths())}
         with lock(self.out, wait=False):
             remove_leftovers(self.out)
             self.refuse_taken()
             for stale in self.out.glob("segment-*"):  # left by a build that was killed
                 shutil.rmtree(stale)
-            for name in names:
+            for name in hashes:
                 # Linked, not moved: if this process is killed, the next one needs the segments where they were made.
                 with atomic_folder(self.out / name, checksums=False) as temporary:
                     link_tree(shards.folder / name, temporary)
-            write_description(self.out, self.analyzer, names, manifest)
+            write_description(self.out, self.analyzer, hashes, store=self.store, weighted=False, expanded=False)
         return Index.open(self.out)
 
     def refuse_taken(self) -> None:

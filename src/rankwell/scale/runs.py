@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO
 
 from rankwell.core.shards import Shards
-from rankwell.corpus.formats import read_run, write_run
+from rankwell.corpus.formats import read_run
+from rankwell.corpus.formats.runs import trec_lines
 from rankwell.corpus.records import Ranking, Run
 
 
 def write_part(run: Run, file: IO[bytes]) -> None:
-    """Write the queries of one shard."""
-    with TemporaryDirectory() as folder:
-        write_run(run, path := Path(folder) / "part.run")
-        file.write(path.read_bytes())
+    """Write the queries of one shard, which may have no results at all."""
+    file.writelines(line.encode() for line in trec_lines(run, "a part of the run"))
 
 
 def read_parts(shards: Shards) -> dict[str, Ranking]:
@@ -23,6 +20,6 @@ def read_parts(shards: Shards) -> dict[str, Ranking]:
     shards.check()
     rankings: dict[str, Ranking] = {}
     for path in shards.paths():
-        if path.stat().st_size:  # a shard may have no results at all
+        if path.stat().st_size:
             rankings |= read_run(path)
     return rankings
