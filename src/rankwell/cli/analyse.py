@@ -99,8 +99,7 @@ def query_groups(
         texts = read_queries(queries, columns)
         groups["length"] = dict(length_groups(texts))
         if types is None:
-            by_rule = zip(texts, rule_types(query.text for query in texts), strict=True)
-            labels = {query.qid: label for query, label in by_rule if label is not None}
+            labels = rule_types(texts)
     if labels:
         groups["type"] = dict(type_groups(labels))
     return groups

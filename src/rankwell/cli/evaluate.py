@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from rankwell.cli.options import IgnoreIdentical
 from rankwell.cli.outputs import output_file
-
-
-class Format(StrEnum):
-    """How the figures are written."""
-
-    text = "text"
-    markdown = "markdown"
-    csv = "csv"
-    latex = "latex"
-    json = "json"
-
-
-class Test(StrEnum):
-    """The paired test of a comparison."""
-
-    t = "t"
-    wilcoxon = "wilcoxon"
-    randomisation = "randomisation"
-
-
-class Average(StrEnum):
-    """The queries a mean is taken over."""
-
-    qrels = "qrels"
-    both = "both"
 
 
 def evaluate(
@@ -51,11 +25,15 @@ def evaluate(
     ] = None,
     ignore_identical_ids: IgnoreIdentical = False,
     average: Annotated[
-        Average, typer.Option(help="Average over all judged queries, or those that also have results.")
-    ] = Average.qrels,
-    test: Annotated[Test, typer.Option(help="Significance test for comparisons.")] = Test.t,
+        Literal["qrels", "both"], typer.Option(help="Average over all judged queries, or those that also have results.")
+    ] = "qrels",
+    test: Annotated[
+        Literal["t", "wilcoxon", "randomisation"], typer.Option(help="Significance test for comparisons.")
+    ] = "t",
     per_query: Annotated[bool, typer.Option("--per-query", help="Print the values of each query.")] = False,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
+    format: Annotated[
+        Literal["text", "markdown", "csv", "latex", "json"], typer.Option(help="Output format.")
+    ] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
     out: Annotated[Path | None, typer.Option(callback=output_file, help="Output file. Default: the terminal.")] = None,
 ) -> None:
@@ -99,11 +77,11 @@ def evaluate(
     result: Evaluation | Comparison
     if len(paths) == 1:
         (run,) = named.values()
-        result = evaluate_run(judgments, run, parsed, average=average.value)
+        result = evaluate_run(judgments, run, parsed, average=average)
     else:
         against = None if baseline is None else names[baseline]
-        result = compare(judgments, named, parsed, baseline=against, test=test.value, average=average.value)
-    text = report(result, "json" if as_json else format.value, per_query=per_query)
+        result = compare(judgments, named, parsed, baseline=against, test=test, average=average)
+    text = report(result, "json" if as_json else format, per_query=per_query)
     if out is None:
         typer.echo(text)
     else:

@@ -56,7 +56,7 @@ def types(
     from rankwell.core.manifest import Manifest, file_digest
     from rankwell.corpus.formats import read_queries, read_types, write_types
     from rankwell.corpus.formats.fields import Columns
-    from rankwell.corpus.query_types import QUERY_TYPES, rule_types
+    from rankwell.corpus.query_types import QUERY_TYPES, rule_type
     from rankwell.evaluation.confusion import NO_LABEL, Confusion
 
     needs(context, {"device": "model"})
@@ -75,7 +75,7 @@ def types(
     order: tuple[str, ...] = QUERY_TYPES
     predicted: list[str | None]
     if model is None:
-        predicted = rule_types(texts.values())
+        predicted = [rule_type(text) for text in texts.values()]
     else:
         from rankwell.rank.classify import Classifier
 

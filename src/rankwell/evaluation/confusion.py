@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankwell.evaluation.tables import Table, as_text, name_cell
+
 NO_LABEL = "none"
 
 
@@ -48,13 +50,9 @@ class Confusion:
 
     def __str__(self) -> str:
         """A table with a row for each true label and a column for each predicted label."""
-        truths = [label for label in self.labels if any(true == label for true, _ in self.counts)]
-        rows = [["true \\ found", *self.labels, "recall"]]
-        for true in truths:
-            cells = [f"{self.counts.get((true, predicted), 0):,}" for predicted in self.labels]
-            rows.append([true, *cells, f"{self.recall(true):.3f}"])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"accuracy {self.accuracy:.4f} ({self.total:,} texts)"]
-        for first, *others in rows:
-            lines.append("  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]))
-        return "\n".join(lines)
+        rows = []
+        for true in (label for label in self.labels if any(label == true for true, _ in self.counts)):
+            counts = [f"{self.counts.get((true, predicted), 0):,}" for predicted in self.labels]
+            rows.append(tuple(map(name_cell, (true, *counts, f"{self.recall(true):.3f}"))))
+        table = as_text(Table(("true \\ found", *self.labels, "recall"), tuple(rows)))
+        return f"accuracy {self.accuracy:.4f} ({self.total:,} texts)\n{table}"

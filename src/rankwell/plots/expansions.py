@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rankwell.corpus.analyser import Analyzer
 from rankwell.plots.pictures import write_page
+from rankwell.plots.terms import words_and_gaps
 
 STYLE = """
 body { font: 16px/1.6 system-ui, sans-serif; max-width: 76em; margin: 2em auto; padding: 0 1em; color: #222;
@@ -36,13 +37,9 @@ def mark_new_words(query: str, passage: str, analyzer: Analyzer | None = None) -
     '<span class=n>do</span> bees <span class=n>sleep</span>'
     """
     analyzer = analyzer or Analyzer.english()
-    known, parts, done = set(analyzer.terms(passage)), [], 0
-    for word in analyzer.words(query):
-        parts.append(html.escape(query[done : word.begin]))
-        text = html.escape(query[word.begin : word.end])
-        parts.append(text if word.term is None or word.term in known else f"<span class=n>{text}</span>")
-        done = word.end
-    return "".join([*parts, html.escape(query[done:])])
+    known = {None, *analyzer.terms(passage)}
+    parts = [(html.escape(text), word) for text, word in words_and_gaps(query, analyzer)]
+    return "".join(t if word is None or word.term in known else f"<span class=n>{t}</span>" for t, word in parts)
 
 
 def write_expansions_page(passages: Sequence[ExpandedText], path: str | Path, *, title: str = "Expansions") -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.analyser import Analyzer, Word
 from rankwell.plots.pictures import check_picture, need_matplotlib, new_picture, save_picture, write_page
 
 PICTURE_STYLE: Any = {"font.size": 9, "svg.hashsalt": "rankwell"}
@@ -57,16 +57,20 @@ def fragments(passage: WeighedText, analyzer: Analyzer | None = None) -> list[tu
     for term, weight in zip(terms, passage.weights.values(), strict=True):
         if term is not None:
             by_term[term] = max(by_term.get(term, 0.0), float(weight))
-    parts: list[tuple[str, float | None]] = []
+    parts = words_and_gaps(passage.text, analyzer)
+    return [(text, None if word is None else by_term.get(word.term or "", 0.0)) for text, word in parts]
+
+
+def words_and_gaps(text: str, analyzer: Analyzer) -> Iterator[tuple[str, Word | None]]:
+    """The text in order: each word, and what is between words with ``None``."""
     done = 0
-    for word in analyzer.words(passage.text):
+    for word in analyzer.words(text):
         if word.begin > done:
-            parts.append((passage.text[done : word.begin], None))
-        parts.append((passage.text[word.begin : word.end], by_term.get(word.term, 0.0) if word.term else 0.0))
+            yield text[done : word.begin], None
+        yield text[word.begin : word.end], word
         done = word.end
-    if done < len(passage.text):
-        parts.append((passage.text[done:], None))
-    return parts
+    if done < len(text):
+        yield text[done:], None
 
 
 def write_terms_page(

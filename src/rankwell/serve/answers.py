@@ -5,28 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.corpus.analyser import Word
 from rankwell.corpus.matches import match_words
-from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Ranking, ranking_order
-from rankwell.serve.bodies import Body, Explain, Search
+from rankwell.serve.bodies import Answer, Explain, Search
 from rankwell.serve.state import Model, State
 
-Answer = dict[str, Any]
 MOST_WORDS = 100_000
 """Words whose pieces are remembered for each model."""
-
-
-def query_type(body: Body, model: Model | None) -> str | None:
-    """The query's type: as given, or by the rules if the request says auto or the model takes one."""
-    if body.type == "none" or (body.type is None and (model is None or not model.ranker.takes_types)):
-        return None
-    return rule_type(body.query) if body.type in (None, "auto") else body.type
 
 
 @dataclass(frozen=True, eq=False)

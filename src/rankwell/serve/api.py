@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,8 +20,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from rankwell.serve.answers import Answer
-from rankwell.serve.bodies import Body, Explain, Search
+from rankwell.serve.bodies import Answer, Body, Explain, Search
 from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
 from rankwell.serve.formats import (
     EmbeddingsRequest,
@@ -31,7 +31,6 @@ from rankwell.serve.formats import (
     rerank_format,
 )
 from rankwell.serve.listening import Hosts
-from rankwell.serve.listings import openai_list, own_list, tei_info
 from rankwell.serve.requests import (
     ApiError,
     BodyReader,
@@ -160,17 +159,34 @@ def create_app(
     @app.get("/models", tags=["service"])
     async def models() -> Response:
         """The models served."""
-        return json_response(own_list(service))
+        state = service.state
+        default = state.default.name if state.default else None
+        return json_response({"default": default, "models": [model.described() for model in state.models.values()]})
 
     @app.get("/v1/models", tags=["service"])
     async def listed() -> Response:
         """The models served and their aliases, in OpenAI's format."""
-        return json_response(openai_list(service))
+        state = service.state
+        names = dict.fromkeys([*state.models, *filter(None, [state.encoder]), *state.aliases])
+        facts = {"object": "model", "created": service.started, "owned_by": "rankwell"}
+        return json_response({"object": "list", "data": [{"id": name, **facts} for name in names]})
 
     @app.get("/info", tags=["service"])
     async def info() -> Response:
         """The default model, in TEI's format."""
-        return json_response(tei_info(service))
+        model = service.model(service.state, None)
+        labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        described = {
+            "model_id": model.name,
+            "model_dtype": model.ranker.engine.precision,
+            "model_type": {"reranker": labels},
+            "max_input_length": model.ranker.template.max_length,
+            "max_batch_tokens": service.engine.limit,
+            "max_client_batch_size": service.limits.documents,
+            "max_concurrent_requests": service.limits.preparing,
+            "version": version("rankwell"),
+        }
+        return json_response(described)
 
     @app.get("/ready", tags=["service"])
     async def ready() -> Response:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.spec import AttentionRule
 
+Answer = dict[str, Any]
+"""An answer as JSON."""
 Query = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, StringConstraints(max_length=256)]
 # Far above any service's limit, and short enough for an error message.

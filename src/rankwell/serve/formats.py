@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from base64 import b64encode
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -18,12 +17,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from rankwell.core.types import Scores
-from rankwell.serve.bodies import LARGEST, Body, Name, Query
+from rankwell.serve.bodies import LARGEST, Answer, Body, Name, Query
 
-Answer = dict[str, Any]
 Vectors = NDArray[np.float32]
 CHARACTERS_PER_TOKEN = 4
-"""An estimate, for counts that nobody bills."""
+"""An estimate, for texts that are not tokenised yet and for counts that nobody bills."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +50,15 @@ class Rerank(Body):
     """Fields that all re-ranking requests share."""
 
     texts_field: ClassVar[str]
+    """The field with the texts to score."""
 
     raw_scores: bool = Field(False, description="Return the model's raw scores instead of probabilities.")
     truncate: bool = Field(False, description="Truncate long texts instead of reading them in windows.")
 
-    @abstractmethod
     def document_texts(self) -> list[str]:
         """The texts to score."""
+        texts: str | list[str | Text] = getattr(self, self.texts_field)
+        return [texts] if isinstance(texts, str) else [text if isinstance(text, str) else text.text for text in texts]
 
     @abstractmethod
     def answer(self, scored: Scored) -> Answer | list[Answer]:
@@ -81,10 +81,6 @@ class CohereRerank(Rerank):
     documents: list[str | Text] = Field(min_length=1, description="The texts to rank.")
     top_n: int | None = Field(None, ge=1, le=LARGEST, description="Number of results. Default: all.")
     return_documents: bool = Field(False, description="Return the texts too.")
-
-    def document_texts(self) -> list[str]:
-        """The texts to score."""
-        return _texts(self.documents)
 
     def answer(self, scored: Scored) -> Answer:
         """Results by relevance, the tokens used, and rankwell's own notes in ``meta``."""
@@ -112,10 +108,6 @@ class VoyageRerank(Rerank):
     top_k: int | None = Field(description="Number of results; null: all.", ge=1, le=LARGEST)
     return_documents: bool = Field(False, description="Return the texts too.")
 
-    def document_texts(self) -> list[str]:
-        """The texts to score."""
-        return _texts(self.documents)
-
     def answer(self, scored: Scored) -> Answer:
         """A list of results, texts as strings."""
         texts = self.document_texts() if self.return_documents else None
@@ -134,10 +126,6 @@ class MixedbreadRerank(Rerank):
     input: list[str | Text] = Field(min_length=1, description="The texts to rank.")
     top_k: int = Field(10, ge=1, le=LARGEST, description="Number of results.")
     return_input: bool = Field(False, description="Return the texts too.")
-
-    def document_texts(self) -> list[str]:
-        """The texts to score."""
-        return _texts(self.input)
 
     def answer(self, scored: Scored) -> Answer:
         """A list of results."""
@@ -159,10 +147,6 @@ class TeiRerank(Rerank):
     return_text: bool = Field(False, description="Return the texts too.")
     truncation_direction: Literal["right", "Right"] = "right"
 
-    def document_texts(self) -> list[str]:
-        """The texts to score."""
-        return self.texts
-
     def answer(self, scored: Scored) -> list[Answer]:
         """A plain list of results."""
         return [
@@ -178,10 +162,6 @@ class ScoreRequest(Rerank):
 
     query: Query = Field(alias="text_1", description="The query.")
     text_2: str | list[str] = Field(description="The text or texts to score.", min_length=1)
-
-    def document_texts(self) -> list[str]:
-        """The texts to score."""
-        return [self.text_2] if isinstance(self.text_2, str) else self.text_2
 
     def answer(self, scored: Scored) -> Answer:
         """The scores in the order of the texts."""
@@ -227,7 +207,3 @@ def rerank_format(fields: dict[str, Any]) -> type[Rerank] | None:
     if "texts" in fields:
         return TeiRerank
     return VoyageRerank if "top_k" in fields else CohereRerank
-
-
-def _texts(documents: Sequence[str | Text]) -> list[str]:
-    return [document if isinstance(document, str) else document.text for document in documents]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,22 +16,15 @@ from numpy.typing import NDArray
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.truncation import run_whole
+from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Ranking
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import probability, relevance
-from rankwell.serve.answers import (
-    Answer,
-    Reranked,
-    documents_answer,
-    explain_answer,
-    highlight,
-    query_type,
-    search_answer,
-)
-from rankwell.serve.bodies import Body, Explain, Limits, Search
+from rankwell.serve.answers import Reranked, documents_answer, explain_answer, highlight, search_answer
+from rankwell.serve.bodies import Answer, Body, Explain, Limits, Search
 from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngine
-from rankwell.serve.formats import EmbeddingsRequest, Rerank, Scored, Vectors
+from rankwell.serve.formats import CHARACTERS_PER_TOKEN, EmbeddingsRequest, Rerank, Scored, Vectors
 from rankwell.serve.metrics import Metrics
 from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.search_queue import SearchQueue
@@ -39,9 +32,7 @@ from rankwell.serve.searcher import SearchJob, search_together
 from rankwell.serve.state import Holder, Model, Sources, State
 
 Result = TypeVar("Result")
-# Estimates, until the texts are tokenised.
-CHARACTERS_PER_TOKEN = 4
-TOKENS_PER_CANDIDATE = 150
+TOKENS_PER_CANDIDATE = 150  # an estimate, until the documents are read
 PREPARING_THREADS = 2
 TEXTS_AT_A_TIME = 32
 SEARCH_BATCH = 64  # queries per hybrid search; BM25 gains nothing from batches
@@ -107,11 +98,7 @@ class Service:
         model = self.model(self.state, body.model)
         texts = body.document_texts()
         self._check_query(body)
-        field = body.texts_field
-        if len(texts) > self.limits.documents:
-            raise _invalid(f"{field}: {len(texts):,} items; the limit is {self.limits.documents:,}")
-        for number, text in enumerate(texts):
-            self._check_text(f"{field}.{number}", text, self.limits.text_characters)
+        self._check_texts(body.texts_field, texts)
         label = self._type(body, model)
         guess = sum(map(len, texts)) // CHARACTERS_PER_TOKEN + len(texts) * (
             len(body.query) // CHARACTERS_PER_TOKEN + 3
@@ -134,10 +121,7 @@ class Service:
         if body.model is not None and state.aliases.get(body.model, body.model) != state.encoder:
             raise ApiError(404, "not_found", f"unknown bi-encoder; available: {state.encoder}")
         texts, encoder, lock = body.texts, searcher.dense.encoder, searcher.dense_lock
-        if len(texts) > self.limits.documents:
-            raise _invalid(f"input: {len(texts):,} items; the limit is {self.limits.documents:,}")
-        for number, text in enumerate(texts):
-            self._check_text(f"input.{number}", text, self.limits.text_characters)
+        self._check_texts("input", texts)
         encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
 
         def part(begin: int) -> Vectors:
@@ -177,21 +161,22 @@ class Service:
             first = searcher.names[0] if reranks else stages
             searched = searcher if first == searcher.names[0] else searcher.bm25
             job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
-            found, found_ms = await self._admitted(self._searches.submit(job))
+            candidates, first_ms = await self._admitted(self._searches.submit(job))
             nothing = dict.fromkeys(searcher.names)
-            ms: dict[str, float | None] = {**nothing, first: round(found_ms, 3), "rerank": None, "queue": None}
+            ms: dict[str, float | None] = {**nothing, first: round(first_ms, 3), "rerank": None, "queue": None}
             reranked = None
             if entry is not None and model is not None:
-                candidates = found.head(depth)
-                reranked = await self._rerank_candidates(state, model, body.query, candidates, label, entry, about, ms)
-            answer = {**nothing, **search_answer(body, found, reranked, first=None if stages == "rerank" else first)}
+                top = candidates.head(depth)
+                reranked = await self._rerank_candidates(state, model, body.query, top, label, entry, about, ms)
+            shown_first = None if stages == "rerank" else first
+            answer = {**nothing, **search_answer(body, candidates, reranked, first=shown_first)}
             shown = dict.fromkeys(row["docid"] for name in (first, "rerank") for row in answer[name] or ())
             more = await self._prepare(lambda: documents_answer(state, list(shown)))
             if body.highlight:
                 most = self.limits.highlighted
                 await self._in(self._highlighting, lambda: highlight(state, model, body.query, more, most))
             ms["total"] = round(1000 * (time.perf_counter() - begin), 3)
-            about |= {"candidates": len(found), "generation": state.generation}
+            about |= {"candidates": len(candidates), "generation": state.generation}
             echo = {"query": body.query, "type": label, "stages": stages, "k": body.k, "offset": body.offset}
             echo |= {"depth": depth, "model": model.name if reranked and model else None}
             return {**echo, "generation": state.generation, "ms": ms, **answer, **more}
@@ -365,10 +350,13 @@ class Service:
         return state.models[name]
 
     def _type(self, body: Body, model: Model | None) -> str | None:
-        """The query's type; an explicit one needs a model that takes types."""
-        if body.type not in (None, "auto", "none") and model is not None and not model.ranker.takes_types:
+        """The query's type: as given, or by the rules if the request says auto or the model takes one."""
+        by_rules = body.type == "auto" or (body.type is None and model is not None and model.ranker.takes_types)
+        if by_rules or body.type in (None, "none"):
+            return rule_type(body.query) if by_rules else None
+        if model is not None and not model.ranker.takes_types:
             raise _invalid(f"type: {model.name} takes no query type")
-        return query_type(body, model)
+        return body.type
 
     def _text(self, state: State, docid: str) -> str:
         if state.index is None:
@@ -378,9 +366,13 @@ class Service:
         return state.index.text(docid)
 
     def _check_query(self, body: Body) -> None:
-        if len(body.query) > self.limits.query_characters:
-            limit = self.limits.query_characters
-            raise _invalid(f"query: {len(body.query):,} characters; the limit is {limit:,}")
+        self._check_text("query", body.query, self.limits.query_characters)
+
+    def _check_texts(self, field: str, texts: Sequence[str]) -> None:
+        if len(texts) > self.limits.documents:
+            raise _invalid(f"{field}: {len(texts):,} items; the limit is {self.limits.documents:,}")
+        for number, text in enumerate(texts):
+            self._check_text(f"{field}.{number}", text, self.limits.text_characters)
 
     def _check_text(self, field: str, text: str, limit: int) -> None:
         if len(text) > limit:
