@@ -8,7 +8,8 @@ import shutil
 import string
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,41 @@ def tiny_vocabulary() -> list[str]:
     return list(dict.fromkeys(tokens))
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """The exit code of a command, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """The one line of an error that the user can fix. Nothing else may have been printed."""
+        assert (self.code, self.out, self.err.count("\n")) == (2, "", 1), self
+        assert self.err.startswith("rankwell: ")
+        return self.err.removeprefix("rankwell: ").removesuffix("\n")
+
+
+@pytest.fixture
+def rankwell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Outcome]:
+    """Run ``rankwell ARGUMENTS`` in an empty folder."""
+    from rankwell.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["rankwell", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        captured = capsys.readouterr()
+        return Outcome(int(stopped.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def data_folder() -> Path:
     """The public data sets, where they are present."""
@@ -50,6 +86,13 @@ def data_folder() -> Path:
     if not folder.is_dir():
         pytest.skip("the public data sets are not here; set RANKWELL_DATA to their folder")
     return folder
+
+
+def flip(path: Path, byte: int, bit: int = 0) -> None:
+    """Damage a file: change one bit."""
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1 << bit
+    path.write_bytes(content)
 
 
 def forget_checksums(folder: Path) -> None:
@@ -161,6 +204,56 @@ def tiny_twin(tmp_path_factory: pytest.TempPathFactory, tiny_bi_encoder: Path) -
     parts = {"template": {"name": "twin"}, "head": "score", "similarity": 20.0, "pooler": False}
     save_checkpoint(folder, model, tokenizer, RankerConfig(**parts))
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_writer(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    """A query writer of random weights."""
+    from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
+
+    model, tokenizer, _ = load_writer(tiny_checkpoint, seed=2)
+    folder = tmp_path_factory.mktemp("writer") / "tiny"
+    save_writer(folder, model, tokenizer, WriterConfig(max_length=32, max_query=6))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_weigher(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
+    """A model of random weights that weighs tokens, and so gives every word another weight."""
+    import torch
+
+    from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
+
+    model, tokenizer = load_token_weights(tiny_checkpoint, seed=4)
+    with torch.no_grad():
+        model.head.weight.mul_(4)
+        model.head.bias.fill_(0.5)
+    folder = tmp_path_factory.mktemp("weigher") / "tiny"
+    save_token_weights(folder, model, tokenizer, 24)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_classifier(
+    tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, tiny_tokenizer: Path
+) -> Callable[[Sequence[str]], Path]:
+    """Makes folders with random classifiers of these labels, as transformers saves them."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+
+    def make(labels: Sequence[str]) -> Path:
+        numbers = {label: number for number, label in enumerate(labels)}
+        config = transformers.BertConfig.from_pretrained(
+            tiny_checkpoint, id2label=dict(enumerate(labels)), label2id=numbers
+        )
+        folder = tmp_path_factory.mktemp("classifier") / "tiny"
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            transformers.BertForSequenceClassification(config).eval().save_pretrained(folder)
+        for file in tiny_tokenizer.iterdir():
+            shutil.copy(file, folder)
+        return folder
+
+    return make
 
 
 @pytest.fixture

@@ -1,42 +1,19 @@
-"""Calling the command line as a user does."""
+"""What the commands read: an index of the sample, its queries and judgments."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from rankwell import sample
-from rankwell.cli.main import main
 from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
 
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def rankwell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Callable[..., Outcome]:
-    """Run ``rankwell ARGUMENTS`` in an empty folder, and give its exit code and what it printed."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["rankwell", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return Outcome(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return run
+if TYPE_CHECKING:
+    from tests.training.toys import Toys
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +32,15 @@ def queries() -> Path:
 @pytest.fixture(scope="session")
 def qrels() -> Path:
     return sample.FOLDER / "qrels.dev.txt"
+
+
+@pytest.fixture
+def toys(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Toys:
+    """Stages that take no time, and in the working folder ``recipe.yaml``, which has them, and ``data`` for it."""
+    from tests.training.toys import Toys, recipe_tree, write_data, write_start
+
+    tree = recipe_tree(Path("unknown"), write_start(tmp_path / "start", tiny_tokenizer))
+    del tree["data"]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    write_data(tmp_path / "data")
+    return Toys(monkeypatch)

@@ -19,7 +19,6 @@ from rankwell.corpus.formats import read_run
 from rankwell.retrieve.index import Index
 
 Rankwell = Callable[..., Any]
-BINARY = Path(sys.executable).with_name("rankwell")
 QUESTION = "what kind of fish is bogue"
 
 
@@ -112,22 +111,13 @@ def test_a_question_can_be_written_as_a_run(rankwell: Rankwell, index: Path) -> 
     ],
 )
 def test_what_is_no_question(rankwell: Rankwell, index: Path, arguments: tuple[str, ...], problem: str) -> None:
-    done = rankwell("search", index, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert problem in done.err
+    assert problem in rankwell("search", index, *arguments).complaint
 
 
 def test_an_index_without_texts_has_ids_and_scores(rankwell: Rankwell) -> None:
     Path("c.tsv").write_text("a\tbees\n")
     rankwell("index", "c.tsv", "--out", "bare", "--no-store")
     assert rankwell("search", "bare", "bees").out.split()[::2] == ["1", "a"]
-
-
-def test_answers_that_are_cut_by_head_are_silent(index: Path, queries: Path) -> None:
-    done = subprocess.run(
-        f"{BINARY} search {index} {queries} | head -n 1", shell=True, capture_output=True, text=True, check=True
-    )
-    assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
 # With a model
@@ -153,7 +143,7 @@ def test_a_small_collection_needs_no_index(rankwell: Rankwell, tiny_checkpoint: 
     assert {row["docid"] for row in found["results"]} == {"a", "b"}
     Path("c.tsv").write_text("".join(f"d{n}\tbees\n" for n in range(1001)))
     done = rankwell("rerank", "honey", "--collection", "c.tsv", "--model", tiny_checkpoint)
-    assert (done.code, "c.tsv has more than 1,000 documents; index it first" in done.err) == (2, True)
+    assert "c.tsv has more than 1,000 documents; index it first" in done.complaint
 
 
 def test_a_deeper_re_ranking_is_estimated(rankwell: Rankwell, index: Path, tiny_checkpoint: Path) -> None:
@@ -169,7 +159,7 @@ def test_a_deeper_re_ranking_is_estimated(rankwell: Rankwell, index: Path, tiny_
 
 def test_a_run_needs_its_queries(rankwell: Rankwell, index: Path) -> None:
     done = rankwell("rerank", "first.run", "--collection", index)
-    assert (done.code, done.err) == (2, "rankwell: re-ranking the run first.run needs --queries\n")
+    assert done.complaint == "re-ranking the run first.run needs --queries"
 
 
 def test_documents_and_queries_to_explain_are_named_by_id_or_file(
@@ -197,8 +187,7 @@ def test_documents_and_queries_to_explain_are_named_by_id_or_file(
         (typed, "give the document as --document TEXT, or as --docid ID with --collection"),
         (("--query", "b", "--queries", "q.tsv", "--document", "x"), "q.tsv: no query 'b'"),
     ):
-        done = rankwell("explain", "--model", tiny_checkpoint, *arguments)
-        assert (done.code, done.err) == (2, f"rankwell: {problem}\n")
+        assert rankwell("explain", "--model", tiny_checkpoint, *arguments).complaint == problem
 
 
 def test_a_long_question_is_told_to_be_truncated(rankwell: Rankwell, tiny_checkpoint: Path) -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 
-from rankwell.corpus.formats import read_queries, read_run, write_run  # noqa: E402
-from rankwell.inputs.windows import Windows  # noqa: E402
-from rankwell.rank.ranker import Ranker  # noqa: E402
-from rankwell.retrieve.index import Index  # noqa: E402
-
-LABELS = ("contradiction", "entailment", "neutral")
+from rankwell.corpus.formats import read_queries, read_run, write_run
+from rankwell.inputs.windows import Windows
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.index import Index
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +26,9 @@ def first(index: Path, queries: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def nli(tiny_checkpoint: Path, tiny_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nli(make_classifier: Callable[[Sequence[str]], Path]) -> Path:
     """A random classifier of natural language inference."""
-    folder = tmp_path_factory.mktemp("nli") / "model"
-    config = transformers.BertConfig.from_pretrained(tiny_checkpoint, id2label=dict(enumerate(LABELS)))
-    with torch.random.fork_rng():
-        torch.manual_seed(9)
-        transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    for file in tiny_tokenizer.iterdir():
-        shutil.copy(file, folder)
-    return folder
+    return make_classifier(("contradiction", "entailment", "neutral"))
 
 
 @pytest.mark.parametrize(("given_windows", "unit"), [("20", "words"), ("sentences:20", "sentences")])
@@ -104,10 +94,8 @@ def test_windows_of_nothing_known_are_one_line(
     rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, windows: str
 ) -> None:
     given = ["rerank", first, "--queries", queries, "--collection", index, "--out", "out.run"]
-    done = rankwell(*given, f"--windows={windows}")
-    assert done.code == 2
-    assert done.err.strip().endswith(f"windows {windows!r}: expected a number of words, sentences, or sentences:WORDS")
-    assert len(done.err.strip().splitlines()) == 1
+    problem = f"windows {windows!r}: expected a number of words, sentences, or sentences:WORDS"
+    assert rankwell(*given, f"--windows={windows}").complaint.endswith(problem)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +112,5 @@ def test_a_wrong_aggregate_is_one_line(
     rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, nli: Path, aggregate: str, problem: str
 ) -> None:
     given = ["rerank", first, "--queries", queries, "--collection", index, "--model", nli, "--out", "out.run"]
-    done = rankwell(*given, "--windows", "20", "--aggregate", aggregate)
-    assert done.code == 2
-    assert problem in done.err
-    assert len(done.err.strip().splitlines()) == 1
+    assert problem in rankwell(*given, "--windows", "20", "--aggregate", aggregate).complaint
     assert not Path("out.run").exists()

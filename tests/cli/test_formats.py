@@ -40,7 +40,7 @@ def test_fields_are_named_by_options(rankwell: Rankwell) -> None:
 def test_a_field_that_is_not_there(rankwell: Rankwell) -> None:
     Path("docs.jsonl").write_text('{"a": "x", "b": "y"}\n')
     done = rankwell("index", "docs.jsonl", "--text", "c", "--out", "index")
-    assert (done.code, done.err) == (2, "rankwell: docs.jsonl: no field 'c' for the text; found 'a', 'b'\n")
+    assert done.complaint == "docs.jsonl: no field 'c' for the text; found 'a', 'b'"
     assert not list(Path().glob("index/segment*"))
 
 
@@ -59,7 +59,7 @@ def test_fields_do_not_go_with_a_model_that_weighs(rankwell: Rankwell, option: l
     Path("model").mkdir()
     Path("docs.tsv").write_text("a\tx\n")
     done = rankwell("index", "docs.tsv", "--weights", "model", *option, "--out", "index")
-    assert done.err == f"rankwell: {option[0]} does not go with --weights MODEL\n"
+    assert done.complaint == f"{option[0]} does not go with --weights MODEL"
 
 
 def test_documents_with_the_id_of_the_query_are_left_out_as_in_beir(rankwell: Rankwell) -> None:

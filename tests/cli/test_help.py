@@ -10,8 +10,6 @@ import typer
 
 from rankwell import cli
 from rankwell.cli import main
-from rankwell.cli.needs import needs
-from rankwell.core.errors import RankwellError
 
 COMMANDS: dict[str, Any] = typer.main.get_command(main.app).commands  # type: ignore[attr-defined]
 
@@ -34,20 +32,6 @@ def test_every_option_is_explained_by_a_sentence(verb: str) -> None:
             assert not text.startswith(("Of ", "Before ", "Where ")), f"{verb} {parameter.name}: {text}"
 
 
-def test_an_option_that_needs_another_is_refused_without_it() -> None:
-    app = typer.Typer()
-
-    @app.command()
-    def verb(context: typer.Context, fuse: float | None = None, normalise: str = "min-max") -> None:
-        needs(context, {"normalise": ("fuse",)})
-
-    command = typer.main.get_command(app)
-    command(["--fuse", "0", "--normalise", "none"], standalone_mode=False)  # 0 is a value
-    command([], standalone_mode=False)
-    with pytest.raises(RankwellError, match=r"^--normalise needs --fuse$"):
-        command(["--normalise", "min-max"], standalone_mode=False)  # even if it is the default
-
-
 @pytest.mark.parametrize("verb", [None, *COMMANDS])
 def test_the_help_fits_a_terminal_and_names_no_python_types(verb: str | None, rankwell: Any) -> None:
     text = rankwell(*([verb] if verb else []), "--help").out
@@ -56,7 +40,11 @@ def test_the_help_fits_a_terminal_and_names_no_python_types(verb: str | None, ra
     assert "{" not in text.splitlines()[0]
     begin = text.index("\nOptions\n")
     assert all(len(line) <= 80 for line in text[begin:].splitlines())
-    for parameter in COMMANDS[verb].params if verb else ():
+    if verb is None:
+        assert all(re.search(rf"\n  {name} ", text) for name in COMMANDS)
+        return
+    assert f"rankwell {verb}" in text.split("Example", 1)[1]
+    for parameter in COMMANDS[verb].params:
         assert all(name in text for name in parameter.opts if name.startswith("-"))
 
 
@@ -69,7 +57,7 @@ def test_the_help_says_what_to_write_after_an_option(rankwell: Any) -> None:
 
 
 def test_a_command_without_its_arguments_prints_its_help(rankwell: Any) -> None:
-    for words in ((), ("search",)):
+    for words in ((), ("index",), ("search",), ("evaluate",), ("tune",), ("rerank",)):
         done = rankwell(*words)
         assert (done.code, done.err) == (2, "")
         assert done.out.startswith(" ".join(["Usage: rankwell", *words]))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
-from typer.testing import CliRunner
-
 from rankwell import sample
-from rankwell.cli.main import app
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run
 from rankwell.rank.first_stage import FirstStage
@@ -20,7 +19,7 @@ from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
-QUERIES = str(sample.FOLDER / "queries.dev.tsv")
+Call = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -31,26 +30,24 @@ def system(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, tiny
     return System(first, ranker=tiny_checkpoint, depth=5, shares=shares).save(folder / "system")
 
 
-def test_a_question_is_answered(system: System) -> None:
-    done = CliRunner().invoke(app, ["search", str(system.folder), "how do bees keep warm", "-k", "4", "--json"])
-    assert done.exit_code == 0, done.output
-    answers = json.loads(done.output)["results"]
+def test_a_question_is_answered(rankwell: Call, system: System) -> None:
+    done = rankwell("search", system.folder, "how do bees keep warm", "-k", "4", "--json")
+    assert done.code == 0, done.err
+    answers = json.loads(done.out)["results"]
     expected = system.search("how do bees keep warm", k=4)
-    assert [(answer["docid"], answer["text"]) for answer in answers] == [(own.docid, own.text) for own in expected]
+    assert [(row["docid"], row["text"]) for row in answers] == [(answer.docid, answer.text) for answer in expected]
 
 
-def test_queries_become_a_run_with_a_manifest(system: System, tmp_path: Path) -> None:
-    out = tmp_path / "system.run"
-    done = CliRunner().invoke(app, ["search", str(system.folder), QUERIES, "--k", "8", "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    run = system.search(open_dataset(sample.FOLDER).queries("dev"), k=8)
-    found = read_run(out)
-    assert {qid: own.docids for qid, own in found.items()} == {qid: own.docids for qid, own in run.items()}
-    manifest = json.loads((tmp_path / "system.run.manifest.json").read_text())
+def test_queries_become_a_run_with_a_manifest(rankwell: Call, system: System, queries: Path) -> None:
+    done = rankwell("search", system.folder, queries, "--k", "8", "--out", "system.run")
+    assert done.code == 0, done.err
+    expected, run = system.search(open_dataset(sample.FOLDER).queries("dev"), k=8), read_run("system.run")
+    assert {qid: run[qid].docids for qid in run} == {qid: expected[qid].docids for qid in expected}
+    manifest = json.loads(Path("system.run.manifest.json").read_text())
     assert manifest["data"]["system"] == system.manifest["data_hash"]
 
 
 @pytest.mark.parametrize("options", [["--k1", "1"], ["--hybrid", "0.5"], ["--encoder", "x"]])
-def test_how_a_system_searches_is_not_changed_by_options(system: System, options: list[str]) -> None:
-    done = CliRunner().invoke(app, ["search", str(system.folder), "a question", *options])
-    assert str(done.exception) == f"{options[0]} does not go with a system"
+def test_how_a_system_searches_is_not_changed_by_options(rankwell: Call, system: System, options: list[str]) -> None:
+    done = rankwell("search", system.folder, "a question", *options)
+    assert done.complaint == f"{options[0]} does not go with a system"

@@ -38,7 +38,6 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
@@ -56,20 +55,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of random weights, which therefore gives every word another one."""
-    model, tokenizer = load_token_weights(tiny_checkpoint, seed=4)
-    with torch.no_grad():
-        model.head.weight.mul_(4)
-        model.head.bias.fill_(0.5)
-    folder = tmp_path_factory.mktemp("weights") / "model"
-    save_token_weights(folder, model, tokenizer, 24)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def weigher(checkpoint: Path) -> TermWeigher:
-    return TermWeigher.from_pretrained(checkpoint, device="cpu")
+def weigher(tiny_weigher: Path) -> TermWeigher:
+    return TermWeigher.from_pretrained(tiny_weigher, device="cpu")
 
 
 def slow_terms(weigher: TermWeigher, text: str) -> dict[str, float]:
@@ -90,8 +77,8 @@ def slow_terms(weigher: TermWeigher, text: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("text", [TEXTS[0], TEXTS[2]])
-def test_a_term_takes_the_largest_weight_of_its_words_first_pieces(checkpoint: Path, text: str) -> None:
-    weigher = TermWeigher.from_pretrained(checkpoint, device="cpu", max_length=64)
+def test_a_term_takes_the_largest_weight_of_its_words_first_pieces(tiny_weigher: Path, text: str) -> None:
+    weigher = TermWeigher.from_pretrained(tiny_weigher, device="cpu", max_length=64)
     (found,) = weigh_texts(weigher, [text], WeightOptions())
     expected = {term: round(100 * y) for term, y in slow_terms(weigher, text).items() if round(100 * y) >= 1}
     terms = Analyzer.english().stems(list(found))
@@ -167,16 +154,16 @@ def test_a_windowed_term_has_the_largest_of_its_windows(weigher: TermWeigher) ->
         assert frequency == pytest.approx(1e5 * largest[stem], abs=2)
 
 
-def test_batches_do_not_change_the_weights(checkpoint: Path) -> None:
-    whole, small = (TermWeigher.from_pretrained(checkpoint, device="cpu", budget=budget) for budget in (None, 30))
+def test_batches_do_not_change_the_weights(tiny_weigher: Path) -> None:
+    whole, small = (TermWeigher.from_pretrained(tiny_weigher, device="cpu", budget=budget) for budget in (None, 30))
     passages = whole.lay_out(whole.tokenizer.encode(TEXTS, stems=True))
     np.testing.assert_allclose(whole.weigh(passages), small.weigh(passages), atol=2e-6)
 
 
 @pytest.mark.skipif(not KERNELS_RUN, reason="no GPU, no interpreter of its kernels")
-def test_packed_batches_give_the_weights_of_padded_ones(checkpoint: Path, tmp_path: Path) -> None:
+def test_packed_batches_give_the_weights_of_padded_ones(tiny_weigher: Path, tmp_path: Path) -> None:
     device, folder = "cpu" if INTERPRETED else "cuda", tmp_path / "one-head"
-    shutil.copytree(checkpoint, folder)
+    shutil.copytree(tiny_weigher, folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     # One head of 32: the kernels have no heads of 8.
     (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": 1}), encoding="utf-8")
@@ -189,16 +176,16 @@ def test_packed_batches_give_the_weights_of_padded_ones(checkpoint: Path, tmp_pa
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_gpu_in_16_bits_gives_nearly_the_same_frequencies(checkpoint: Path, weigher: TermWeigher) -> None:
-    fast = TermWeigher.from_pretrained(checkpoint, device="cuda")
+def test_a_gpu_in_16_bits_gives_nearly_the_same_frequencies(tiny_weigher: Path, weigher: TermWeigher) -> None:
+    fast = TermWeigher.from_pretrained(tiny_weigher, device="cuda")
     passages = fast.lay_out(fast.tokenizer.encode(TEXTS, stems=True))
     np.testing.assert_allclose(fast.weigh(passages), weigher.weigh(passages), atol=0.05)
 
 
 def test_out_of_memory_halves_the_budget_once_and_loses_nothing(
-    checkpoint: Path, weigher: TermWeigher, monkeypatch: pytest.MonkeyPatch
+    tiny_weigher: Path, weigher: TermWeigher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = TermWeigher.from_pretrained(checkpoint, device="cpu", budget=120)
+    small = TermWeigher.from_pretrained(tiny_weigher, device="cpu", budget=120)
     small._compute.lanes = 1  # as on a GPU
     passages = small.lay_out(small.tokenizer.encode(TEXTS, stems=True))
     forward = small._forward
@@ -232,10 +219,10 @@ def collection(store: DocumentStore, tmp_path: Path) -> str:
 
 
 def test_shards_are_the_weights_file_of_the_whole_collection(
-    store: DocumentStore, checkpoint: Path, weigher: TermWeigher, tmp_path: Path
+    store: DocumentStore, tiny_weigher: Path, weigher: TermWeigher, tmp_path: Path
 ) -> None:
     options = WeightOptions()
-    shards = do(WeighJob(store.folder, checkpoint, tmp_path / "weights", options, "cpu", shard_size=10))
+    shards = do(WeighJob(store.folder, tiny_weigher, tmp_path / "weights", options, "cpu", shard_size=10))
     shards.join(tmp_path / "joined.jsonl")
     documents = list(store)
     vectors = weigh_texts(weigher, [document.text for document in documents], options)
@@ -250,7 +237,7 @@ def test_shards_are_the_weights_file_of_the_whole_collection(
     frequencies = [tf for d in read_shards(shards) for tf in d.weights.values()]
     assert tf_counts(shards).tolist() == np.bincount(frequencies).tolist()
     with pytest.raises(RankwellError, match="holds shards of other work"):
-        do(WeighJob(store.folder, checkpoint, tmp_path / "weights", WeightOptions("root"), "cpu", shard_size=10))
+        do(WeighJob(store.folder, tiny_weigher, tmp_path / "weights", WeightOptions("root"), "cpu", shard_size=10))
 
 
 def request(collection: str, out: Path, model: Path, scaling: str = "linear", **options: Any) -> WeightedIndexRequest:
@@ -259,10 +246,10 @@ def request(collection: str, out: Path, model: Path, scaling: str = "linear", **
 
 
 def test_the_index_has_the_weights_as_term_frequencies(
-    collection: str, store: DocumentStore, checkpoint: Path, tmp_path: Path
+    collection: str, store: DocumentStore, tiny_weigher: Path, tmp_path: Path
 ) -> None:
     weights = tmp_path / "weights.jsonl.gz"
-    index = request(collection, tmp_path / "index", checkpoint, weights_out=weights).run()
+    index = request(collection, tmp_path / "index", tiny_weigher, weights_out=weights).run()
     assert len(index) == len(store)
     assert not (tmp_path / "index.shards").exists()
     again = Index.build(iter(store), tmp_path / "again", weights=read_weights(weights))
@@ -271,7 +258,7 @@ def test_the_index_has_the_weights_as_term_frequencies(
         assert ours.docids == theirs.docids
         assert ours.docids
     with pytest.raises(RankwellError, match="holds an index already"):
-        request(collection, tmp_path / "index", checkpoint).run()
+        request(collection, tmp_path / "index", tiny_weigher).run()
 
 
 @pytest.mark.parametrize("first", ["here", "on the cluster"])
@@ -279,7 +266,7 @@ def test_the_index_has_the_weights_as_term_frequencies(
 def test_interrupted_weighing_resumes_wherever_it_is_done(
     collection: str,
     store: DocumentStore,
-    checkpoint: Path,
+    tiny_weigher: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     first: str,
@@ -297,27 +284,27 @@ def test_interrupted_weighing_resumes_wherever_it_is_done(
 
     monkeypatch.setattr(TermWeigher, "submit", stops)
     with pytest.raises(KeyboardInterrupt):
-        request(collection, tmp_path / "a", checkpoint).run(places[first])
+        request(collection, tmp_path / "a", tiny_weigher).run(places[first])
     assert not (tmp_path / "a").exists()
-    request(collection, tmp_path / "a", checkpoint).run(places[second])
+    request(collection, tmp_path / "a", tiny_weigher).run(places[second])
     assert sum(weighed) == len(store) + 10  # only the shard in which it was interrupted is done twice
     monkeypatch.setattr(TermWeigher, "submit", submit)
-    request(collection, tmp_path / "b", checkpoint).run()
+    request(collection, tmp_path / "b", tiny_weigher).run()
     hits = [Index.open(tmp_path / name).rank("coffee keep iron", BM25(k1=10), k=60) for name in "ab"]
     assert hits[0].docids == hits[1].docids
     assert hits[0].scores.tolist() == hits[1].scores.tolist()
 
 
 def test_other_work_is_not_weighed_into_the_same_index_meanwhile(
-    collection: str, store: DocumentStore, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    collection: str, store: DocumentStore, tiny_weigher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [Document(f"o{number}", document.contents) for number, document in enumerate(store)]
     write_documents(others, tmp_path / "others.jsonl")
     submit, tried = TermWeigher.submit, []
     refused = {
-        "collection": request(str(tmp_path / "others.jsonl"), tmp_path / "a", checkpoint),
-        "setting of --scaling": request(collection, tmp_path / "a", checkpoint, "root"),
-        "setting of --store": request(collection, tmp_path / "a", checkpoint, store=False),
+        "collection": request(str(tmp_path / "others.jsonl"), tmp_path / "a", tiny_weigher),
+        "setting of --scaling": request(collection, tmp_path / "a", tiny_weigher, "root"),
+        "setting of --store": request(collection, tmp_path / "a", tiny_weigher, store=False),
     }
 
     def meanwhile(self: TermWeigher, passages: PassageWindows) -> object:
@@ -328,7 +315,7 @@ def test_other_work_is_not_weighed_into_the_same_index_meanwhile(
         return submit(self, passages)
 
     monkeypatch.setattr(TermWeigher, "submit", meanwhile)
-    index = request(collection, tmp_path / "a", checkpoint).run()
+    index = request(collection, tmp_path / "a", tiny_weigher).run()
     assert len(tried) == 3
     assert [*index.docids(np.arange(len(index)))] == store.docids.strings(range(len(store)))
     assert not (tmp_path / "a.shards").exists()

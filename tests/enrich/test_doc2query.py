@@ -35,7 +35,6 @@ from rankwell.enrich.doc2query import (
     write_generated,
 )
 from rankwell.inputs.pieces import Pieces
-from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
 from rankwell.models.doc2query.decoding import Writer, WritingOptions
 from rankwell.rank.judge import RankerJudge
 
@@ -43,15 +42,6 @@ from .conftest import OtherProcess, interrupted_after
 
 WRITING = WritingOptions(n=3, max_query=6)
 DOCUMENTS = [Document(f"d{number}", f"bees make honey number {number}") for number in range(10)]
-
-
-@pytest.fixture(scope="module")
-def model(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A query writer of random weights."""
-    writer, tokenizer, _ = load_writer(tiny_checkpoint, seed=2)
-    folder = tmp_path_factory.mktemp("writer") / "model"
-    save_writer(folder, writer, tokenizer, WriterConfig(max_length=32, max_query=6))
-    return folder
 
 
 @pytest.fixture
@@ -111,9 +101,11 @@ def request(collection: str, model: Path, out: Path, **options: Any) -> ExpandRe
 
 
 def test_an_interrupted_expansion_resumes_and_ends_in_the_same_file(
-    collection: str, model: Path, tmp_path: Path, written: list[str]
+    collection: str, tiny_writer: Path, tmp_path: Path, written: list[str]
 ) -> None:
-    whole, resumed = (request(collection, model, tmp_path / name) for name in ("whole.jsonl.gz", "resumed.jsonl.gz"))
+    whole, resumed = (
+        request(collection, tiny_writer, tmp_path / name) for name in ("whole.jsonl.gz", "resumed.jsonl.gz")
+    )
     counts = whole.run()
     assert written == [document.docid for document in DOCUMENTS]
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
@@ -136,9 +128,9 @@ def test_an_interrupted_expansion_resumes_and_ends_in_the_same_file(
 
 @pytest.mark.parametrize("first", ["here", "on the cluster"])
 def test_work_begun_here_resumes_on_a_cluster_and_the_other_way_round(
-    collection: str, model: Path, tmp_path: Path, written: list[str], first: str
+    collection: str, tiny_writer: Path, tmp_path: Path, written: list[str], first: str
 ) -> None:
-    job = request(collection, model, tmp_path / "x.jsonl")
+    job = request(collection, tiny_writer, tmp_path / "x.jsonl")
     with pytest.raises(KeyboardInterrupt), interrupted_after(2 if first == "here" else None):
         job.run(None if first == "here" else OtherProcess(2))
     assert [path.name for path in tmp_path.glob("x.*")] == ["x.jsonl.shards"]
@@ -149,24 +141,26 @@ def test_work_begun_here_resumes_on_a_cluster_and_the_other_way_round(
     assert not list(tmp_path.glob("*.shards"))
 
 
-def test_a_missing_device_is_reported_before_anything_is_written(collection: str, model: Path, tmp_path: Path) -> None:
+def test_a_missing_device_is_reported_before_anything_is_written(
+    collection: str, tiny_writer: Path, tmp_path: Path
+) -> None:
     with pytest.raises(RankwellError, match="device"):
-        ExpandRequest(collection, model, tmp_path / "x.jsonl", WRITING, device="cuda:99").run()
+        ExpandRequest(collection, tiny_writer, tmp_path / "x.jsonl", WRITING, device="cuda:99").run()
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_shards_of_other_settings_are_refused(store: DocumentStore, model: Path, tmp_path: Path) -> None:
-    job = ExpandJob(store.folder, model, tmp_path / "shards", WRITING, device="cpu", shard_size=3)
+def test_shards_of_other_settings_are_refused(store: DocumentStore, tiny_writer: Path, tmp_path: Path) -> None:
+    job = ExpandJob(store.folder, tiny_writer, tmp_path / "shards", WRITING, device="cpu", shard_size=3)
     do(job)
     with pytest.raises(RankwellError, match="shards of other work"):
         do(replace(job, filtering=Filtering(duplicates=False)))
 
 
-def test_a_judge_is_its_whole_folder(model: Path, tiny_checkpoint: Path, collection: str, tmp_path: Path) -> None:
+def test_a_judge_is_its_whole_folder(tiny_writer: Path, tiny_checkpoint: Path, collection: str, tmp_path: Path) -> None:
     folder = tmp_path / "judge"
     shutil.copytree(tiny_checkpoint, folder)
     judge = RankerJudge.find(folder)
-    judged = request(collection, model, tmp_path / "x.jsonl", judge=judge, filtering=Filtering(threshold=0.0))
+    judged = request(collection, tiny_writer, tmp_path / "x.jsonl", judge=judge, filtering=Filtering(threshold=0.0))
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
         judged.run()
     before, (shards,) = judge.digest(), (tmp_path / "x.jsonl.shards").glob("queries-*")
@@ -180,7 +174,7 @@ def test_a_judge_is_its_whole_folder(model: Path, tiny_checkpoint: Path, collect
 
 
 def test_a_folder_deleted_while_a_process_waits_for_it_is_made_anew(
-    collection: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    collection: str, tiny_writer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, out, deletable = tmp_path / "x.jsonl.shards", tmp_path / "x.jsonl", []
     write = Writer.write
@@ -207,7 +201,7 @@ def test_a_folder_deleted_while_a_process_waits_for_it_is_made_anew(
         folder.mkdir()
         with (folder / "users").open("ab") as lock:
             flock(lock, fcntl.LOCK_EX)  # as by a process that is done and removes the folder
-            waiting = threads.submit(request(collection, model, out).run)
+            waiting = threads.submit(request(collection, tiny_writer, out).run)
             assert waits.wait(timeout=60)
             shutil.rmtree(folder)
         waiting.result(timeout=60)
@@ -217,15 +211,15 @@ def test_a_folder_deleted_while_a_process_waits_for_it_is_made_anew(
 
 
 def test_work_of_others_is_neither_joined_nor_resumed(
-    collection: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    collection: str, tiny_writer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [Document(f"o{number}", "whales sing") for number in range(len(DOCUMENTS))]
     write_documents(others, tmp_path / "others.tsv")
     other = str(tmp_path / "others.tsv")
     out = tmp_path / "x.jsonl"
     refused = [
-        ("collection", request(other, model, out)),
-        ("setting of duplicates", request(collection, model, out, filtering=Filtering(duplicates=False))),
+        ("collection", request(other, tiny_writer, out)),
+        ("setting of duplicates", request(collection, tiny_writer, out, filtering=Filtering(duplicates=False))),
     ]
     write = Writer.write
 
@@ -238,10 +232,10 @@ def test_work_of_others_is_neither_joined_nor_resumed(
 
     monkeypatch.setattr(Writer, "write", meanwhile)
     with pytest.raises(KeyboardInterrupt), interrupted_after(2):
-        request(collection, model, out).run()
+        request(collection, tiny_writer, out).run()
     assert not refused
     # The first was killed: the folder is free, and what it left is for its own collection alone.
-    request(other, model, out).run()
+    request(other, tiny_writer, out).run()
     assert [one.docid for one in read_expansions(out)] == [document.docid for document in others]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,21 +32,8 @@ PAIRS = [("the dog", "a cat drinks milk"), ("", "honey"), ("bank", ""), ("what i
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, tiny_tokenizer: Path) -> Path:
-    """A random classifier of the five query types, as transformers saves it."""
-    config = transformers.BertConfig.from_pretrained(
-        tiny_checkpoint,
-        id2label=dict(enumerate(QUERY_TYPES)),
-        label2id={label: number for number, label in enumerate(QUERY_TYPES)},
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        model = transformers.BertForSequenceClassification(config).eval()
-    path = tmp_path_factory.mktemp("classifier") / "types"
-    model.save_pretrained(path)
-    for file in tiny_tokenizer.iterdir():
-        shutil.copy(file, path)
-    return path
+def folder(make_classifier: Callable[[Sequence[str]], Path]) -> Path:
+    return make_classifier(QUERY_TYPES)
 
 
 def transformers_probabilities(folder: Path, *texts: list[str], max_length: int) -> Any:

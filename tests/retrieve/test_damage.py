@@ -14,6 +14,8 @@ from rankwell.core.errors import InputError
 from rankwell.corpus.records import Document
 from rankwell.retrieve.index import Index
 
+from ..conftest import flip
+
 DOCUMENTS = [Document(f"d{i}", f"bees make honey {'and wax ' * (i % 5)} number{i}") for i in range(200)]
 
 
@@ -26,12 +28,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(built: Path, tmp_path: Path) -> Path:
     shutil.copytree(built, tmp_path / "index")
     return tmp_path / "index"
-
-
-def flip(path: Path, byte: int, bit: int = 0) -> None:
-    content = bytearray(path.read_bytes())
-    content[byte] ^= 1 << bit
-    path.write_bytes(content)
 
 
 def use(folder: Path) -> None:

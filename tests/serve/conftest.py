@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +23,14 @@ from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.retrieve.index import Index
 
 if TYPE_CHECKING:
+    from fastapi.testclient import TestClient
+    from starlette.types import ASGIApp
+
+    from rankwell.serve.bodies import Limits
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
+PATIENCE = 120  # seconds that anything may take on a busy machine
 WORDS = (
     "bees honey hive winter warm river fish bogue bogus bank money insurance numeric running café city london".split()
 )
@@ -78,17 +87,46 @@ def hold_back() -> Iterator[Callable[[Service], GatedEngine]]:
         engine.gate.set()
 
 
-class Live:
-    """A service behind a real socket."""
+def opened(sources: Sources, limits: Limits | None = None, **options: Any) -> TestClient:
+    """A client of a service in this process; use it in a ``with`` statement."""
+    from fastapi.testclient import TestClient
 
-    def __init__(self, service: Service, **options: Any):
+    from rankwell.serve.api import create_app
+    from rankwell.serve.service import Service
+
+    return TestClient(create_app(Service(sources, limits), **options))
+
+
+def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str, dict[str, str]]:
+    """The status, text and headers of an answer."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), {k.lower(): v for k, v in answer.getheaders()}
+    finally:
+        connection.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, not for ever."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+class Live:
+    """A service behind a real socket. ``around`` wraps its app."""
+
+    def __init__(self, service: Service, around: Callable[[ASGIApp], ASGIApp] = lambda app: app, **options: Any):
         import uvicorn
 
         from rankwell.serve.api import create_app
 
         self.service = service
-        config = uvicorn.Config(create_app(service, **options), port=0, log_config=None, access_log=False)
-        self.server = uvicorn.Server(config)
+        app = around(create_app(service, **options))
+        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False))
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         while not self.server.started:
@@ -96,17 +134,9 @@ class Live:
             time.sleep(0.01)
         self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
 
-    def connect(self) -> HTTPConnection:
-        return HTTPConnection("127.0.0.1", self.port, timeout=120)
-
     def post(self, path: str, body: Any, **headers: str) -> tuple[int, Any, dict[str, str]]:
-        connection = self.connect()
-        try:
-            connection.request("POST", path, json.dumps(body), headers)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read()), {k.lower(): v for k, v in answer.getheaders()}
-        finally:
-            connection.close()
+        status, text, answered = ask(self.port, "POST", path, body, **headers)
+        return status, json.loads(text), answered
 
     def stop(self) -> None:
         self.server.should_exit = True
@@ -121,23 +151,65 @@ def live(sources: Sources) -> Iterator[Callable[..., Live]]:
 
     started: list[Live] = []
 
-    def start(own: Sources = sources, limits: Any = None, batching: Any = None, **app: Any) -> Live:
-        started.append(Live(Service(own, limits, batching), **app))
+    def start(served: Sources = sources, limits: Any = None, batching: Any = None, **app: Any) -> Live:
+        started.append(Live(Service(served, limits, batching), **app))
         return started[-1]
 
     yield start
-    for one in started:
-        one.stop()
+    for service in started:
+        service.stop()
+
+
+START = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
+
+
+class Process:
+    """``rankwell serve`` in a process of its own, after some ``code``."""
+
+    def __init__(self, code: str, *arguments: str, port: int | None = None):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1] if port is None else port
+        command = [sys.executable, "-c", code, *arguments, "--port", str(self.port)]
+        self.own = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def ready(self) -> dict[str, Any]:
+        wait_until(lambda: self.own.poll() is not None or self.answers())
+        assert self.own.poll() is None, self.own.communicate()
+        return self.ask("GET", "/ready")[1]
+
+    def queued(self) -> int:
+        tokens: int = self.ask("GET", "/ready")[1]["queue"]["tokens"]
+        return tokens
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.ask("GET", "/ready"))
+        except OSError:
+            return False
+
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        status, text, _ = ask(self.port, method, path, body, **headers)
+        return status, json.loads(text)
+
+    def end(self, how: signal.Signals) -> tuple[int, str, list[dict[str, Any]]]:
+        """The exit code, what was printed, and the lines of the log."""
+        self.own.send_signal(how)
+        out, err = self.own.communicate(timeout=PATIENCE)
+        return self.own.returncode, out, [json.loads(line) for line in err.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture
-def wait_for() -> Callable[..., None]:
-    """Waits for a condition, not for ever."""
+def process() -> Iterator[Callable[..., Process]]:
+    """Starts processes; those that still run at the end are killed."""
+    started: list[Process] = []
 
-    def wait(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, "it did not happen in time"
-            time.sleep(0.01)
+    def start(*arguments: str, code: str = "", port: int | None = None) -> Process:
+        started.append(Process(code if START in code else code + START, *arguments, port=port))
+        return started[-1]
 
-    return wait
+    yield start
+    for service in started:
+        if service.own.poll() is None:
+            service.own.kill()
+            service.own.communicate()

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
@@ -20,10 +19,11 @@ from rankwell.rank.explain import explain
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.serve import state
-from rankwell.serve.api import create_app
 from rankwell.serve.bodies import Limits
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
+
+from .conftest import opened
 
 QUERY = "how do bees keep warm in winter"
 TEXTS = [
@@ -37,17 +37,13 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def client(sources: Sources) -> Iterator[Any]:
-    with TestClient(create_app(Service(sources), page=None)) as opened:
-        yield opened
+    with opened(sources, page=None) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
 def ranker(tiny_checkpoint: Path) -> Ranker:
     return Ranker.from_pretrained(tiny_checkpoint)
-
-
-def started(sources: Sources, limits: Limits | None = None, **options: Any) -> Any:
-    return TestClient(create_app(Service(sources, limits), **options))
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
@@ -143,7 +139,7 @@ def test_a_query_that_matches_nothing_has_no_results(client: Any) -> None:
 def test_matches_and_split_words_are_spans_of_the_text(tmp_path: Path, tiny_checkpoint: Path) -> None:
     text = "🐝 Running bees, a Bogue; the cafés run the hive"
     Index.build([Document("x", text)], tmp_path / "index")
-    with started(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
+    with opened(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
         answer = client.post("/search", json={"query": "bogue runs in the hive"}).json()
     own = answer["documents"]["x"]
     assert [(text[m["begin"] : m["end"]], m["term"]) for m in own["matches"]] == [
@@ -160,7 +156,7 @@ def test_matches_and_split_words_are_spans_of_the_text(tmp_path: Path, tiny_chec
 
 
 def test_only_the_first_documents_are_highlighted(sources: Sources) -> None:
-    with TestClient(create_app(Service(sources, Limits(highlighted=3)))) as client:
+    with opened(sources, Limits(highlighted=3)) as client:
         answer = client.post("/search", json={"query": "bees", "k": 10, "stages": "bm25"}).json()
     highlighted = [bool(document["matches"]) for document in answer["documents"].values()]
     assert highlighted == [True] * 3 + [False] * 7
@@ -218,7 +214,7 @@ def test_what_is_wrong_is_named_in_one_line(client: Any, path: str, body: Any, s
 
 def test_limits_are_kept(sources: Sources) -> None:
     limits = Limits(body_bytes=2000, documents=3, text_characters=50, query_characters=20, explained_characters=30)
-    with started(sources, limits) as client:
+    with opened(sources, limits) as client:
 
         def status(**body: Any) -> int:
             return int(client.post("/rerank", json={"query": "a", **body}).status_code)
@@ -237,7 +233,7 @@ def test_limits_are_kept(sources: Sources) -> None:
 def test_a_service_with_a_key_asks_for_it(sources: Sources, tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("<!doctype html><title>page</title>")
     (tmp_path / "page.js").write_text("")
-    with started(sources, key="sésame", page=tmp_path) as client:
+    with opened(sources, key="sésame", page=tmp_path) as client:
         body = {"query": "a", "texts": ["b"]}
         assert client.post("/rerank", json=body).status_code == 401
         for wrong in ("Bearer ", "Bearer sesame", "Basic sésame", "sésame"):
@@ -254,9 +250,9 @@ def test_a_service_with_a_key_asks_for_it(sources: Sources, tmp_path: Path) -> N
 
 def test_other_hosts_pages_are_let_in_only_by_name(sources: Sources) -> None:
     asks = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
-    with started(sources) as client:
+    with opened(sources) as client:
         assert "access-control-allow-origin" not in client.get("/health", headers=asks).headers
-    with started(sources, origins=("https://a.example",), key="k") as client:
+    with opened(sources, origins=("https://a.example",), key="k") as client:
         for answer in (client.get("/health", headers=asks), client.options("/rerank", headers=asks)):
             assert answer.status_code == 200
             assert answer.headers["access-control-allow-origin"] == "https://a.example"
@@ -271,7 +267,7 @@ def test_without_a_model_there_is_bm25_and_a_note(
 ) -> None:
     monkeypatch.setattr(state, "default_lacks", lambda: lacks)
     note = "no re-ranker is served: results come from BM25 only; add one with --model" + hint
-    with started(Sources(served_index)) as client:
+    with opened(Sources(served_index)) as client:
         ready = client.get("/ready").json()
         assert (ready["note"], ready["reranker"], ready["stages"]) == (note, False, ["bm25"])
         answer = client.post("/search", json={"query": QUERY}).json()
@@ -283,7 +279,7 @@ def test_without_a_model_there_is_bm25_and_a_note(
 
 
 def test_without_an_index_texts_are_ranked_all_the_same(tiny_checkpoint: Path) -> None:
-    with started(Sources(None, (str(tiny_checkpoint),))) as client:
+    with opened(Sources(None, (str(tiny_checkpoint),))) as client:
         assert client.post("/rerank", json={"query": "a", "texts": ["b"]}).status_code == 200
         assert client.post("/search", json={"query": "a"}).status_code == 409
         assert client.post("/explain", json={"query": "a", "docid": "b"}).status_code == 409
@@ -294,7 +290,7 @@ def test_two_models_are_asked_by_name(served_index: Path, tiny_checkpoint: Path,
     other = tmp_path / "other"
     shutil.copytree(tiny_checkpoint, other)
     (other / "rankwell.json").write_text('{"template": {"name": "typed"}, "attention": "strm"}')
-    with started(Sources(served_index, (str(tiny_checkpoint), str(other)))) as client:
+    with opened(Sources(served_index, (str(tiny_checkpoint), str(other)))) as client:
         listed = client.get("/models").json()
         assert (listed["default"], [m["name"] for m in listed["models"]]) == ("tiny", ["tiny", "other"])
         assert [m["typed"] for m in listed["models"]] == [False, True]
@@ -327,7 +323,7 @@ def test_what_cannot_be_served_is_said_at_the_start(served_index: Path, tiny_che
 
 def test_an_index_without_texts_is_searched_by_bm25(tmp_path: Path) -> None:
     Index.build([Document("x", "bees in a hive")], tmp_path / "bare", store=False)
-    with started(Sources(tmp_path / "bare")) as client:
+    with opened(Sources(tmp_path / "bare")) as client:
         answer = client.post("/search", json={"query": "hive"}).json()
         nothing = {"title": "", "text": None, "title_matches": [], "matches": [], "split_words": []}
         assert answer["documents"] == {"x": nothing}
@@ -335,7 +331,7 @@ def test_an_index_without_texts_is_searched_by_bm25(tmp_path: Path) -> None:
 
 def test_a_title_comes_apart_from_the_text(tmp_path: Path) -> None:
     Index.build([Document("x", "They live in a hive.", "Bees in winter")], tmp_path / "index")
-    with started(Sources(tmp_path / "index")) as client:
+    with opened(Sources(tmp_path / "index")) as client:
         own = client.post("/search", json={"query": "winter hive"}).json()["documents"]["x"]
     assert (own["title"], own["text"]) == ("Bees in winter", "They live in a hive.")
     assert [own["title"][m["begin"] : m["end"]] for m in own["title_matches"]] == ["winter"]
@@ -343,7 +339,7 @@ def test_a_title_comes_apart_from_the_text(tmp_path: Path) -> None:
 
 
 def test_metrics_count_requests_by_known_paths(sources: Sources) -> None:
-    with started(sources) as client:
+    with opened(sources) as client:
         for path in ("/health", "/x1", "/x2"):
             client.get(path)
         client.post("/rerank", json={"query": "a", "texts": ["b", "c"]})
@@ -384,7 +380,7 @@ def test_the_description_is_whole_and_asks_no_other_host(client: Any) -> None:
 
 def test_half_a_surrogate_pair_of_a_document_does_no_harm(tmp_path: Path, tiny_checkpoint: Path) -> None:
     Index.build([Document("x", "bees \ud800 hive")], tmp_path / "index")
-    with started(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
+    with opened(Sources(tmp_path / "index", (str(tiny_checkpoint),))) as client:
         answer = client.post("/search", json={"query": "hive"})
         assert answer.status_code == 200
         text = answer.json()["documents"]["x"]["text"]

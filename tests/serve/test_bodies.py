@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankwell.serve.api import create_app
 from rankwell.serve.bodies import Limits
-from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
+
+from .conftest import opened
 
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 PATHS = st.sampled_from(["/rerank", "/search", "/explain"])
@@ -54,8 +53,8 @@ REFUSALS = {400, 404, 409, 413, 422}
 
 @pytest.fixture(scope="module")
 def client(sources: Sources) -> Iterator[Any]:
-    with TestClient(create_app(Service(sources, Limits(body_bytes=1 << 16)), page=None)) as opened:
-        yield opened
+    with opened(sources, Limits(body_bytes=1 << 16), page=None) as client:
+        yield client
 
 
 def check(answer: Any) -> int:
@@ -142,7 +141,7 @@ def test_unicode_that_often_breaks_things(client: Any, text: str) -> None:
 
 
 def test_a_path_of_the_api_says_which_methods_it_takes(sources: Sources) -> None:
-    with TestClient(create_app(Service(sources))) as client:  # with the page, whose files lie below every path
+    with opened(sources) as client:  # with the page, whose files lie below every path
         for method, path, allowed in (
             ("GET", "/rerank", "POST"),
             ("DELETE", "/search", "POST"),

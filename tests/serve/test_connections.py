@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,66 +19,42 @@ pytest.importorskip("uvicorn")
 from rankwell.serve.connections import Connections
 from rankwell.serve.requests import JsonLines, RateLimit
 
+from .conftest import PATIENCE, Process
+
 FEW_DESCRIPTORS = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
 PATIENT = "import rankwell.serve.connections as c; c.HEADER_SECONDS = 600\n"
 QUICK = "import rankwell.serve.connections as c; c.HEADER_SECONDS = 0.5\n"
-START = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
 
 
 @pytest.fixture
-def start(served_index: Path, tmp_path: Path) -> Iterator[Callable[[str], int]]:
-    """Start a service of the index alone, after some code; gives its port."""
-    processes = []
+def start(process: Callable[..., Process], served_index: Path) -> Callable[[str], Process]:
+    """Start a service of the index alone, after some code."""
 
-    def run(code: str) -> int:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = int(free.getsockname()[1])
-        command = [sys.executable, "-c", code + START, "--index", str(served_index), "--port", str(port)]
-        with (tmp_path / "log").open("w") as log:
-            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log))
-        end = time.monotonic() + 120
-        while True:
-            try:
-                ask(port)
-                return port
-            except OSError:
-                assert processes[-1].poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < end
-                time.sleep(0.05)
+    def run(code: str) -> Process:
+        service = process("--index", str(served_index), "--model", "none", code=code)
+        service.ready()
+        return service
 
-    yield run
-    for process in processes:
-        process.terminate()
-        process.wait(60)
+    return run
 
 
-def ask(port: int) -> Any:
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request("POST", "/search", json.dumps({"query": "bees", "stages": "bm25"}))
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
-
-
-def test_silent_connections_do_not_use_up_the_descriptors(start: Callable[[str], int], tmp_path: Path) -> None:
-    port = start(FEW_DESCRIPTORS)
+def test_silent_connections_do_not_use_up_the_descriptors(start: Callable[[str], Process]) -> None:
+    service = start(FEW_DESCRIPTORS)
     with ExitStack() as stack:
         for _ in range(300):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=60))
         for _ in range(5):
-            assert ask(port)[0] == 200
-    log = (tmp_path / "log").read_text().splitlines()
+            assert service.ask("POST", "/search", {"query": "bees", "stages": "bm25"})[0] == 200
+    service.own.terminate()
+    log = service.own.communicate(timeout=PATIENCE)[1].splitlines()
     assert len(log) < 100
     assert all(json.loads(line) for line in log if line.startswith("{"))
     assert not [line for line in log if "Traceback" in line]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of this machine")
-def test_many_connections_of_one_client_leave_those_of_another_alone(start: Callable[[str], int]) -> None:
-    port = start(FEW_DESCRIPTORS + PATIENT)
+def test_many_connections_of_one_client_leave_those_of_another_alone(start: Callable[[str], Process]) -> None:
+    port = start(FEW_DESCRIPTORS + PATIENT).port
     with ExitStack() as stack:
         connect = partial(socket.create_connection, ("127.0.0.1", port), timeout=60)
         other = stack.enter_context(connect(source_address=("127.0.0.2", 0)))
@@ -91,8 +65,8 @@ def test_many_connections_of_one_client_leave_those_of_another_alone(start: Call
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /search HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
-def test_a_connection_must_send_its_headers_in_time(start: Callable[[str], int], sent: bytes) -> None:
-    port = start(QUICK)
+def test_a_connection_must_send_its_headers_in_time(start: Callable[[str], Process], sent: bytes) -> None:
+    port = start(QUICK).port
     with socket.create_connection(("127.0.0.1", port), timeout=60) as silent:
         silent.sendall(sent)
         with suppress(ConnectionResetError):

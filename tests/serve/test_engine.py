@@ -77,6 +77,18 @@ def send(engine: RequestEngine, model: FirstToken, own: Sequences) -> Future[Log
     return engine.submit(engine.admit(len(own.tokens)), model, own)
 
 
+def held_up(
+    engine: RequestEngine, tokens: int, fail_on: int | None = None
+) -> tuple[FirstToken, threading.Event, Future[Logits]]:
+    """A model that waits for its gate in its first batch, a sequence of zeros, while others queue up."""
+    gate = threading.Event()
+    model = FirstToken(gate, fail_on)
+    first = send(engine, model, sequences([tokens], 0))
+    while not model.batches:
+        time.sleep(0.001)
+    return model, gate, first
+
+
 def test_joined_sequences_are_the_parts_in_their_order() -> None:
     whole = sequences([3, 1, 4, 1, 5])
     joined = join_sequences([slice_sequences(whole, 0, 2), slice_sequences(whole, 2, 3), slice_sequences(whole, 3, 5)])
@@ -97,12 +109,9 @@ def test_everyone_gets_their_own_scores_in_their_own_order(start: Start) -> None
 
 
 def test_requests_that_wait_share_batches_within_the_budget(start: Start) -> None:
-    gate = threading.Event()
-    engine, model = start(), FirstToken(gate)
-    results = [send(engine, model, sequences([8], 0))]
-    while not model.batches:
-        time.sleep(0.001)
-    results += [send(engine, model, sequences([8, 8], 10 * n)) for n in range(1, 9)]
+    engine = start()
+    model, gate, _ = held_up(engine, 8)
+    results = [send(engine, model, sequences([8, 8], 10 * n)) for n in range(1, 9)]
     gate.set()
     for result in results:
         result.result(60)
@@ -123,13 +132,10 @@ def test_an_idle_engine_waits_a_little_for_company(start: Start) -> None:
 
 
 def test_small_requests_are_served_as_they_come_and_a_large_one_lets_them_pass(start: Start) -> None:
-    gate = threading.Event()
-    engine, model = start(turn_tokens=64), FirstToken(gate)
+    engine = start(turn_tokens=64)
     engine.measure(1, 1.0)  # a second a token: turns lie far apart
-    results = [send(engine, model, sequences([64], 0))]
-    while not model.batches:
-        time.sleep(0.001)
-    results += [send(engine, model, sequences([64] * 5, 1000))]
+    model, gate, _ = held_up(engine, 64)
+    results = [send(engine, model, sequences([64] * 5, 1000))]
     results += [send(engine, model, sequences([64], n)) for n in (1, 2, 3)]
     gate.set()
     for result in results:
@@ -139,13 +145,10 @@ def test_small_requests_are_served_as_they_come_and_a_large_one_lets_them_pass(s
 
 
 def test_time_brings_a_large_requests_turn_before_later_small_ones(start: Start) -> None:
-    gate = threading.Event()
-    engine, model = start(turn_tokens=64), FirstToken(gate)
+    engine = start(turn_tokens=64)
     engine.measure(1, 0.05 / 64)  # a turn is 50 ms
-    results = [send(engine, model, sequences([64], 0))]
-    while not model.batches:
-        time.sleep(0.001)
-    results += [send(engine, model, sequences([64] * 3, 1000))]
+    model, gate, _ = held_up(engine, 64)
+    results = [send(engine, model, sequences([64] * 3, 1000))]
     time.sleep(0.2)
     results += [send(engine, model, sequences([64], n)) for n in (1, 2)]
     gate.set()
@@ -155,11 +158,8 @@ def test_time_brings_a_large_requests_turn_before_later_small_ones(start: Start)
 
 
 def test_what_is_released_is_not_computed(start: Start) -> None:
-    gate = threading.Event()
-    engine, model = start(), FirstToken(gate)
-    first = send(engine, model, sequences([64], 0))
-    while not model.batches:
-        time.sleep(0.001)
+    engine = start()
+    model, gate, first = held_up(engine, 64)
     entry = engine.admit(640)
     engine.submit(entry, model, sequences([64] * 10, 100))
     kept = send(engine, model, sequences([64], 5))
@@ -189,22 +189,20 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(start: Start) -> None:
     engine.admit(40)
 
 
-def test_a_request_whose_turn_cannot_come_in_time_is_refused_at_once(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("queued", "refused", "admitted"),
+    [(100, (1, 49), (1, 51)), (10, (90, 49), (80, 49))],
+    ids=["its turn comes too late", "it takes too long itself"],
+)
+def test_a_request_that_cannot_be_done_in_time_is_refused_at_once(
+    start: Start, queued: int, refused: tuple[int, float], admitted: tuple[int, float]
+) -> None:
     engine = start(queue_tokens=10_000)
     engine.measure(1, 0.5)
-    engine.admit(100)
+    engine.admit(queued)
     with pytest.raises(OverloadedError):
-        engine.admit(1, seconds=49)
-    engine.admit(1, seconds=51)
-
-
-def test_a_request_that_takes_too_long_itself_is_refused_where_a_small_one_is_not(start: Start) -> None:
-    engine = start(queue_tokens=10_000)
-    engine.measure(1, 0.5)
-    engine.admit(10)
-    with pytest.raises(OverloadedError):
-        engine.admit(90, seconds=49)
-    engine.admit(80, seconds=49)
+        engine.admit(*refused)
+    engine.admit(*admitted)
 
 
 def test_tiny_batches_say_little_of_the_speed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,16 +238,13 @@ def test_a_queue_matches_what_its_model_computes_at_a_time() -> None:
 
 
 def test_one_requests_fault_is_not_the_others(start: Start) -> None:
-    gate = threading.Event()
-    engine, model = start(), FirstToken(gate, fail_on=7)
-    first = send(engine, model, sequences([8], 1))
-    while not model.batches:
-        time.sleep(0.001)
+    engine = start()
+    model, gate, first = held_up(engine, 8, fail_on=7)
     good, bad, also_good = (send(engine, model, sequences([8], n)) for n in (5, 7, 9))
     gate.set()
     with pytest.raises(ValueError, match="a bad sequence"):
         bad.result(60)
-    assert [r.result(60)[0, 0] for r in (first, good, also_good)] == [1, 5, 9]
+    assert [r.result(60)[0, 0] for r in (first, good, also_good)] == [0, 5, 9]
     assert engine.queued == 0
 
 

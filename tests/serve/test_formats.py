@@ -14,15 +14,13 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
-from fastapi.testclient import TestClient
-
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.ranker import Ranker
-from rankwell.serve.api import create_app
 from rankwell.serve.searcher import FusionOptions
-from rankwell.serve.service import Service
 from rankwell.serve.state import Sources, open_state, read_aliases
+
+from .conftest import opened
 
 QUERY, TEXTS = "how do bees keep warm", ["The cluster shivers.", "Tea.", "A hive in winter."]
 
@@ -37,8 +35,8 @@ def encoder_folder(tiny_bi_encoder: Path, tmp_path_factory: pytest.TempPathFacto
 def client(sources: Sources, encoder_folder: Path) -> Iterator[Any]:
     fusion = FusionOptions(encoder=str(encoder_folder), hybrid=0.5)
     aliases = {"rerank-v3.5": "tiny", "text-embedding-3-small": "finder"}
-    with TestClient(create_app(Service(replace(sources, fusion=fusion, aliases=aliases)), page=None)) as opened:
-        yield opened
+    with opened(replace(sources, fusion=fusion, aliases=aliases), page=None) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +100,7 @@ def test_openais_embeddings_are_the_bi_encoders_vectors(client: Any, encoder_fol
 
 
 def test_without_a_bi_encoder_there_are_no_embeddings(sources: Sources) -> None:
-    with TestClient(create_app(Service(sources), page=None)) as client:
+    with opened(sources, page=None) as client:
         answer = client.post("/v1/embeddings", json={"input": "bees"})
     assert (answer.status_code, answer.json()["error_type"]) == (409, "unavailable")
 

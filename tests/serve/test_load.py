@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from rankwell.retrieve.index import Index
 from rankwell.serve.bodies import Limits
 from rankwell.serve.engine import Batching
 from rankwell.serve.state import Sources
+
+from .conftest import wait_until
 
 WORDS = "bees honey hive winter warm river fish bogue bank money insurance numeric running city london".split()
 QUERY = "how do bees keep warm in winter"
@@ -54,14 +57,14 @@ def test_64_clients_get_their_own_scores(live: Callable[..., Any], tiny_checkpoi
     assert service.service.engine.queued == 0
 
 
-def test_a_full_queue_refuses_at_once_and_recovers(live: Callable[..., Any], hold_back: Any, wait_for: Any) -> None:
+def test_a_full_queue_refuses_at_once_and_recovers(live: Callable[..., Any], hold_back: Any) -> None:
     service = live(batching=Batching(queue_tokens=600))
     engine = hold_back(service.service)
     body = {"query": QUERY, "texts": ["bees " * 60] * 4}
     with ThreadPoolExecutor(12) as pool:
         posted = [pool.submit(service.post, "/rerank", body) for _ in range(12)]
         # Each request takes more than half of the queue, and the model computes nothing until the others are answered.
-        wait_for(lambda: sum(one.done() for one in posted) == 11)
+        wait_until(lambda: sum(one.done() for one in posted) == 11)
         refused = [one.result() for one in posted if one.done()]
         engine.gate.set()
         answers = [one.result() for one in posted]
@@ -69,13 +72,11 @@ def test_a_full_queue_refuses_at_once_and_recovers(live: Callable[..., Any], hol
     for status, found, headers in refused:
         assert (status, found["error_type"]) == (429, "overloaded")
         assert int(headers["retry-after"]) >= 1
-    wait_for(lambda: service.service.engine.queued == 0)
+    wait_until(lambda: service.service.engine.queued == 0)
     assert service.post("/rerank", body)[0] == 200
 
 
-def test_a_deadline_ends_a_request_and_takes_its_pairs_along(
-    live: Callable[..., Any], hold_back: Any, wait_for: Any
-) -> None:
+def test_a_deadline_ends_a_request_and_takes_its_pairs_along(live: Callable[..., Any], hold_back: Any) -> None:
     service = live()
     engine = hold_back(service.service)
     body = {"query": QUERY, "texts": ["bees " * 200] * 40}
@@ -84,28 +85,28 @@ def test_a_deadline_ends_a_request_and_takes_its_pairs_along(
         before = engine.scored
         status, found, _ = service.post("/rerank", {**body, **options}, **headers)  # the model computes nothing yet
         assert (status, found["error_type"]) == (504, "deadline")
-        wait_for(lambda: service.service.engine.queued == 0)
+        wait_until(lambda: service.service.engine.queued == 0)
         engine.gate.set()
         assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]})[0] == 200
         assert engine.scored - before < 20  # the rest was dropped
     assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]}, **{"X-Timeout-Ms": "soon"})[0] == 422
 
 
-def test_a_client_that_goes_takes_its_pairs_along(live: Callable[..., Any], hold_back: Any, wait_for: Any) -> None:
+def test_a_client_that_goes_takes_its_pairs_along(live: Callable[..., Any], hold_back: Any) -> None:
     service = live()
     engine = hold_back(service.service)
-    connection = service.connect()
+    connection = HTTPConnection("127.0.0.1", service.port, timeout=120)
     connection.request("POST", "/rerank", json.dumps({"query": QUERY, "texts": ["bees " * 200] * 60}))
-    wait_for(lambda: engine.begun > 0)
+    wait_until(lambda: engine.begun > 0)
     connection.close()
-    wait_for(lambda: service.service.engine.queued == 0)
+    wait_until(lambda: service.service.engine.queued == 0)
     engine.gate.set()
     assert b"rankwell_gone_total 1.0" in service.service.metrics.text()
     assert service.post("/rerank", {"query": QUERY, "texts": ["tea"]})[0] == 200
     assert engine.scored < 30
 
 
-def test_bodies_that_break_off_or_lie_do_no_harm(live: Callable[..., Any], wait_for: Any) -> None:
+def test_bodies_that_break_off_or_lie_do_no_harm(live: Callable[..., Any]) -> None:
     service = live(limits=Limits(default_timeout_ms=1000))
     for raw in (
         b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{",
@@ -132,13 +133,13 @@ def test_a_huge_body_is_refused_with_an_answer_its_sender_can_read(live: Callabl
     assert (status, found["error_type"]) == (413, "too_large")
 
 
-def test_searches_beyond_those_that_may_wait_are_refused(live: Callable[..., Any], wait_for: Any) -> None:
+def test_searches_beyond_those_that_may_wait_are_refused(live: Callable[..., Any]) -> None:
     service = live(limits=Limits(preparing=2))
     held = service.service.state.searcher.lock
     with ThreadPoolExecutor(8) as pool:
         with held:
             asked = [pool.submit(service.post, "/search", {"query": QUERY, "stages": "bm25"}) for _ in range(8)]
-            wait_for(lambda: sum(one.done() for one in asked) == 6)
+            wait_until(lambda: sum(one.done() for one in asked) == 6)
             early = [one.result()[0] for one in asked if one.done()]
         statuses = [one.result(60)[0] for one in asked]
     assert early == [429] * 6
@@ -146,7 +147,7 @@ def test_searches_beyond_those_that_may_wait_are_refused(live: Callable[..., Any
 
 
 def test_a_reload_under_load_never_mixes_and_drops_nothing(
-    live: Callable[..., Any], tiny_checkpoint: Path, tmp_path: Path, wait_for: Any
+    live: Callable[..., Any], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """Two collections with the same ids and two models: every answer is wholly of one of the two generations."""
     import torch
@@ -171,7 +172,7 @@ def test_a_reload_under_load_never_mixes_and_drops_nothing(
     threads = [threading.Thread(target=keep_asking) for _ in range(6)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(answers) >= 6)
+    wait_until(lambda: len(answers) >= 6)
     weights = load_file(model / "model.safetensors")
     changed = {name: value * (1.5 if "classifier" in name else 1.0) for name, value in weights.items()}
     assert any(not torch.equal(changed[name], weights[name]) for name in weights)
@@ -179,7 +180,7 @@ def test_a_reload_under_load_never_mixes_and_drops_nothing(
     (tmp_path / "fresh").rename(model / "model.safetensors")
     Index.build(new, index, overwrite=True)
     status, ready, _ = service.post("/reload", {}, **headers)
-    wait_for(lambda: any(found.get("generation") == 2 for _, found, _ in list(answers)))
+    wait_until(lambda: any(found.get("generation") == 2 for _, found, _ in list(answers)))
     stop.set()
     for thread in threads:
         thread.join(120)

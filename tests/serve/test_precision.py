@@ -21,6 +21,8 @@ from rankwell.serve.listening import bind
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
+from .conftest import opened
+
 torch = pytest.importorskip("torch")
 QUERY = "how do bees keep warm in winter"
 TEXTS = ["The bees cluster.", "A bogus fish in the river.", "Running a bank in London", "winter honey", "numeric money"]
@@ -28,12 +30,10 @@ TEXTS = ["The bees cluster.", "A bogus fish in the river.", "Running a bank in L
 
 def test_in_16_bits_it_answers_and_explains_nearly_the_same(sources: Sources) -> None:
     body = {"query": QUERY, "texts": TEXTS, "raw_scores": True}
-    exactly = replace(sources, options=engine_options("torch", "cpu", "fp32"))
-    with TestClient(create_app(Service(exactly), page=None)) as client:
+    with opened(replace(sources, options=engine_options("torch", "cpu", "fp32")), page=None) as client:
         exact = {row["index"]: row["score"] for row in client.post("/rerank", json=body).json()}
     spread = float(np.std(list(exact.values())))
-    options = engine_options("torch", "cpu", "bf16")
-    with TestClient(create_app(Service(replace(sources, options=options)), page=None)) as short:
+    with opened(replace(sources, options=engine_options("torch", "cpu", "bf16")), page=None) as short:
         rows = short.post("/rerank", json=body).json()
         explained = short.post("/explain", json={"query": QUERY, "document": TEXTS[0]})
     found = {row["index"]: row["score"] for row in rows}

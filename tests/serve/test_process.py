@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rankwell.corpus.records import Document
 from rankwell.retrieve.index import Index
 
-START = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
+from .conftest import PATIENCE, START, Process, ask, wait_until
+
 # As START, but says at its end what it has imported.
 WITHOUT_TORCH = (
     f"import sys\ntry:\n    {START}\nfinally:\n    print('torch' in sys.modules, 'onnxruntime' in sys.modules)"
@@ -50,74 +46,6 @@ def reopen(sources, generation=1):
 state.open_state = reopen
 """
 START_SLOWLY = "import time; from rankwell.serve import state as s; s.open_state = lambda own, n=1: time.sleep(600)\n"
-PATIENCE = 120  # seconds that anything may take on a busy machine
-
-
-class Process:
-    def __init__(self, code: str, *arguments: str, port: int | None = None):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1] if port is None else port
-        self.own = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments, "--port", str(self.port)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def ready(self) -> dict[str, Any]:
-        self.wait(lambda: self.own.poll() is not None or self.answers())
-        assert self.own.poll() is None, self.own.communicate()
-        return self.ask("GET", "/ready")[1]
-
-    def queued(self) -> int:
-        tokens: int = self.ask("GET", "/ready")[1]["queue"]["tokens"]
-        return tokens
-
-    def answers(self) -> bool:
-        try:
-            return bool(self.ask("GET", "/ready"))
-        except OSError:
-            return False
-
-    def wait(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, "it did not happen in time"
-            time.sleep(0.02)
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        status, text = self.ask_text(method, path, body, **headers)
-        return status, json.loads(text)
-
-    def ask_text(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        finally:
-            connection.close()
-
-    def end(self, how: signal.Signals) -> tuple[int, str, list[dict[str, Any]]]:
-        self.own.send_signal(how)
-        out, err = self.own.communicate(timeout=PATIENCE)
-        return self.own.returncode, out, [json.loads(line) for line in err.splitlines() if line.startswith("{")]
-
-
-@pytest.fixture
-def process() -> Iterator[Callable[..., Process]]:
-    started: list[Process] = []
-
-    def start(*arguments: str, code: str = START, port: int | None = None) -> Process:
-        started.append(Process(code, *arguments, port=port))
-        return started[-1]
-
-    yield start
-    for one in started:
-        if one.own.poll() is None:
-            os.kill(one.own.pid, signal.SIGKILL)
-            one.own.communicate()
 
 
 @pytest.fixture
@@ -130,15 +58,15 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_sigterm_finishes_what_has_begun_and_then_ends(
     process: Callable[..., Process], tiny_checkpoint: Path, hold: Path
 ) -> None:
-    own = process("--model", str(tiny_checkpoint), "--batch-tokens", "64", code=HELD + START)
+    own = process("--model", str(tiny_checkpoint), "--batch-tokens", "64", code=HELD)
     own.ready()
     hold.touch()
     body = {"query": "bees", "texts": ["honey " * 60] * 8}
     with ThreadPoolExecutor(4) as pool:
         asked = [pool.submit(own.ask, "POST", "/rerank", body) for _ in range(2)]
-        own.wait(lambda: own.queued() == 2 * 8 * 64)  # [CLS] bees [SEP] honey × 60 [SEP], eight times in both
+        wait_until(lambda: own.queued() == 2 * 8 * 64)  # [CLS] bees [SEP] honey × 60 [SEP], eight times in both
         own.own.send_signal(signal.SIGTERM)
-        own.wait(lambda: not own.answers())
+        wait_until(lambda: not own.answers())
         assert not any(one.done() for one in asked)
         hold.unlink()
         assert [one.result(PATIENCE)[0] for one in asked] == [200, 200]
@@ -152,13 +80,13 @@ def test_what_the_drain_cannot_wait_for_is_told_so(
     process: Callable[..., Process], tiny_checkpoint: Path, hold: Path
 ) -> None:
     options = ("--model", str(tiny_checkpoint), "--batch-tokens", "64", "--drain-seconds", "1")
-    own = process(*options, code=HELD + START)
+    own = process(*options, code=HELD)
     own.ready()
     hold.touch()
     body = {"query": "bees", "texts": ["honey " * 60] * 60}
     with ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(own.ask, "POST", "/rerank", body) for _ in range(2)]
-        own.wait(lambda: own.queued() == 2 * 60 * 64)
+        wait_until(lambda: own.queued() == 2 * 60 * 64)
         own.own.send_signal(signal.SIGTERM)
         answers = [one.result(PATIENCE) for one in asked]
         hold.unlink()
@@ -175,10 +103,10 @@ def test_sigterm_does_not_wait_for_a_reload(
     process: Callable[..., Process], served_index: Path, signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RELOADING", str(tmp_path / "reloading"))
-    own = process("--index", str(served_index), "--model", "none", code=RELOAD_SLOWLY + START)
+    own = process("--index", str(served_index), "--model", "none", code=RELOAD_SLOWLY)
     own.ready()
     own.own.send_signal(signal.SIGHUP)
-    own.wait((tmp_path / "reloading").exists)
+    wait_until((tmp_path / "reloading").exists)
     for _ in range(signals - 1):
         own.own.send_signal(signal.SIGTERM)
         time.sleep(0.05)
@@ -189,8 +117,8 @@ def test_a_signal_during_the_start_leaves_nothing_behind(
     process: Callable[..., Process], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    own = process(code=f"{NAMES}; names.SHIPPED = Path('nowhere')\n{START_SLOWLY}{START}")
-    own.wait(lambda: own.own.poll() is not None or bool(list(tmp_path.glob("rankwell-sample-*/sample"))))
+    own = process(code=f"{NAMES}; names.SHIPPED = Path('nowhere')\n{START_SLOWLY}")
+    wait_until(lambda: own.own.poll() is not None or bool(list(tmp_path.glob("rankwell-sample-*/sample"))))
     assert own.own.poll() is None, own.own.communicate()
     assert own.end(signal.SIGTERM)[0] == 128 + signal.SIGTERM
     assert list(tmp_path.glob("rankwell-sample-*")) == []
@@ -234,7 +162,7 @@ def test_kill_9_under_load_and_restart(
     options = ("--index", str(served_index), "--model", str(tiny_checkpoint), "--precision", "fp32")
     queries = ["bees in winter", "a fish in the river", "honey", "a bank in london"]
 
-    def ask(own: Process, query: str) -> dict[str, float]:
+    def search(own: Process, query: str) -> dict[str, float]:
         status, found = own.ask("POST", "/search", {"query": query, "k": 100})
         assert status == 200
         return {f"{stage} {row['docid']}": row["score"] for stage in ("bm25", "rerank") for row in found[stage]}
@@ -242,14 +170,14 @@ def test_kill_9_under_load_and_restart(
     first = process(*options)
     first.ready()
     # Requests share batches, and so a score's last digits.
-    expected = {query: pytest.approx(ask(first, query), abs=1e-4) for query in queries}
+    expected = {query: pytest.approx(search(first, query), abs=1e-4) for query in queries}
 
     answered: list[str] = []
 
     def until_it_is_gone(query: str) -> None:
         while True:
             try:
-                found = ask(first, query)
+                found = search(first, query)
             except (OSError, HTTPException):
                 return
             assert found == expected[query]
@@ -257,13 +185,13 @@ def test_kill_9_under_load_and_restart(
 
     with ThreadPoolExecutor(len(queries)) as pool:
         asked = [pool.submit(until_it_is_gone, query) for query in queries]
-        first.wait(lambda: set(answered) == set(queries))
+        wait_until(lambda: set(answered) == set(queries))
         assert first.end(signal.SIGKILL)[0] == -signal.SIGKILL
         for one in asked:
             one.result(PATIENCE)
     second = process(*options)
     second.ready()
-    assert all(ask(second, query) == expected[query] for query in queries)
+    assert all(search(second, query) == expected[query] for query in queries)
     assert second.end(signal.SIGTERM)[0] == 0
 
 
@@ -275,12 +203,12 @@ def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path
     found = own.ask("POST", "/search", {"query": "bees"})[1]
     assert (found["generation"], found["documents"]["old"]["text"]) == (1, "bees in a hive")
     own.own.send_signal(signal.SIGHUP)
-    own.wait(lambda: own.ask("GET", "/ready")[1]["generation"] == 2)
+    wait_until(lambda: own.ask("GET", "/ready")[1]["generation"] == 2)
     found = own.ask("POST", "/search", {"query": "bees"})[1]
     assert (found["generation"], list(found["documents"])) == (2, ["new"])
     (tmp_path / "index" / "index.json").write_text("broken")
     own.own.send_signal(signal.SIGHUP)
-    own.wait(lambda: 'rankwell_reloads_total{outcome="failed"} 1.0' in own.ask_text("GET", "/metrics")[1])
+    wait_until(lambda: 'rankwell_reloads_total{outcome="failed"} 1.0' in ask(own.port, "GET", "/metrics")[1])
     assert list(own.ask("POST", "/search", {"query": "bees"})[1]["documents"]) == ["new"]
     status, _, lines = own.end(signal.SIGTERM)
     assert status == 0
@@ -288,7 +216,7 @@ def test_sighup_opens_a_replaced_index(process: Callable[..., Process], tmp_path
 
 
 def test_without_arguments_the_sample_is_served(process: Callable[..., Process]) -> None:
-    own = process(code=f"{NAMES}; names.SHIPPED = Path('nowhere')\n{START}")
+    own = process(code=f"{NAMES}; names.SHIPPED = Path('nowhere')\n")
     ready = own.ready()
     assert ready["index"]["name"] == "sample"
     assert ready["index"]["documents"] > 100
@@ -301,7 +229,7 @@ def test_without_arguments_the_default_model_is_served_with_it(
     process: Callable[..., Process], tiny_checkpoint: Path
 ) -> None:
     shipped = f"names.SHIPPED = Path({str(tiny_checkpoint)!r})"
-    own = process(code=f"{NAMES}; {shipped}\n{START}")
+    own = process(code=f"{NAMES}; {shipped}\n")
     assert own.ready()["models"] == [tiny_checkpoint.name]
     found = own.ask("POST", "/search", {"query": "what kind of fish is bogue", "depth": 5})[1]
     assert len(found["rerank"]) == 5

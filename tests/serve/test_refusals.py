@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from typer.testing import CliRunner
 
-from rankwell.cli.main import app
 from rankwell.core.errors import RankwellError
 from rankwell.serve.api import create_app
 from rankwell.serve.bodies import Limits, Search
@@ -26,13 +24,11 @@ from rankwell.serve.requests import ApiError, json_response
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 
+from .conftest import opened, wait_until
+
 QUERY = "how do bees keep warm in winter"
 BODY = {"query": QUERY, "texts": ["bees"]}
 FOREIGN = {"Origin": "https://evil.example", "Content-Type": "text/plain"}
-
-
-def started(sources: Sources, limits: Limits | None = None, **options: Any) -> Any:
-    return TestClient(create_app(Service(sources, limits), **options))
 
 
 @contextmanager
@@ -44,14 +40,14 @@ def listening(host: str) -> Iterator[Place]:
 @pytest.fixture(scope="module")
 def local(sources: Sources) -> Iterator[Any]:
     """A service at an address of this machine alone."""
-    with listening("127.0.0.1") as place, started(sources, hosts=Hosts.of(place)) as opened:
-        yield opened
+    with listening("127.0.0.1") as place, opened(sources, hosts=Hosts.of(place)) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
 def client(sources: Sources) -> Iterator[Any]:
-    with started(sources) as opened:
-        yield opened
+    with opened(sources) as client:
+        yield client
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://testserver.evil.example", "testserver", ""])
@@ -88,7 +84,7 @@ def test_names_of_this_machine_alone_are_taken(local: Any, host: str) -> None:
 
 
 def test_the_key_opens_under_any_name(sources: Sources) -> None:
-    with listening("127.0.0.1") as place, started(sources, key="k", hosts=Hosts.of(place)) as client:
+    with listening("127.0.0.1") as place, opened(sources, key="k", hosts=Hosts.of(place)) as client:
         keyed = {"Host": "evil.example", "Authorization": "Bearer k"}
         assert client.post("/rerank", json=BODY, headers=keyed).status_code == 200
         assert client.get("/ready", headers={"Host": "evil.example"}).status_code == 421
@@ -134,12 +130,12 @@ def test_a_host_is_named_without_scheme_and_port(name: str) -> None:
 
 def test_pages_of_other_hosts_are_let_in_by_name_or_with_the_key(sources: Sources) -> None:
     for origins in (("https://evil.example",), ("*",)):
-        with started(sources, origins=origins) as client:
+        with opened(sources, origins=origins) as client:
             answer = client.post("/rerank", json=BODY, headers=FOREIGN)
             assert answer.status_code == 200
             exposed = answer.headers["access-control-expose-headers"].lower().split(", ")
             assert set(exposed) == {"retry-after", "x-request-id"}
-    with started(sources, key="k") as client:
+    with opened(sources, key="k") as client:
         assert client.post("/rerank", json=BODY, headers={**FOREIGN, "Authorization": "Bearer k"}).status_code == 200
         assert client.post("/rerank", json=BODY, headers=FOREIGN).status_code == 401
         assert client.get("/ready", headers=FOREIGN).status_code == 403
@@ -168,7 +164,7 @@ def test_paths_and_methods(client: Any, method: str, path: str, status: int, all
 
 
 def test_without_the_page_a_slash_too_many_is_no_path_either(sources: Sources) -> None:
-    with started(sources, page=None) as client:
+    with opened(sources, page=None) as client:
         assert client.post("/search/", json={"query": QUERY}, follow_redirects=False).status_code == 404
 
 
@@ -198,7 +194,7 @@ def test_numbers_too_long_to_write_are_refused_in_a_short_line(client: Any, path
 
 
 def test_a_body_is_not_counted_against_itself(sources: Sources) -> None:
-    with started(sources, Limits(body_bytes=3000, bodies_bytes=3000)) as client:
+    with opened(sources, Limits(body_bytes=3000, bodies_bytes=3000)) as client:
         for content in (json.dumps({**BODY, "else": "x" * 2500}).encode(), iter([json.dumps(BODY).encode()])):
             assert client.post("/rerank", content=content).status_code == 200
         assert client.post("/rerank", json={**BODY, "else": "x" * 3000}).status_code == 413
@@ -223,12 +219,12 @@ def test_every_refusal_of_a_full_queue_is_counted_once(sources: Sources, path: s
     assert b"rankwell_refused_total 1.0" in service.metrics.text()
 
 
-def test_a_client_that_goes_in_the_midst_of_its_body_is_counted(live: Callable[..., Any], wait_for: Any) -> None:
+def test_a_client_that_goes_in_the_midst_of_its_body_is_counted(live: Callable[..., Any]) -> None:
     service = live()
     with socket.create_connection(("127.0.0.1", service.port), timeout=5) as one:
         one.sendall(b"POST /rerank HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{")
-        wait_for(lambda: b"rankwell_body_bytes 1.0" in service.service.metrics.text())
-    wait_for(lambda: b"rankwell_gone_total 0.0" not in service.service.metrics.text())
+        wait_until(lambda: b"rankwell_body_bytes 1.0" in service.service.metrics.text())
+    wait_until(lambda: b"rankwell_gone_total 0.0" not in service.service.metrics.text())
     assert b"rankwell_gone_total 1.0" in service.service.metrics.text()
 
 
@@ -251,7 +247,7 @@ def test_the_log_says_where_an_error_arose(
 def test_models_are_described_as_they_were_opened(tiny_checkpoint: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_checkpoint, model)
-    with started(Sources(None, (str(model),))) as client:
+    with opened(Sources(None, (str(model),))) as client:
         before = client.get("/models").json()
         (model / "config.json").write_text("{")
         assert client.get("/models").json() == before
@@ -267,7 +263,5 @@ def test_a_number_that_json_cannot_hold_is_null() -> None:
 
 
 @pytest.mark.parametrize("key", ["schlüssel", "a\tb", "ключ", " key", "key\n"])
-def test_a_key_is_printable_ascii(key: str) -> None:
-    done = CliRunner().invoke(app, ["serve", "--key", key, "--index", "nowhere"])
-    assert isinstance(done.exception, RankwellError)
-    assert "printable ASCII" in str(done.exception)
+def test_a_key_is_printable_ascii(rankwell: Callable[..., Any], key: str) -> None:
+    assert "printable ASCII" in rankwell("serve", "--key", key, "--index", "nowhere").complaint

@@ -11,10 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("torch")
-from fastapi.testclient import TestClient
-from typer.testing import CliRunner
 
-from rankwell.cli.main import app
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.inputs.tokenizer import Tokenizer
@@ -25,10 +22,10 @@ from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
-from rankwell.serve.api import create_app
 from rankwell.serve.searcher import FusionOptions, SearchJob, open_searcher, search_together
-from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
+
+from .conftest import opened
 
 QUERY = "bogue in the river"
 THREE = Shares(model=0.3, similarity=0.5, first=0.2, normalise="z-score")
@@ -42,7 +39,7 @@ def started(
     hybrid: float | None = None,
 ) -> Any:
     fusion = FusionOptions(shares, str(encoder) if encoder else None, hybrid=hybrid)
-    return TestClient(create_app(Service(Sources(index, tuple(map(str, models)), fusion=fusion))))
+    return opened(Sources(index, tuple(map(str, models)), fusion=fusion))
 
 
 def search(client: Any, **body: Any) -> dict[str, float]:
@@ -90,7 +87,7 @@ def test_probabilities_and_given_texts_stay_the_models_own(
         blended = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["rerank"]
         given = client.post("/rerank", json=body).json()["results"]
         nothing = client.post("/search", json={"query": "zzzz"}).json()["rerank"]
-    with TestClient(create_app(Service(Sources(served_index, (str(tiny_checkpoint),))))) as client:
+    with started(served_index, (tiny_checkpoint,)) as client:
         plain = client.post("/search", json={"query": QUERY, "k": 20, "depth": 20}).json()["rerank"]
         assert client.post("/rerank", json=body).json()["results"] == given
         assert client.get("/ready").json()["blend"] is None
@@ -228,8 +225,9 @@ def test_an_index_that_is_replaced_while_it_is_reloaded(
     replaced_when: Any, tiny_bi_encoder: Path, tmp_path: Path
 ) -> None:
     index = build(tmp_path / "index", 30)
-    service = Service(Sources(index, (), fusion=FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.5)))
-    with TestClient(create_app(service, key="k"), headers={"Authorization": "Bearer k"}) as client:
+    fusion = FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.5)
+    with opened(Sources(index, (), fusion=fusion), key="k") as client:
+        client.headers["Authorization"] = "Bearer k"
         before = client.post("/search", json={"query": QUERY}).json()
         build(index, 40)
         replaced_when(index, "vectors")
@@ -279,7 +277,7 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
         (["--hybrid", "0.5", "--blend", "0.3"], "choose it with --encoder"),
     ],
 )
-def test_shares_are_checked_before_anything_is_opened(options: list[str], problem: str) -> None:
-    done = CliRunner().invoke(app, ["serve", "--index", "nowhere", *options])
-    assert isinstance(done.exception, RankwellError)
-    assert problem in str(done.exception)
+def test_shares_are_checked_before_anything_is_opened(
+    rankwell: Callable[..., Any], options: list[str], problem: str
+) -> None:
+    assert problem in rankwell("serve", "--index", "nowhere", *options).complaint

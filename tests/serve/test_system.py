@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("torch")
-from fastapi.testclient import TestClient
-from typer.testing import CliRunner
-
-from rankwell.cli.main import app
-from rankwell.core.errors import RankwellError
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.serve.api import create_app
-from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
+
+from .conftest import opened
 
 QUERY = "bogue in the river"
 TUNED = BM25(k1=2.0, b=0.1)
@@ -39,8 +36,7 @@ def test_first_stage_depth_and_shares_are_the_systems(
 ) -> None:
     first = FirstStage(Index.open(served_index), TUNED, *((tiny_bi_encoder, 0.6) if encoded else ()))
     system = System(first, ranker=tiny_checkpoint, depth=7, shares=shares).save(tmp_path / "system")
-    sources = Sources.of_system(tmp_path / "system", "cpu", "fp32")
-    with TestClient(create_app(Service(sources))) as client:
+    with opened(Sources.of_system(tmp_path / "system", "cpu", "fp32")) as client:
         answer = client.post("/search", json={"query": QUERY, "k": 7}).json()
         ready = client.get("/ready").json()
     expected = system.search(QUERY, k=7)
@@ -52,16 +48,15 @@ def test_first_stage_depth_and_shares_are_the_systems(
 
 def test_a_system_without_a_re_ranker_needs_no_advice(served_index: Path, tmp_path: Path) -> None:
     system = System(FirstStage(Index.open(served_index), TUNED)).save(tmp_path / "system")
-    with TestClient(create_app(Service(Sources.of_system(tmp_path / "system", None, "auto")))) as client:
+    with opened(Sources.of_system(tmp_path / "system", None, "auto")) as client:
         answer = client.post("/search", json={"query": QUERY, "k": 5}).json()
         assert client.get("/ready").json()["note"] is None
     assert [row["docid"] for row in answer["bm25"]] == [result.docid for result in system.search(QUERY, k=5)]
 
 
-def test_a_system_is_served_whole_or_not_at_all(served_index: Path, tmp_path: Path) -> None:
+def test_a_system_is_served_whole_or_not_at_all(
+    rankwell: Callable[..., Any], served_index: Path, tmp_path: Path
+) -> None:
     System(FirstStage(Index.open(served_index))).save(tmp_path / "system")
-    result = CliRunner().invoke(app, ["serve", str(tmp_path / "system"), "--index", str(served_index)])
-    assert isinstance(result.exception, RankwellError)
-    assert str(result.exception) == "--index does not go with a system"
-    result = CliRunner().invoke(app, ["serve", str(tmp_path), "--port", "0"])
-    assert "not a system (it has no system.json)" in str(result.exception)
+    assert rankwell("serve", "system", "--index", served_index).complaint == "--index does not go with a system"
+    assert "not a system (it has no system.json)" in rankwell("serve", tmp_path, "--port", "0").complaint

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from pydantic import Field
+from tests.training import toys
 
 from rankwell.training import stages
 from rankwell.training.option_tables import option_tables
@@ -18,8 +17,6 @@ from rankwell.training.recipe import RecipeStage
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import run_recipe
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, stage_kinds
-
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("toys.py"))))
 
 
 class StampOptions(Options):

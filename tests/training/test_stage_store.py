@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import runpy
 import shutil
 import signal
 import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from tests.training import toys
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.locks import lock
@@ -24,18 +23,6 @@ from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import PARTS, StageKind, StageResult, stage_kinds
 from rankwell.training.stage_store import StageStore, read_finished, wait_for
-
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("toys.py"))))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return toys.write_data(tmp_path / "data")
-
-
-@pytest.fixture
-def start(tmp_path: Path, tiny_tokenizer: Path) -> Path:
-    return toys.write_start(tmp_path / "start", tiny_tokenizer)
 
 
 class Bench:
@@ -57,7 +44,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, tiny_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    data, start = toys.write_data(tmp_path / "data"), toys.write_start(tmp_path / "start", tiny_tokenizer)
     return Bench(data, start, tmp_path / "out", monkeypatch)
 
 
@@ -293,13 +281,7 @@ def test_a_folder_of_something_else_is_refused(bench: Bench) -> None:
         bench.run(bench.recipe(**THREE))
 
 
-def test_two_processes_never_work_in_one_folder(tmp_path: Path, bench: Bench) -> None:
-    with (
-        lock(tmp_path / "s", wait=False),
-        pytest.raises(RankwellError, match="another process is working in"),
-        lock(tmp_path / "s", wait=False),
-    ):
-        pass
+def test_two_processes_never_work_in_one_folder(bench: Bench) -> None:
     bench.out.mkdir()
     with lock(bench.out, wait=False), pytest.raises(RankwellError, match="another process is working in"):
         bench.run(bench.recipe(**THREE))
@@ -327,9 +309,7 @@ def test_a_pool_may_be_moved(bench: Bench, tmp_path: Path) -> None:
     assert trained.work.model.resolve().is_relative_to(tmp_path / "moved")
 
 
-def test_other_processes_wait_for_the_first_ones_record(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_processes_wait_for_the_first_ones_record(tmp_path: Path) -> None:
     folder = tmp_path / "late"
 
     def record() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,9 @@ PAIRS = [
 ]
 
 
-def save(tiny_checkpoint: Path, tiny_tokenizer: Path, folder: Path, labels: tuple[str, ...]) -> Path:
-    config = transformers.BertConfig.from_pretrained(
-        tiny_checkpoint, id2label=dict(enumerate(labels)), label2id={label: i for i, label in enumerate(labels)}
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        transformers.BertForSequenceClassification(config).eval().save_pretrained(folder)
-    for file in tiny_tokenizer.iterdir():
-        shutil.copy(file, folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path, tiny_tokenizer: Path) -> Path:
-    return save(tiny_checkpoint, tiny_tokenizer, tmp_path_factory.mktemp("nli") / "model", LABELS)
+def folder(make_classifier: Callable[[Sequence[str]], Path]) -> Path:
+    return make_classifier(LABELS)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +94,8 @@ def test_it_is_known_by_its_labels(tmp_path: Path, labels: tuple[str, ...], expe
     assert (relevance_column(tmp_path) is not None) is expected
 
 
-def test_other_classifiers_are_still_refused(tiny_checkpoint: Path, tiny_tokenizer: Path, tmp_path: Path) -> None:
-    other = save(tiny_checkpoint, tiny_tokenizer, tmp_path / "model", ("location", "numeric", "person"))
+def test_other_classifiers_are_still_refused(make_classifier: Callable[[Sequence[str]], Path]) -> None:
+    other = make_classifier(("location", "numeric", "person"))
     with pytest.raises(InputError, match="a classifier of 3 classes; a ranker has 1 or 2"):
         Ranker.from_pretrained(other)
 

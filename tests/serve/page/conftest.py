@@ -12,15 +12,18 @@ import os
 import selectors
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
+
+from ..conftest import Live
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 KEYS = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9}
 
@@ -215,53 +218,37 @@ DOCUMENTS = {
 }
 
 
-class Site:
-    """A service behind a real socket. ``faults`` are answers of its own, by path: (status, headers, body)."""
+class Site(Live):
+    """A service with answers of its own, ``faults``, by path: (status, headers, body)."""
 
     def __init__(self, service: Any, **options: Any):
-        import uvicorn
-
-        from rankwell.serve.api import create_app
-
         self.faults: dict[str, tuple[int, dict[str, str], Any]] = {}
         self.asked: list[str] = []
-        app = create_app(service, **options)
+        super().__init__(service, self._faulty, **options)
+        self.address = f"http://127.0.0.1:{self.port}/"
 
-        async def faulty(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
+    def _faulty(self, app: ASGIApp) -> ASGIApp:
+        async def answer(scope: Any, receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
             self.asked.append(scope.get("path", ""))
             if scope["type"] != "http" or scope["path"] not in self.faults:
                 await app(scope, receive, send)
                 return
             status, headers, body = self.faults[scope["path"]]
-            found = [(name.encode(), value.encode()) for name, value in headers.items()]
-            await send({"type": "http.response.start", "status": status, "headers": found})
+            lines = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await send({"type": "http.response.start", "status": status, "headers": lines})
             await send({"type": "http.response.body", "body": json.dumps(body).encode()})
 
-        self._server = uvicorn.Server(uvicorn.Config(faulty, port=0, log_config=None, access_log=False))
-        self._thread = threading.Thread(target=self._server.run, daemon=True)
-        self._thread.start()
-        while not self._server.started:
-            assert self._thread.is_alive()
-            time.sleep(0.01)
-        self.port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}/"
+        return answer
 
     def at(self, **state: Any) -> str:
         """The page's address in some state."""
         return f"{self.address}?{urlencode(state)}"
 
-    def post(self, path: str, **body: Any) -> Any:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
-        connection.request("POST", path, json.dumps(body))
-        answer = connection.getresponse()
-        found = json.loads(answer.read())
-        connection.close()
-        assert answer.status == 200, found
-        return found
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(20)
+    def answer(self, path: str, **body: Any) -> Any:
+        """What the service says."""
+        status, answer, _ = self.post(path, body)
+        assert status == 200, answer
+        return answer
 
 
 @pytest.fixture(scope="session")

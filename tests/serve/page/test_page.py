@@ -35,7 +35,7 @@ def test_both_rankings_stand_side_by_side_with_what_moved(new_page: Opened, site
     page.type(QUERY)
     page.press("Enter")
     page.loaded()
-    said = site.post("/search", query=QUERY, type="auto")
+    said = site.answer("/search", query=QUERY, type="auto")
     assert rank_free(shown(page, 0)) == [row["docid"] for row in said["bm25"]]
     assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
     assert page.texts('.column[data-side="1"] .rank') == [str(row["rank"]) for row in said["rerank"]]
@@ -68,7 +68,7 @@ def test_a_title_stands_above_its_text(start_site: Opened, searched: Opened, tmp
 
 
 def test_matches_and_split_words_are_marked_where_the_service_says(searched: Opened, site: Any) -> None:
-    said = site.post("/search", query="bees winter", k=25)["documents"]
+    said = site.answer("/search", query="bees winter", k=25)["documents"]
     page = searched(site, "bees winter", k=25)
     for docid in ("emoji", "bogue", "html"):
         text, card = list(said[docid]["text"]), f'.column[data-side="0"] .card[data-docid="{docid}"]'
@@ -113,7 +113,7 @@ def test_everything_can_be_done_with_the_keyboard(searched: Opened, site: Any) -
 
 def test_two_models_are_compared_by_their_own_ranks(searched: Opened, site: Any) -> None:
     models = [
-        site.post("/search", query=QUERY, stages="rerank", k=25, model=name)["rerank"] for name in ("tiny", "other")
+        site.answer("/search", query=QUERY, stages="rerank", k=25, model=name)["rerank"] for name in ("tiny", "other")
     ]
     ranks = [{row["docid"]: row["rank"] for row in rows} for rows in models]
     assert ranks[0] != ranks[1]
@@ -132,7 +132,7 @@ def test_two_models_are_compared_by_their_own_ranks(searched: Opened, site: Any)
 
 def test_the_address_holds_the_state_and_back_undoes(new_page: Opened, searched: Opened, site: Any) -> None:
     page = searched(site, k=5, page=2)
-    said = site.post("/search", query=QUERY, k=5, offset=5)
+    said = site.answer("/search", query=QUERY, k=5, offset=5)
     assert rank_free(shown(page, 1)) == [row["docid"] for row in said["rerank"]]
     page.click(".pages button:last-child")
     page.loaded("document.querySelector('.pages span').innerText === 'Page 3 of 5'")
@@ -150,7 +150,7 @@ def test_the_address_holds_the_state_and_back_undoes(new_page: Opened, searched:
 def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_page: Opened, site: Any) -> None:
     page = new_page(site.at(q="bogue fish", doc="bogue", by="tiny"))
     page.until("document.querySelector('canvas')")
-    said = site.post("/explain", query="bogue fish", docid="bogue", model="tiny")
+    said = site.answer("/explain", query="bogue fish", docid="bogue", model="tiny")
     pieces = [token["piece"].removeprefix("##") for token in said["tokens"]]
     assert page.texts(".flow .token i") == pieces
     split = [word for word in said["words"] if len(word["positions"]) > 1]
@@ -179,7 +179,7 @@ def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_p
     page.choose("Layer", "1")
     layer = """document.querySelector('#panel select[aria-label="Layer"]').value"""
     page.until(f"{layer} === '1' && !document.querySelector('#why[aria-busy]')")
-    first = site.post("/explain", query="bogue fish", docid="bogue", model="tiny", layer=1)
+    first = site.answer("/explain", query="bogue fish", docid="bogue", model="tiny", layer=1)
     assert cell() == expected(first) != expected(said)
     assert page.state()["layer"] == "1"
     x, y = page.run(
@@ -194,7 +194,7 @@ def test_the_explanation_shows_tokens_words_and_the_attention_of_each_cell(new_p
 def test_arrow_keys_begin_at_the_first_cell_and_keep_the_chosen_one_in_sight(new_page: Opened, site: Any) -> None:
     page = new_page(site.at(q="bogue winter", doc="long", by="tiny"), 900, 500)
     page.until("document.querySelector('canvas')")
-    tokens = site.post("/explain", query="bogue winter", docid="long", model="tiny")["tokens"]
+    tokens = site.answer("/explain", query="bogue winter", docid="long", model="tiny")["tokens"]
     rows, columns = ([token["piece"] for token in tokens if token["field"] == f] for f in ("query", "document"))
 
     def cell() -> str:

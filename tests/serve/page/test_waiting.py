@@ -35,7 +35,7 @@ def held_back(new_page: Opened, site: Any) -> Any:
 
 
 def test_the_first_stage_answers_at_once_and_the_re_ranker_when_it_is_done(new_page: Opened, site: Any) -> None:
-    said = site.post("/search", query=QUERY, type="auto")
+    said = site.answer("/search", query=QUERY, type="auto")
     page = held_back(new_page, site)
     assert rank_free(shown(page, 0)) == [row["docid"] for row in said["bm25"]]
     assert shown(page, 1) == []
@@ -49,7 +49,7 @@ def test_the_first_stage_answers_at_once_and_the_re_ranker_when_it_is_done(new_p
 
 
 def test_a_re_ranker_that_is_too_slow_leaves_the_first_stage_and_offers_less(new_page: Opened, site: Any) -> None:
-    said = site.post("/search", query=QUERY, depth=20)
+    said = site.answer("/search", query=QUERY, depth=20)
     page = held_back(new_page, site)
     page.run("answer(504)")
     page.until("document.querySelector('.notice.error')")
@@ -72,7 +72,7 @@ def test_the_start_suggests_queries_that_find_something(new_page: Opened, site: 
     examples = page.texts(".examples a")
     assert 1 <= len(examples) <= 4
     for example in examples:
-        assert site.post("/search", query=example, stages="bm25")["candidates"] > 0
+        assert site.answer("/search", query=example, stages="bm25")["candidates"] > 0
     page.click(".examples a")
     page.loaded()
     assert page.state() == {"q": examples[0]}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.training import toys
 
 from rankwell import sample
 from rankwell.core.errors import InputError, RankwellError
@@ -20,8 +20,6 @@ from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import find_types, folder_digest, prepare
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
-
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 
 
 @pytest.fixture(autouse=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
+from tests.training import toys
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.formats import read_run
@@ -23,7 +21,6 @@ from rankwell.training.experiments.groups import split_word_groups
 from rankwell.training.experiments.tables import ExperimentTables
 from rankwell.training.recipe_reader import Override, read_recipe
 
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 SUITES = sorted((Path(__file__).parents[3] / "recipes" / "suites").glob("*.yaml"))
 
 
@@ -270,9 +267,7 @@ def test_a_recipe_is_no_suite_nor_a_suite_a_recipe(bench: Bench) -> None:
         read_suite(recipe)
 
 
-def test_several_at_once_give_what_one_after_the_other_gives(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
-    importlib.import_module("toys").Toys(monkeypatch)  # as other processes can import it
+def test_several_at_once_give_what_one_after_the_other_gives(bench: Bench) -> None:
     variants = {**VARIANTS, "refused": {"stages.fit.behaviour": "is refused"}}
     experiment = read_suite(bench.write(variants=variants))
     said: list[str] = []

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
+
+from tests.training import toys
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_weights
@@ -21,8 +21,6 @@ from rankwell.training.first_stage import hold_out, with_first_stage
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
-
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 
 
 def recipe_of(data: Path, start: Path, **changes: Any) -> Recipe:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import warnings
 from functools import partial
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from tests.training import toys
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
@@ -38,7 +38,6 @@ from rankwell.training.stages import distil, filter
 from rankwell.training.stages.distil import TeacherQueries, merge, teacher_lists
 from rankwell.training.stages.filter import keep_below_relevant, standard_scores
 
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 DISTIL: dict[str, Any] = {
     "epochs": 20,
     "batch": 8,

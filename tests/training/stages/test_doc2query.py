@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tests.training import toys
 
 from rankwell.core.checksums import table_beside
 from rankwell.core.errors import RankwellError
@@ -24,8 +23,6 @@ from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import run_recipe
-
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 
 SMALL = {
     "epochs": 2,

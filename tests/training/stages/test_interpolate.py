@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,8 @@ import yaml
 
 pytest.importorskip("torch")
 
+
+from tests.training import toys
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
@@ -31,7 +31,6 @@ from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
 
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 WINDOWS = {"size": 2, "stride": 1, "aggregate": "max", "keep": 2}
 GRID = {"beta": "0.0:1:0.5", "aggregate": ["max", "mean"], "weights": 2, "step": 0.5, "folds": 4}
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+
+from tests.training import toys
 
 import rankwell.sample
 import rankwell.training.loop.loop as loop
@@ -26,8 +26,6 @@ from rankwell.rank.sdnet import SdnetRanker
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
-
-toys = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "toys.py")))
 
 
 def recipe_of(data: Path, start: Path, **changes: Any) -> Recipe:
