@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import sys
@@ -19,6 +20,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError, e
 from rankwell.core.manifest import Manifest, digest, file_digest
 from rankwell.core.progress import track
 from rankwell.core.registry import Registry
+from rankwell.corpus.store import RepeatedIdError
 
 # Registry
 
@@ -72,6 +74,21 @@ def test_an_input_error_says_which_file_and_line() -> None:
 
 def test_a_missing_package_comes_with_the_line_that_installs_it() -> None:
     assert "pip install 'rankwell[models]'" in str(MissingExtraError("torch", "models", "re-ranking"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RankwellError("no"),
+        InputError("queries.tsv", 3, "no text"),
+        MissingExtraError("ray", "scale", "working on a cluster"),
+        RepeatedIdError("d1"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_go_from_process_to_process_as_they_are(error: RankwellError) -> None:
+    twin = copy.copy(error)  # by way of pickle
+    assert (type(twin), str(twin), vars(twin)) == (type(error), str(error), vars(error))
 
 
 def test_an_excerpt_is_short_and_on_one_line() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import rankwell.core.shards as core_shards
-from rankwell.core.checksums import TABLE
 from rankwell.core.jobs import Job
 from rankwell.core.shards import Shards
 
@@ -31,16 +30,18 @@ class OtherProcess:
 @contextmanager
 def interrupted_after(shards: int | None) -> Iterator[None]:
     """Interrupt the work when it begins to write one more shard than this."""
-    write = core_shards.atomic_binary
     begun: list[Path] = []
 
-    def counted(path: Path) -> Any:
-        if not path.name.startswith(TABLE):  # each shard has a table of checksums beside it
+    def counted(write: Callable[[Path], Any]) -> Callable[[Path], Any]:
+        def begin(path: Path) -> Any:
             begun.append(path)
-        if shards is not None and len(begun) > shards:
-            raise KeyboardInterrupt
-        return write(path)
+            if shards is not None and len(begun) > shards:
+                raise KeyboardInterrupt
+            return write(path)
+
+        return begin
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core_shards, "atomic_binary", counted)
+        for name in ("atomic_binary", "checked_binary"):
+            patch.setattr(core_shards, name, counted(getattr(core_shards, name)))
         yield

@@ -62,9 +62,11 @@ def ranked(index: Index, text: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 10, p
 
 
 def found(index: Index, query: Sequence[str], p: Parameters, **options: object) -> list[tuple[str, float]]:
-    hits = search_batch(index, [" ".join(query)], BM25(k1=p.k1, b=p.b, k2=p.k2), k=p.k, **options)  # type: ignore[arg-type]
-    count = int(hits.counts[0])
-    return list(zip(index.docids(hits.numbers[0, :count]), hits.scores[0, :count].tolist(), strict=True))
+    return list(ranked(index, " ".join(query), BM25(k1=p.k1, b=p.b, k2=p.k2), k=p.k, **options))  # type: ignore[arg-type]
+
+
+def equal_bits(one: Hits, other: Hits) -> bool:
+    return one.numbers.tolist() == other.numbers.tolist() and one.scores.tobytes() == other.scores.tobytes()
 
 
 def ids(index: Index, hits: Hits) -> list[list[str]]:
@@ -296,8 +298,7 @@ def test_a_bad_parameter_is_named(make_index: MakeIndex, options: dict[str, floa
 def test_pruning_changes_no_bit_on_the_sample(sample_index: Index, sample_data: Dataset, k: int) -> None:
     texts = [query.text for query in sample_data.queries("dev")]
     pruned, whole = (search_batch(sample_index, texts, k=k, prune=prune) for prune in (True, False))
-    assert pruned.numbers.tolist() == whole.numbers.tolist()
-    assert pruned.scores.tobytes() == whole.scores.tobytes()
+    assert equal_bits(pruned, whole)
 
 
 @pytest.mark.data
@@ -340,8 +341,7 @@ def test_segments_searched_one_by_one_with_the_statistics_of_all_give_the_same_h
     together = search_segments(index.segments, queries, BM25(), k=10)
     for segment, expected in zip(index.segments, together, strict=True):
         [alone] = search_segments([segment], queries, BM25(), k=10, statistics=statistics)
-        assert alone.numbers.tolist() == expected.numbers.tolist()
-        assert alone.scores.tobytes() == expected.scores.tobytes()
+        assert equal_bits(alone, expected)
         [unaware] = search_segments([segment], queries, BM25(), k=10)
         assert unaware.scores.tobytes() != expected.scores.tobytes()
 
@@ -357,8 +357,7 @@ def test_queries_that_are_analysed_already_give_the_same_hits(sample_index: Inde
     texts = [query.text for query in sample_data.queries("dev")[:20]]
     terms = [sample_index.analyzer.terms(text) for text in texts]
     by_text, by_terms = search_batch(sample_index, texts, k=7), sample_index.search_terms(terms, BM25(), k=7)
-    assert by_terms.numbers.tolist() == by_text.numbers.tolist()
-    assert by_terms.scores.tobytes() == by_text.scores.tobytes()
+    assert equal_bits(by_terms, by_text)
 
 
 def test_a_run_over_more_queries_than_a_batch_is_what_its_queries_give_alone(

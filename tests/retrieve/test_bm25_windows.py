@@ -8,7 +8,7 @@ import pytest
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
-from .test_bm25 import MakeIndex, Parameters, ids, ranked, reference, search_batch
+from .test_bm25 import MakeIndex, Parameters, equal_bits, ids, ranked, reference, search_batch
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,7 @@ def test_pruning_changes_no_bit_over_many_windows(large_index: Index, k: int) ->
     for k1, b in ((0.9, 0.4), (0.0, 0.0), (3.0, 1.0)):
         pruned = search_batch(large_index, LARGE_QUERIES, BM25(k1=k1, b=b), k=k, prune=True)
         whole = search_batch(large_index, LARGE_QUERIES, BM25(k1=k1, b=b), k=k, prune=False)
-        assert pruned.numbers.tolist() == whole.numbers.tolist()
-        assert pruned.scores.tobytes() == whole.scores.tobytes()
+        assert equal_bits(pruned, whole)
 
 
 @pytest.mark.parametrize("query", ["1 2 3", "4999 2 1 1"])
@@ -57,8 +56,7 @@ def test_many_small_runs_give_the_same_index_as_one(
 ) -> None:
     runs = make_index(large, batch=500, run_postings=10_000)
     one, many = (search_batch(index, LARGE_QUERIES, k=500) for index in (large_index, runs))
-    assert many.numbers.tolist() == one.numbers.tolist()
-    assert many.scores.tobytes() == one.scores.tobytes()
+    assert equal_bits(many, one)
 
 
 def test_segments_of_many_windows_give_the_same_hits_as_one(
@@ -73,8 +71,7 @@ def test_segments_of_many_windows_give_the_same_hits_as_one(
 @pytest.mark.parametrize("threads", [2, 4, 64])
 def test_threads_change_nothing(large_index: Index, threads: int) -> None:
     one, several = (search_batch(large_index, LARGE_QUERIES * 5, k=50, threads=n) for n in (1, threads))
-    assert several.numbers.tolist() == one.numbers.tolist()
-    assert several.scores.tobytes() == one.scores.tobytes()
+    assert equal_bits(several, one)
 
 
 def test_a_tie_over_the_whole_collection_is_cut_by_id(make_index: MakeIndex) -> None:

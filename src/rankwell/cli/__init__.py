@@ -1,1 +1,1 @@
-"""The command line: one module a verb; it parses, calls and prints."""
+"""The command line: one module per verb, which parses, calls and prints."""

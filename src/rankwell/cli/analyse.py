@@ -88,7 +88,7 @@ def analyse(
 def query_groups(
     queries: Path | None, types: Path | None, columns: Columns | None = None
 ) -> dict[str, dict[str, frozenset[str]]]:
-    """The queries by length and by type, as far as the given files tell."""
+    """Group the queries by length and by type, if the files with these are given."""
     from rankwell.corpus.formats import read_queries, read_types
     from rankwell.corpus.query_types import rule_types
     from rankwell.evaluation.breakdowns import length_groups, type_groups

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from rankwell.cli.needs import excludes
+from rankwell.cli.options import Rule
 from rankwell.cli.outputs import output_folder
 
 
@@ -25,8 +26,7 @@ def export(
         ),
     ] = "fp32",
     attention: Annotated[
-        Literal["full", "strm", "strict", "exact_match"] | None,
-        typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's."),
+        Rule | None, typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's.")
     ] = None,
     reduced_range: Annotated[
         bool | None,
@@ -55,12 +55,12 @@ def export(
     from rankwell.models.checkpoints.export import export_model, export_weights
 
     begin = time.monotonic()
+    changes = {} if attention is None else {"attention": attention}
     if backend == "torch":
         excludes(context, "--backend torch", "attention", "reduced_range")
         export_weights(model, out, precision=precision)
         kind = "torch, weights in int8"
     else:
-        changes = {} if attention is None else {"attention": attention}
         record = export_model(model, out, backend, precision, reduced_range=reduced_range, **changes)
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
     print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")
@@ -68,5 +68,4 @@ def export(
         from rankwell.rank.agreement import rank_agreement
         from rankwell.sample import FOLDER
 
-        changes = {} if attention is None else {"attention": attention}
         print(f"agreement with {model} on the sample: {rank_agreement(model, out, backend, FOLDER, changes)}")

@@ -62,5 +62,5 @@ def say(out: Path, report: str) -> None:
 
 
 def reports(out: Path | None) -> TextIO:
-    """Where to print what is told about an output: standard error if the output itself goes to standard output."""
+    """Where to print reports on an output: standard error if the output itself goes to standard output."""
     return sys.stderr if out is not None and is_stream(out) else sys.stdout

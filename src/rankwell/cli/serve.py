@@ -136,21 +136,8 @@ def serve(
     from rankwell.serve.state import Sources, default_models, read_aliases
 
     if system is not None:
-        excludes(
-            context,
-            "a system",
-            "index",
-            "model",
-            "backend",
-            "label",
-            "trust_remote_code",
-            "fuse",
-            "blend",
-            "hybrid",
-            "encoder",
-            "vectors",
-            "normalise",
-        )
+        fitted = ("index", "model", "backend", "label", "trust_remote_code", "fuse", "blend", "hybrid", "encoder")
+        excludes(context, "a system", *fitted, "vectors", "normalise")
     needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
     fusion = FusionOptions.from_options(fuse, blend, hybrid, normalise, encoder, device, precision, vectors)
     if trust_remote_code:

@@ -31,7 +31,7 @@ NOT_COVERED = (".md",)
 SETTINGS = (".json", ".txt")
 """Files of a model that users may edit."""
 _SELF_CHECKED = {"index.json", "system.json", "shards.json", "lock"}
-"""Files that change while the folder is in use, and are checked by whoever reads them."""
+"""Files that change while the folder is in use. Their readers check them."""
 _TITLE = b"rankwell checksums 1\n"
 _AT_ONCE = 64 * BLOCK
 
@@ -172,7 +172,7 @@ def verify_folder(folder: Path, *, editable: bool = False, largest: int | None =
             if largest is not None and checksums.size > largest:
                 continue
             if editable and (not path.is_file() or (path.suffix in SETTINGS and path.stat().st_mtime_ns > written)):
-                continue  # a missing file is reported by whoever needs it
+                continue  # code that needs a missing file reports it
             checksums.check_file(path)
             files, size = files + 1, size + checksums.size
         without += sum(not name.endswith(NOT_COVERED) for name in {*names} - {*tables} - {*known} - _SELF_CHECKED)

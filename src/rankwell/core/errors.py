@@ -55,9 +55,9 @@ def system_reason(error: OSError) -> str:
     return os.strerror(error.errno or 0).lower()
 
 
-def one_line(error: BaseException, limit: int = 200) -> str:
+def one_line(error: BaseException) -> str:
     """What another package says about an error, shortened to one line."""
-    return " ".join(str(error).split())[:limit] or type(error).__name__
+    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def excerpt(value: str, limit: int = 60) -> str:

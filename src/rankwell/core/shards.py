@@ -127,7 +127,7 @@ def recorded_size(folder: Path) -> int | None:
     try:
         size = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["config"]["shard size"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # whoever opens the shards reports what is wrong with them
+        return None  # opening the shards reports what is wrong with them
     return size if isinstance(size, int) and size > 0 else None
 
 

@@ -45,13 +45,13 @@ class WeighedText:
     notes: tuple[str, ...] = ()
 
 
-def fragments(passage: WeighedText, analyzer: Analyzer | None = None) -> list[tuple[str, float | None]]:
+def fragments(passage: WeighedText) -> list[tuple[str, float | None]]:
     """The text in order: words with the weight of their stem (0 if it has none), other characters with ``None``.
 
     >>> fragments(WeighedText("d", "Bees make honey.", {"honey": 93, "bee": 40}))
     [('Bees', 40.0), (' ', None), ('make', 0.0), (' ', None), ('honey', 93.0), ('.', None)]
     """
-    analyzer = analyzer or Analyzer.english()
+    analyzer = Analyzer.english()
     by_term: dict[str, float] = {}
     terms = analyzer.stems([form.lower() for form in passage.weights])
     for term, weight in zip(terms, passage.weights.values(), strict=True):

@@ -153,7 +153,7 @@ class ClusterRanker:
         return reranked
 
 
-def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, TruncationReport]:
+def join_scores(shards: Shards) -> tuple[Run, TruncationReport]:
     """The run of finished shards, and what was truncated in all of them."""
     rankings, total = read_parts(shards), TruncationReport()
     for path in shards.paths():
@@ -165,4 +165,4 @@ def join_scores(shards: Shards, *, name: str = "rankwell") -> tuple[Run, Truncat
             total.pieces_cut[key] = total.pieces_cut.get(key, 0) + count
         for key, length in report["longest"].items():
             total.longest[key] = max(length, total.longest.get(key, 0))
-    return Run(rankings, name=name), total
+    return Run(rankings), total

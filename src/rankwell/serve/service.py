@@ -210,7 +210,7 @@ class Service:
         return {**answer, "docid": body.docid, "model": model.name}
 
     async def reload(self) -> Answer:
-        """Reopen index and models; the old ones serve meanwhile, and if it fails."""
+        """Reopen index and models. The old ones are served until that succeeds."""
         try:
             fresh = await asyncio.wrap_future(self.holder.begin_reload())
         except Exception as error:

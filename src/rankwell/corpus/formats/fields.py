@@ -1,4 +1,4 @@
-"""Which fields of a table are a record's id, text and title: named by the user, or recognised and said in one line."""
+"""Which fields of a table are a record's id, text and title: named by the user, or recognised and reported."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Fields:
 
 
 def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None) -> Fields:
-    """The fields of a table: those the user names, else those with usual names. What was guessed is said in a line."""
+    """The fields of a table: those the user names, else those with usual names. Guesses are reported in one line."""
     given = columns or Columns()
     for option, name in zip(_PARTS, (given.id, given.text, given.title), strict=True):
         if name is not None and name not in table.names:
