@@ -41,7 +41,8 @@ class Evaluation:
     @cached_property
     def mean(self) -> Mapping[str, float]:
         """The figure of each measure, by its notation: the mean over queries, or the sum for counts."""
-        return {str(measure): summarise(measure, self.per_query[str(measure)]) for measure in self.measures}
+        rows = zip(self.measures, self.values, strict=True)
+        return {str(m): float(values.sum() if m.summary == "sum" else values.mean()) for m, values in rows}
 
     @cached_property
     def geometric_mean(self) -> Mapping[str, float]:
@@ -63,11 +64,6 @@ class Evaluation:
     def __repr__(self) -> str:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in self.mean.items())
         return f"Evaluation({self.run!r}, {len(self.qids)} queries: {figures})"
-
-
-def summarise(measure: Measure, values: Values) -> float:
-    """Summarise the values of all queries in one figure."""
-    return float(values.sum() if measure.summary == "sum" else values.mean())
 
 
 def averaged_queries(qrels: Qrels, runs: Iterable[Run], average: Average) -> tuple[str, ...]:

@@ -212,7 +212,7 @@ class Service:
     async def reload(self) -> Answer:
         """Reopen index and models. The old ones are served until that succeeds."""
         try:
-            fresh = await asyncio.wrap_future(self.holder.begin_reload())
+            fresh = await asyncio.wrap_future(self.holder.reload())
         except Exception as error:
             # New files, however broken, must not stop a working service.
             self.metrics.reloads.labels("failed").inc()

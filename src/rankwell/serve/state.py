@@ -267,32 +267,30 @@ class Holder:
         self._lock = threading.Lock()
         self._reloads: set[threading.Thread] = set()
 
-    def reload(self) -> State:
-        """Reopen the sources; the new state takes over only if that succeeds."""
-        with self._lock:
-            fresh = open_state(self.sources, self.state.generation + 1)
-            self.state = fresh
-        return fresh
-
     @property
     def reloading(self) -> bool:
         """Whether a thread is reopening the sources."""
         return any(thread.is_alive() for thread in self._reloads)
 
-    def begin_reload(self) -> Future[State]:
-        """Reload in a thread that does not keep the process alive."""
+    def reload(self) -> Future[State]:
+        """Reopen the sources in a thread that does not keep the process alive.
+
+        The new state takes over only if that succeeds.
+        """
         result: Future[State] = Future()
         result.set_running_or_notify_cancel()  # it can no longer be cancelled, so its result can always be set
 
-        def reload() -> None:
+        def reopen() -> None:
             try:
-                result.set_result(self.reload())
+                with self._lock:
+                    fresh = self.state = open_state(self.sources, self.state.generation + 1)
+                result.set_result(fresh)
             except BaseException as error:
                 result.set_exception(error)
             finally:
                 self._reloads.discard(threading.current_thread())
 
-        thread = threading.Thread(target=reload, name="rankwell-reload", daemon=True)
+        thread = threading.Thread(target=reopen, name="rankwell-reload", daemon=True)
         self._reloads.add(thread)
         thread.start()
         return result
