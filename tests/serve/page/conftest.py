@@ -244,6 +244,10 @@ class Site(Live):
         """The page's address in some state."""
         return f"{self.address}?{urlencode(state)}"
 
+    def stop(self) -> None:
+        self.server.force_exit = True  # browsers keep connections open
+        super().stop()
+
     def answer(self, path: str, **body: Any) -> Any:
         """What the service says."""
         status, answer, _ = self.post(path, body)
