@@ -35,7 +35,8 @@ def collect(arms: Sequence[Path], out: Path) -> None:
     runs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for (study, data), numbers in groups.items():
         numbers.sort(key=lambda n: (results[n]["arm"]["row"], results[n]["arm"]["seed"]))
-        for measure in MEASURES if study != PRETRAINING else ():
+        measures = results[numbers[0]]["arm"].get("measures", MEASURES)
+        for measure in measures if study != PRETRAINING else ():
             _write_values(out / f"{study}.{data}.{measure.replace('@', '')}.csv.gz", measure, arms, results, numbers)
         described = _describe([results[n] for n in numbers])
         names = {(run["data"], run["row"]) for run in described}
@@ -52,7 +53,7 @@ def collect_rare_words(folder: Path, name: str, out: Path) -> None:
     half = len(figures) // 2
     names = [f"{model} {' '.join(figure)}" for k, figure in enumerate(figures) for model in [MODELS[k // half]]]
     values = [[row[0], *row[5:]] for row in rows]
-    _write_table(out / f"rare-words.{name}.csv.gz", [["qid", *names], *values])
+    write_table(out / f"rare-words.{name}.csv.gz", [["qid", *names], *values])
 
 
 def _write_values(
@@ -71,7 +72,7 @@ def _write_values(
         columns.setdefault("BM25", [_short(row[f"BM25 {measure}"]) for row in rows])
         arm = results[number]["arm"]
         columns[f"{arm['row']}/seed {arm['seed']}"] = [_short(row[measure]) for row in rows]
-    _write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
+    write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
 
 
 def _read_columns(path: Path) -> dict[str, list[str]]:
@@ -80,7 +81,8 @@ def _read_columns(path: Path) -> dict[str, list[str]]:
     return {name: [row[k] for row in rows] for k, name in enumerate(header)}
 
 
-def _write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
+def write_table(path: Path, rows: Iterable[Sequence[str]]) -> None:
+    """Write a compressed CSV file."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     # Without name and time, so that the same values make the same bytes.

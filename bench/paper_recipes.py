@@ -37,6 +37,7 @@ class Source:
     aside: int
     most: int | None = None
     """Training queries to use, drawn at random; None: all."""
+    k2: float | None = None
 
 
 @dataclass(frozen=True)

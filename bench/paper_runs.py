@@ -21,7 +21,7 @@ from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.formats import read_qrels, write_documents, write_qrels, write_queries, write_run, write_types
 from rankwell.corpus.formats.lines import write_lines
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
-from rankwell.evaluation.evaluate import evaluate
+from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.rank.ranker import Ranker
@@ -194,16 +194,25 @@ def _measure_dev(trained: Trained, out: Path, pool: Path, device: str | None) ->
     write_run(split.run, out / "first-stage.run.gz")
     write_run(run, out / "dev.run.gz")
     found, first = (evaluate(split.qrels, ranked, MEASURES) for ranked in (run, split.run))
-    texts = {query.qid: query.text for query in split.queries}
-    is_split = has_split_word([texts[qid] for qid in found.qids], ranker.tokenizer)
-    with gzip.open(out / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["qid", "words", "split word", *(f"BM25 {name}" for name in MEASURES), *MEASURES])
-        for i, qid in enumerate(found.qids):
-            values = [f"{each.per_query[name][i]:.6g}" for each in (first, found) for name in MEASURES]
-            table.writerow([qid, len(texts[qid].split()), int(is_split[i]), *values])
+    write_values(out, split.queries, ranker.tokenizer, first, found)
     scores = np.concatenate([ranking.scores for ranking in run.values()])
     return {"dev": dict(found.mean), "standard deviation of dev scores": float(scores.std())}
+
+
+def write_values(
+    out: Path, queries: Iterable[Query], tokenizer: Tokenizer, first: Evaluation, found: Evaluation
+) -> None:
+    """Write ``dev.csv.gz``: of each query its words, whether one is split, and the values of BM25 and of a ranker."""
+    texts = {query.qid: query.text for query in queries}
+    is_split = has_split_word([texts[qid] for qid in found.qids], tokenizer)
+    names = list(found.per_query)
+    out.mkdir(parents=True, exist_ok=True)
+    with gzip.open(out / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["qid", "words", "split word", *(f"BM25 {name}" for name in names), *names])
+        for i, qid in enumerate(found.qids):
+            values = [f"{each.per_query[name][i]:.6g}" for each in (first, found) for name in names]
+            table.writerow([qid, len(texts[qid].split()), int(is_split[i]), *values])
 
 
 def count_drops(audit: Path, hidden: Qrels) -> list[dict[str, float]]:

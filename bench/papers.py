@@ -12,7 +12,11 @@
     python bench/papers.py traps --data DATA/medquad --out traps.json
     python bench/papers.py margins --arm arm --cases traps.json --out margins.csv
     python bench/papers.py candidates --data DATA/medquad --arm arm --out candidates.csv
-    python bench/papers.py collect row-* cleaned-* --out docs/results/papers
+    python bench/papers.py sdnet --data DATA/insuranceqa --dev valid --signals dot --tagger textblob --out sdnet
+    python bench/papers.py first-stage --data DATA/insuranceqa --dev valid --k2 8 --row k2 --out first-stage
+    python bench/papers.py depths --data DATA/insuranceqa --dev valid --b 0.9 --model row/model
+        --out docs/results/papers/depths.insuranceqa.csv.gz
+    python bench/papers.py collect row-* cleaned-* sdnet/S sdnet/both first-stage --out docs/results/papers
     python bench/papers.py tables docs/results/papers
     python bench/papers.py summary docs/results
 
@@ -62,6 +66,18 @@ def main() -> None:
         collect_rare_words(options.folder, options.name, options.out)
     elif options.command in ("aside", "pretrain", "rank", "table1", "noise"):
         train(options)
+    elif options.command == "sdnet":
+        train_network(options)
+    elif options.command == "first-stage":
+        from paper_depths import measure_first_stage
+
+        measure_first_stage(read_source(options), options.index, options.row, options.out, options.pool)
+    elif options.command == "depths":
+        from paper_depths import measure_depths
+        from rankwell.rank.ranker import Ranker
+
+        ranker = Ranker.from_pretrained(options.model, device=options.device, precision=options.precision)
+        measure_depths(read_source(options), options.index, ranker, options.queries, options.out, options.pool)
     else:
         measure(options)
 
@@ -128,11 +144,28 @@ def train(options: argparse.Namespace) -> None:
     train_arm(recipe, arm, options.out, pool, options.device, report=not getattr(options, "search", False))
 
 
+def train_network(options: argparse.Namespace) -> None:
+    """``sdnet``."""
+    from paper_runs import set_aside
+    from paper_sdnet import Network, sdnet_recipe, train_sdnet
+
+    source, pool = read_source(options), options.pool
+    data = set_aside(source, pool / f"{options.data.name}-{options.dev}-{options.aside}-{options.most or 'all'}")
+    layers = None if options.layers == 0 else options.layers
+    sizes = layers, options.hidden, options.max_words, options.steps
+    network = Network(options.signals, options.tagger, options.vectors, *sizes)
+    depths = {"depth": options.depth, "train_depth": options.train_depth}
+    recipe = sdnet_recipe(data, source, network, options.seed, choice=options.aside, **depths)
+    arm = {"study": "sdnet", "data": options.data.name, "row": network.name, "seed": options.seed}
+    train_sdnet(recipe, arm, options.queries, options.out, pool)
+
+
 def read_source(options: argparse.Namespace) -> Source:
     """The data set that the options name."""
     from paper_recipes import Source
 
-    return Source(options.data, options.train, options.dev, options.k1, options.b, options.aside, options.most)
+    numbers = options.k1, options.b, options.aside, options.most, options.k2
+    return Source(options.data, options.train, options.dev, *numbers)
 
 
 def measure(options: argparse.Namespace) -> None:
@@ -172,10 +205,30 @@ def read_options() -> argparse.Namespace:
     noise.add_argument("--hide-among", type=int, help="hide a relevant passage of each query among so many candidates")
     noise.add_argument("--folds", type=int, default=0, help="judge each fold by a model trained on the others")
     noise.add_argument("--clean", action="store_true", help="leave the hidden passages out, for comparison")
+    sdnet = commands.add_parser("sdnet", help="CCNU's network over a frozen BERT, alone and with BM25")
+    sdnet.add_argument("--signals", choices=("softmax", "cosine", "dot"), default="softmax")
+    sdnet.add_argument("--tagger", help="such as textblob (default: no tags)")
+    sdnet.add_argument("--vectors", help="word vectors (default: BERT's input embeddings)")
+    sdnet.add_argument("--layers", type=int, default=0, help="last layers to mix (default: all)")
+    sdnet.add_argument("--hidden", type=int, default=125, help="width of a recurrent layer in each direction")
+    sdnet.add_argument("--max-words", type=int, default=256, help="words of a passage")
+    sdnet.add_argument("--steps", type=int, default=100, help="steps of 32 triples")
+    sdnet.add_argument("--queries", type=int, default=200, help="dev queries to measure")
+    sdnet.add_argument("--depth", type=int, default=30, help="candidates to re-rank")
+    sdnet.add_argument("--train-depth", type=int, default=10, help="candidates that negatives come from")
+    first_stage = commands.add_parser("first-stage", help="values of BM25, or of an index of weights or expansions")
+    first_stage.add_argument("--row", required=True, help="name of the row, such as deepct")
+    depths = commands.add_parser("depths", help="a ranker's figures by the number of candidates")
+    depths.add_argument("--model", required=True, help="folder or name of a ranker")
+    depths.add_argument("--queries", type=int, default=100, help="dev queries, drawn at random")
+    depths.add_argument("--precision", choices=("fp32", "bf16", "int8"), help="of the ranker")
+    for command in (first_stage, depths):
+        command.add_argument("--index", type=Path, help="index to search (default: that of the counted terms)")
     for command in (table1, noise):
         command.add_argument("--scale", type=float, default=1.0, help="share of the steps, to try it out")
-    for command in (aside, rank, table1, noise):
+    for command in (aside, rank, table1, noise, sdnet, first_stage, depths):
         command.add_argument("--train", default="train", help="split to train on")
+        command.add_argument("--k2", type=float, help="BM25's k2 (default: none)")
         command.add_argument("--k1", type=float, default=0.9, help="BM25's k1")
         command.add_argument("--b", type=float, default=0.4, help="BM25's b")
         command.add_argument("--aside", type=int, default=600, help="training queries that choose the rate")
@@ -186,16 +239,18 @@ def read_options() -> argparse.Namespace:
     candidates = commands.add_parser("candidates", help="compare candidates that contain look-alikes")
     for command in (margins, candidates):
         command.add_argument("--arm", type=Path, required=True, help="folder that rank or table1 wrote")
-    for command in (aside, rank, table1, noise, traps, candidates):
+    for command in (aside, rank, table1, noise, traps, candidates, sdnet, first_stage, depths):
         command.add_argument("--data", type=Path, required=True, help="folder of the data set")
         command.add_argument("--dev", default="dev", help="split to report")
     for command in (pretrain, rank, table1, noise):
         command.add_argument("--start", help="checkpoint to start from (default: MiniLM)")
+    for command in (pretrain, rank, table1, noise, sdnet):
         command.add_argument("--seed", type=int, default=1)
+    for command in (pretrain, rank, table1, noise, sdnet, first_stage, depths):
         command.add_argument("--pool", type=Path, default=Path("papers-pool"), help="data that several calls share")
-    for command in (pretrain, rank, table1, noise, margins):
+    for command in (pretrain, rank, table1, noise, margins, depths):
         command.add_argument("--device", help="such as cuda or cpu")
-    for command in (aside, pretrain, rank, table1, noise, traps, margins, candidates):
+    for command in (aside, pretrain, rank, table1, noise, traps, margins, candidates, sdnet, first_stage, depths):
         command.add_argument("--out", type=Path, required=True)
     collecting = commands.add_parser("collect", help="merge the results of trained arms into a page's files")
     collecting.add_argument("arms", type=Path, nargs="+", help="folders that rank, table1 or noise wrote")

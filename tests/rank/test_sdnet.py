@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ import torch
 
 import rankwell.rank.sdnet as module
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.corpus.records import Query, Run
+from rankwell.corpus.records import Document, Query, Run
+from rankwell.corpus.store import DocumentStore
 from rankwell.models.checkpoints.identity import encoder_digest
-from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
+from rankwell.models.sdnet.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
+from rankwell.models.sdnet.stored_features import open_features
 from rankwell.models.sdnet.word_features import FeatureEncoder
 from rankwell.rank.engines.engine import load
 from rankwell.rank.ranker import Ranker
@@ -193,3 +196,46 @@ def test_out_of_memory_halves_the_budget_once_and_loses_nothing(folder: Path, mo
     with pytest.warns(UserWarning, match="out of GPU memory; continuing with 12 tokens at a time"):
         found = ranker.predict(pairs)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+class TaggerOfLengths:
+    """Short words and long words; names are those with a capital."""
+
+    parts_of_speech = ("short", "long")
+    entities = ("name",)
+    version = "lengths 1"
+
+    def tag(self, words: Sequence[str]) -> Iterator[tuple[str, str]]:
+        for word in words:
+            yield "long" if len(word) > 3 else "short", "name" if word.istitle() else ""
+
+
+@pytest.fixture
+def tagged(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "open_tagger", lambda name: TaggerOfLengths())
+    changes = {"tagger": "lengths", "tagger_version": "lengths 1", "tag_counts": (2, 1)}
+    save_sdnet(tmp_path / "tagged", new_sdnet(load_sdnet(folder).config.model_copy(update=changes), seed=4))
+    return tmp_path / "tagged"
+
+
+def test_a_network_reads_the_tags_of_passages(tagged: Path, tmp_path: Path) -> None:
+    ranker = SdnetRanker.from_pretrained(tagged, device="cpu")
+    expected = ranker.predict([(QUERIES[0].text, text) for text in DOCUMENTS.values()])
+    run = Run.from_scores({"q1": dict.fromkeys(DOCUMENTS, 1.0)})
+    documents = [Document(docid, text) for docid, text in DOCUMENTS.items()]
+    store = DocumentStore.build(documents, tmp_path / "store")
+    passages = open_features(store, ranker.encoder, max_words=12, tagger=ranker.tagger)
+    by_text = ranker.rerank(run, QUERIES, InMemoryTexts(DOCUMENTS))
+    from_disk = ranker.rerank(run, QUERIES, passages=passages)
+    for found in (by_text, from_disk):
+        assert [scores(found)["q1", docid] for docid in DOCUMENTS] == pytest.approx(expected.tolist(), abs=1e-3)
+    with torch.no_grad():
+        ranker.model.tags[0].weight[2] += 5  # type: ignore[index]
+    changed = ranker.predict([(QUERIES[0].text, text) for text in DOCUMENTS.values()])
+    assert (np.abs(changed - expected) > 1e-6).tolist() == [True, True, False, True]  # the third has no words
+
+
+def test_the_tagger_must_be_the_version_it_was_trained_with(tagged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaggerOfLengths, "version", "lengths 2")
+    with pytest.raises(InputError, match="was trained with the tagger lengths 1, found lengths 2"):
+        SdnetRanker.from_pretrained(tagged, device="cpu")

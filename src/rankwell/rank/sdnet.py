@@ -24,6 +24,7 @@ from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.compute import CPU_BUDGET, GPU_BUDGET, Compute
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet
 from rankwell.models.sdnet.stored_features import PassageFeatures
+from rankwell.models.sdnet.taggers import Tagger, open_tagger, tag_words
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, InMemoryFeatures, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import open_vectors
 from rankwell.models.sdnet.words import WordRows, WordVocabulary
@@ -51,7 +52,15 @@ class SdnetRanker:
     windows: Windows | None = None
     takes_types = False
 
-    def __init__(self, model: Sdnet, encoder: FeatureEncoder, table: WordTable, *, budget: int | None = None):
+    def __init__(
+        self,
+        model: Sdnet,
+        encoder: FeatureEncoder,
+        table: WordTable,
+        tagger: Tagger | None = None,
+        *,
+        budget: int | None = None,
+    ):
         self.device = encoder.device
         # The budget counts passages' words, padding included. A batch is computed by all threads: its recurrent layers
         # take the words one after the other, and the table of word vectors grows while batches are made.
@@ -67,6 +76,7 @@ class SdnetRanker:
         self.model = model
         self.encoder = encoder
         self.table = table
+        self.tagger = tagger
         self.truncation = TruncationReport()
         """What was truncated. Passages with stored features were counted when the features were computed."""
 
@@ -83,15 +93,16 @@ class SdnetRanker:
         """Load a folder. ``encoder`` and ``vectors`` are needed only if these have moved since training."""
         folder = Path(folder)
         model = load_sdnet(folder)
+        tagger = _open_tagger(model.config, folder)
         frozen = open_encoder(model.config, folder, encoder, device)
-        return cls(model, frozen, open_table(model.config, frozen, folder, vectors), budget=budget)
+        return cls(model, frozen, open_table(model.config, frozen, folder, vectors), tagger, budget=budget)
 
     def predict(self, pairs: Sequence[tuple[str, str]]) -> Scores:
         """Score (query, passage) pairs."""
         queries, query_of = distinct([query for query, _ in pairs])
         passages, passage_of = distinct([passage for _, passage in pairs])
         query_features, query_cut = self._read(queries, self.model.config.max_query_words)
-        passage_features, passage_cut = self._read(passages, self.model.config.max_words)
+        passage_features, passage_cut = self._read(passages, self.model.config.max_words, self.tagger)
         self.truncation.count(FIELDS, np.stack([query_cut[query_of], passage_cut[passage_of]], axis=1))
         return self.score(query_features, passage_features, query_of, passage_of)
 
@@ -157,12 +168,15 @@ class SdnetRanker:
         self._compute.each_batch(passages.lengths(passage_of), compute)
         return scores
 
-    def _read(self, texts: Sequence[str], max_words: int) -> tuple[InMemoryFeatures, Rows]:
+    def _read(
+        self, texts: Sequence[str], max_words: int, tagger: Tagger | None = None
+    ) -> tuple[InMemoryFeatures, Rows]:
         """The features of truncated texts, and how many tokens of each were truncated."""
         vocabulary = self.encoder.vocabulary
         whole = vocabulary.read(texts)
         words = vocabulary.fit(whole, max_words, self.encoder.max_pieces)
-        features = InMemoryFeatures(vocabulary, words, self.encoder.compute(words))
+        tagged = words if tagger is None else tag_words(tagger, vocabulary, words)
+        features = InMemoryFeatures(vocabulary, tagged, self.encoder.compute(words))
         return features, _count_pieces(vocabulary, whole) - _count_pieces(vocabulary, words)
 
     def _by_text(self, texts: Texts | None) -> FindPassages:
@@ -172,7 +186,7 @@ class SdnetRanker:
 
         def find(docids: list[str]) -> tuple[FeatureSource, Rows, Rows]:
             unique, rows = distinct(docids)
-            features, cut = self._read(texts.texts(unique), self.model.config.max_words)
+            features, cut = self._read(texts.texts(unique), self.model.config.max_words, self.tagger)
             return features, rows, cut[rows]
 
         return find
@@ -185,6 +199,7 @@ class SdnetRanker:
             return lambda docids: (passages, passages.numbers(docids), np.zeros(len(docids), np.int64))
         mixed = np.empty((size, self.model.config.width), np.float32)
         words, ends, end = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], 0
+        tags = [np.zeros((0, 2), np.uint8)]
         with torch.inference_mode():
             for begin in track(range(0, len(numbers), 256), "mixing layers", unit="groups of passages"):
                 rows, layers = passages.at(numbers[begin : begin + 256])
@@ -192,8 +207,12 @@ class SdnetRanker:
                 mixed[end : end + len(states)] = states.cpu().numpy()
                 words.append(rows.numbers)
                 ends.append(rows.ends + end)
+                if rows.tags is not None:
+                    tags.append(rows.tags)
                 end += len(states)
-        features = InMemoryFeatures(passages.vocabulary, WordRows(np.concatenate(words), np.concatenate(ends)), mixed)
+        tagged = np.concatenate(tags) if self.tagger is not None else None
+        all_words = WordRows(np.concatenate(words), np.concatenate(ends), tagged)
+        features = InMemoryFeatures(passages.vocabulary, all_words, mixed)
 
         def find(docids: list[str]) -> tuple[FeatureSource, Rows, Rows]:
             return features, np.searchsorted(numbers, passages.numbers(docids)), np.zeros(len(docids), np.int64)
@@ -221,6 +240,16 @@ def open_encoder(
     if opened.digest != config.encoder_digest:
         raise InputError(folder, None, f"{find_model(name)} is not the encoder it was trained on")
     return opened
+
+
+def _open_tagger(config: SdnetConfig, folder: Path) -> Tagger | None:
+    """Open the tagger of a network. Raises unless it is the version that the network was trained with."""
+    if config.tagger is None:
+        return None
+    tagger = open_tagger(config.tagger)
+    if tagger.version != config.tagger_version:
+        raise InputError(folder, None, f"was trained with the tagger {config.tagger_version}, found {tagger.version}")
+    return tagger
 
 
 def open_table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,31 @@ def test_it_learns_the_training_queries_of_the_sample(tiny_checkpoint: Path, tmp
     losses = [line["loss"] for line in logged(folder) if "loss" in line]
     assert losses[-1] < 0.7 * losses[0]
     assert load_sdnet(folder / "model").config.vector_size == 3
+
+
+def test_tags_of_passages_are_read_and_the_checkpoint_names_the_tagger(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    pytest.importorskip("textblob")
+    data = toys.write_data(tmp_path / "data", queries=16)
+    changes = {"stages__sdnet__tagger": "textblob", "stages__sdnet__best": "last"}
+    done = run_recipe(recipe_of(data, tiny_checkpoint, **changes), tmp_path / "out", device="cpu")
+    assert done.model is not None
+    config = load_sdnet(done.model).config
+    assert config.tagger == "textblob"
+    assert config.tag_counts == (46, 3)
+    assert done.last is not None
+    dev = done.work.data.dev
+    again = SdnetRanker.from_pretrained(done.model, device="cpu").rerank(dev.run, dev.queries, done.work.data.index)
+    for qid, ranking in done.last.run.items():
+        assert dict(again[qid]) == pytest.approx(dict(ranking), abs=1e-4)
+
+
+def test_a_missing_tagger_is_reported_before_anything_is_computed(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("textblob", "textblob.en"):
+        monkeypatch.setitem(sys.modules, package, None)
+    data = toys.write_data(tmp_path / "data", queries=16)
+    recipe = recipe_of(data, tiny_checkpoint, stages__sdnet__tagger="textblob")
+    with pytest.raises(RankwellError, match=r"rankwell\[ccnu\]"):
+        run_recipe(recipe, tmp_path / "out", device="cpu")
+    assert not list((tmp_path / "out").glob("stages/*"))

@@ -1,7 +1,8 @@
 """SDNet as a ranker (CCNU at TREC 2019): a small network over the features of a frozen BERT.
 
     words      [word vector; BERT's layers, mixed]; for a passage's words also attention over the query's word
-               vectors, whether the query contains them, and how frequent they are
+               vectors, whether the query contains them, how frequent they are and, with a tagger, part of speech and
+               entity
     encode     two BiLSTM layers over each text; a third over the query's two
     match      three attentions passage → query, one for each of the query's layers, then a BiLSTM
     compress   self-attention without the diagonal, then a BiLSTM: V, a vector for each word of the passage
@@ -42,6 +43,8 @@ from rankwell.models.sdnet.layers import (
 from rankwell.models.sdnet.words import FEATURES
 
 WEIGHTS, DESCRIPTION = "sdnet.safetensors", "sdnet.json"
+TAG_SIZES = (12, 8)
+"""The widths of the embeddings of parts of speech and of entities, as in SDNet."""
 
 
 class SdnetConfig(BaseModel):
@@ -56,6 +59,11 @@ class SdnetConfig(BaseModel):
     vectors: str | None = None
     """The file of word vectors; without one, a word's vector is the mean of the encoder's input embeddings."""
     vectors_digest: str | None = None
+    tagger: str | None = None
+    """What tags the passages' words; without one, the network reads no tags."""
+    tagger_version: str | None = None
+    tag_counts: tuple[int, int] = (0, 0)
+    """How many parts of speech and entities the tagger has."""
     width: int
     """The width of the encoder's states."""
     layers: int
@@ -81,6 +89,7 @@ class WordBatch(NamedTuple):
     ``vectors``   (T, E)              word vectors
     ``places``    (T,)                where each word stands on a grid of B rows of ``longest`` places
     ``lengths``   (B,)                words of each text, on the CPU
+    ``tags``      (T, 2)              parts of speech and entities, if the network reads them
     ============  ==================  =================================================================================
     """
 
@@ -89,6 +98,7 @@ class WordBatch(NamedTuple):
     places: Tensor
     lengths: Tensor
     longest: int
+    tags: Tensor | None = None
 
     def pad(self, flat: Tensor) -> Tensor:
         """(T, D) → (B, L, D), zeros at padding."""
@@ -141,7 +151,10 @@ class Sdnet(nn.Module):
         self.drop = VariationalDropout(p)
         self.align = Attention(config.vector_size, config.attention, p, fixed=True)
         self.query_words = BiLSTM(embedded, hidden, p, layers=2)
-        self.passage_words = BiLSTM(embedded + config.vector_size + FEATURES, hidden, p, layers=2)
+        tags = zip(config.tag_counts, TAG_SIZES, strict=True) if config.tagger is not None else ()
+        self.tags = nn.ModuleList([nn.Embedding(count + 1, size) for count, size in tags])
+        features = FEATURES + sum(table.embedding_dim for table in self.tags)
+        self.passage_words = BiLSTM(embedded + config.vector_size + features, hidden, p, layers=2)
         self.query_top = BiLSTM(2 * out, hidden, p)
         self.query_self = Attention(out, config.attention, p)
         self.query_pool = Pool(out, p)
@@ -180,13 +193,23 @@ class Sdnet(nn.Module):
         scores: Tensor = self.score(self.signals(queries, passages, matches))
         return scores[:, 0].float()
 
+    def word_features(self, passages: WordBatch, matches: Tensor) -> Tensor:
+        """``matches`` and the embeddings of the words' tags, if the network reads tags: (T, 4) or (T, 24)."""
+        if not len(self.tags):
+            return matches
+        if passages.tags is None:
+            raise ValueError("this network reads tags, and its passages have none")
+        return torch.cat(
+            [matches, *(table(column) for table, column in zip(self.tags, passages.tags.T, strict=True))], 1
+        )
+
     def signals(self, queries: QueryStates, passages: WordBatch, matches: Tensor) -> Tensor:
         """The largest match signals of each passage, largest first: (P, top)."""
         lengths, mask = passages.lengths, passages.mask()
         vectors = passages.pad(passages.vectors)
         embedded = torch.cat([vectors, passages.pad(self.mix_layers(passages.layers))], dim=2)  # (P, L, E+H)
         aligned = self.align(vectors, queries.vectors, queries.mask, queries.vectors)
-        words = torch.cat([embedded, aligned, passages.pad(matches)], dim=2)
+        words = torch.cat([embedded, aligned, passages.pad(self.word_features(passages, matches))], dim=2)
         h1, h2 = self.passage_words(words, lengths, mask)
         known = torch.cat([embedded, h1, h2], dim=2)
         attended = [

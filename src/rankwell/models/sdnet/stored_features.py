@@ -3,12 +3,14 @@
 A folder of features contains ``words`` (the words of each text and the distinct word forms) and memory-mapped shards of
 fp16 numbers. A text takes words × layers × width × 2 bytes: about 530 KB for 100 words in all seven layers of MiniLM, a
 seventh of that for the last layer alone. Any number of processes can compute the shards (:mod:`rankwell.core.shards`).
+Tags are stored in ``tags-HASH``, a folder for each tagger, so all taggers share the features.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import RaggedWriter
+from rankwell.core.arrays import ArrayWriter, RaggedWriter, gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.jsonfile import write_json
@@ -28,6 +30,7 @@ from rankwell.core.shards import Shards, map_shards
 from rankwell.core.types import Rows
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
+from rankwell.models.sdnet.taggers import Tagger, tag_words
 from rankwell.models.sdnet.word_features import FeatureEncoder
 from rankwell.models.sdnet.words import WordRows, WordVocabulary
 
@@ -51,12 +54,19 @@ class StoredFeatures:
     ``vocabulary`` is shared with other sources: word numbers on disk are translated to its numbers.
     """
 
-    def __init__(self, shards: Shards, words: StoredWords, vocabulary: WordVocabulary, shape: tuple[int, int]):
+    def __init__(
+        self,
+        shards: Shards,
+        words: StoredWords,
+        vocabulary: WordVocabulary,
+        shape: tuple[int, int],
+        tags: NDArray[np.uint8] | None = None,
+    ):
         shards.check()
         self.vocabulary = vocabulary
         self._words, forms, self.truncated = words
         """The number of texts that are longer than ``max_words`` words."""
-        self._shards, self._shape = shards, shape
+        self._shards, self._shape, self._tags = shards, shape, tags
         self._renumber = vocabulary.add(forms.strings(range(len(forms))))
         self._arrays: dict[int, MappedArray] = {}
 
@@ -86,7 +96,8 @@ class StoredFeatures:
             shard, first = self._shard(number // self._shards.size)
             shard.check_row(begin - first, end - first)
             features[out] = shard.values[begin - first : end - first]
-        return WordRows(self._renumber[words], out_ends), features
+        tags = None if self._tags is None else self._tags[gather(begins, ends - begins)]
+        return WordRows(self._renumber[words], out_ends, tags), features
 
     def _shard(self, number: int) -> tuple[MappedArray, int]:
         """A shard's features (words, K, H), and the number of its first word."""
@@ -106,6 +117,7 @@ def store_features(
     name: str,
     max_words: int = 256,
     shard_size: int = SHARD_SIZE,
+    tagger: Tagger | None = None,
 ) -> StoredFeatures:
     """The features of ``count`` texts in ``folder``; missing ones are computed. ``name`` identifies the texts."""
     vocabulary = WordVocabulary(encoder.vocabulary.tokenizer)
@@ -123,7 +135,8 @@ def store_features(
         file.write(encoder.compute(some).data)
 
     map_shards(shards, work, description="computing features")
-    return StoredFeatures(shards, stored, encoder.vocabulary, (encoder.layers, encoder.width))
+    tags = None if tagger is None else _store_tags(tagger, stored, encoder.vocabulary, renumber, folder)
+    return StoredFeatures(shards, stored, encoder.vocabulary, (encoder.layers, encoder.width), tags)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +181,7 @@ def open_features(
     *,
     max_words: int = 256,
     shard_size: int = SHARD_SIZE,
+    tagger: Tagger | None = None,
 ) -> PassageFeatures:
     """The features of a store's documents, or of those numbered ``rows``; missing ones are computed and stored."""
     config: list[Any] = [encoder.digest, encoder.layers, max_words, shard_size]
@@ -185,6 +199,7 @@ def open_features(
         name=name,
         max_words=max_words,
         shard_size=shard_size,
+        tagger=tagger,
     )
     return PassageFeatures(store, features, rows)
 
@@ -194,24 +209,55 @@ def _store_words(
 ) -> StoredWords:
     """The words of all texts. Each folder numbers words by itself, so every process writes the same files."""
     target = folder / WORDS
-    if not target.is_dir():
-        try:
-            with atomic_folder(target) as temporary:
-                truncated = 0
-                with RaggedWriter(temporary, "rows", np.int32) as writer:
-                    for begin in track(range(0, count, TEXTS_AT_A_TIME), "reading words", unit="batches"):
-                        whole = vocabulary.read(texts_at(np.arange(begin, min(begin + TEXTS_AT_A_TIME, count))))
-                        words = vocabulary.fit(whole, max_words, encoder.max_pieces)
-                        truncated += int((words.lengths() < whole.lengths()).sum())
-                        writer.append(words.numbers, words.ends)
-                vocabulary.forms.save(temporary, "forms")
-                write_json(temporary / "words.json", {"texts": count, "cut": truncated})
-        except RankwellError:
-            if not target.is_dir():  # otherwise another process has just written the same files
-                raise
+    with _written_once(target) as temporary:
+        if temporary is not None:
+            truncated = 0
+            with RaggedWriter(temporary, "rows", np.int32) as writer:
+                for begin in track(range(0, count, TEXTS_AT_A_TIME), "reading words", unit="batches"):
+                    whole = vocabulary.read(texts_at(np.arange(begin, min(begin + TEXTS_AT_A_TIME, count))))
+                    words = vocabulary.fit(whole, max_words, encoder.max_pieces)
+                    truncated += int((words.lengths() < whole.lengths()).sum())
+                    writer.append(words.numbers, words.ends)
+            vocabulary.forms.save(temporary, "forms")
+            write_json(temporary / "words.json", {"texts": count, "cut": truncated})
     arrays = ArrayFolder(target)
     truncated = int(json.loads(arrays.read_bytes("words.json"))["cut"])
     rows = Ragged.open(arrays, "rows", np.int32)
     if len(rows) != count:
         raise RankwellError(f"{target} has the words of {len(rows):,} texts, not of {count:,}; delete {folder}")
     return rows, Lexicon.open(arrays, "forms"), truncated
+
+
+def _store_tags(
+    tagger: Tagger, stored: StoredWords, vocabulary: WordVocabulary, renumber: NDArray[np.int32], folder: Path
+) -> NDArray[np.uint8]:
+    """The tags (T, 2) of the words of all texts."""
+    rows, target = stored[0], folder / f"tags-{digest([tagger.version])}"
+    with _written_once(target) as temporary:
+        if temporary is not None:
+            with ArrayWriter(temporary / "tags.npy", np.uint8) as writer:
+                for begin in track(range(0, len(rows), 256), "tagging words", unit="groups of passages"):
+                    begins, ends = rows.spans(np.arange(begin, min(begin + 256, len(rows))))
+                    first = int(begins[0])
+                    some = WordRows(renumber[rows.values[first : int(ends[-1])]], ends - first)
+                    tags = tag_words(tagger, vocabulary, some).tags
+                    assert tags is not None
+                    writer.append(tags.reshape(-1))
+    tags = ArrayFolder(target).map("tags", np.uint8).whole().reshape(-1, 2)
+    if len(tags) != len(rows.values):
+        raise RankwellError(f"{target} has the tags of {len(tags):,} words, not of {len(rows.values):,}; delete it")
+    return tags
+
+
+@contextmanager
+def _written_once(target: Path) -> Iterator[Path | None]:
+    """A temporary folder that becomes ``target``; None if it exists. Processes may write the same files at once."""
+    if target.is_dir():
+        yield None
+        return
+    try:
+        with atomic_folder(target) as temporary:
+            yield temporary
+    except RankwellError:
+        if not target.is_dir():  # otherwise another process has just written the same files
+            raise

@@ -245,4 +245,5 @@ class PairMaker:
             torch.from_numpy(places).to(self.device, non_blocking=True),
             torch.from_numpy(lengths),
             longest,
+            None if words.tags is None else torch.from_numpy(words.tags.astype(np.int64)).to(self.device),
         )

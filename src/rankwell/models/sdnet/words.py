@@ -32,10 +32,15 @@ MAX_PIECES = 64
 
 @dataclass(frozen=True, eq=False)
 class WordRows:
-    """Texts as word numbers: ``numbers`` (T,) in a :class:`WordVocabulary`, ``ends`` (N,) of each text."""
+    """Texts as word numbers: ``numbers`` (T,) in a :class:`WordVocabulary`, ``ends`` (N,) of each text.
+
+    ``tags`` (T, 2), if known, are the words' parts of speech and entities as a
+    :class:`~rankwell.models.sdnet.taggers.Tagger` numbers them.
+    """
 
     numbers: NDArray[np.int32]
     ends: Rows
+    tags: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -47,14 +52,16 @@ class WordRows:
     def take(self, rows: Rows) -> WordRows:
         """The texts with these numbers, in this order."""
         lengths = self.lengths()[rows]
-        return WordRows(self.numbers[gather(self.ends[rows] - lengths, lengths)], np.cumsum(lengths))
+        index = gather(self.ends[rows] - lengths, lengths)
+        return WordRows(self.numbers[index], np.cumsum(lengths), None if self.tags is None else self.tags[index])
 
     def cut(self, room: Rows) -> WordRows:
         """The first ``room[i]`` words of each text ``i``."""
         lengths = self.lengths()
         places = positions(lengths)
         fits = places < np.repeat(room, lengths)
-        return WordRows(self.numbers[fits], np.cumsum(np.minimum(lengths, room)))
+        tags = None if self.tags is None else self.tags[fits]
+        return WordRows(self.numbers[fits], np.cumsum(np.minimum(lengths, room)), tags)
 
 
 class WordVocabulary:

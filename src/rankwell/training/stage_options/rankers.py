@@ -202,6 +202,11 @@ class SdnetOptions(ListOptions):
         description="Word vectors: a text file of GloVe or word2vec, a .npy with a word list, or a folder or "
         "PACKAGE:FOLDER with one of these; none: the encoder's input embeddings.",
     )
+    tagger: str | None = Field(
+        default=None,
+        description="Tags passage words with part of speech and entity: `textblob`, or `spacy:PIPELINE` if installed; "
+        "none: no tags.",
+    )
     signals: Literal["softmax", "cosine", "dot"] = Field(
         default="softmax", description="How passage words are compared with the query."
     )

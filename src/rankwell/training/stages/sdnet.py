@@ -35,6 +35,7 @@ from rankwell.models.checkpoints.config import read_encoder_config
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.models.sdnet.network import Sdnet, SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.models.sdnet.stored_features import PassageFeatures, StoredFeatures, open_features, store_features
+from rankwell.models.sdnet.taggers import Tagger, open_tagger
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import WordVectors, open_vectors
 from rankwell.plots.curves import draw_sweep
@@ -91,7 +92,12 @@ class SdnetTask(ListTask):
 
 
 def _config(
-    work: Work, options: SdnetOptions, encoder: FeatureEncoder, table: WordTable, vectors: WordVectors | None
+    work: Work,
+    options: SdnetOptions,
+    encoder: FeatureEncoder,
+    table: WordTable,
+    vectors: WordVectors | None,
+    tagger: Tagger | None,
 ) -> SdnetConfig:
     start = work.recipe.model.start
     is_name = not Path(start).exists() and find_model(start) == work.model
@@ -100,6 +106,9 @@ def _config(
         encoder_digest=encoder.digest,
         vectors=_absolute(options.vectors),
         vectors_digest=None if vectors is None else vectors.digest,
+        tagger=options.tagger,
+        tagger_version=None if tagger is None else tagger.version,
+        tag_counts=(0, 0) if tagger is None else (len(tagger.parts_of_speech), len(tagger.entities)),
         width=encoder.width,
         layers=encoder.layers,
         vector_size=table.size,
@@ -134,6 +143,7 @@ def check(work: Work, stage: RecipeStage[SdnetOptions]) -> None:
         )
     if options.vectors is not None:
         open_vectors(find_vectors(options.vectors))
+    _tagger(options)
     if len(work.data.dev.queries) < options.folds:
         raise RankwellError(f"{stage.path}.folds is {options.folds}, but dev has {len(work.data.dev.queries)} queries")
 
@@ -144,17 +154,19 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
     encoder = FeatureEncoder.from_pretrained(work.model, layers=options.layers, device=work.device)
     vectors = None if options.vectors is None else open_vectors(find_vectors(options.vectors))
     table = WordTable(encoder.vocabulary, vectors or encoder.encoder, encoder.device)
+    tagger = _tagger(options)
     store = work.data.collection.store
     # The document store numbers the candidates, as it does the features.
     candidates = training_candidates(work, store, options)
     begin, rows = time.monotonic(), np.concatenate([candidates.documents, _dev_numbers(work)])
-    passages = open_features(store, encoder, rows, max_words=options.max_words, shard_size=options.shard)
+    passages = open_features(store, encoder, rows, max_words=options.max_words, shard_size=options.shard, tagger=tagger)
     feature_seconds = time.monotonic() - begin
     queries = _training_queries(work, encoder, candidates.qids, folder)
     lists = partial(draw, candidates, options.plan(), work.seed)
     loss = make_loss(options.loss, **options.loss_options)
     task = SdnetTask(queries, passages, table, lists, loss, max_pairs=options.max_pairs_in_memory)
-    model = new_sdnet(_config(work, options, encoder, table, vectors), work.seed)
+    model = new_sdnet(_config(work, options, encoder, table, vectors, tagger), work.seed)
+    make_ranker = partial(SdnetRanker, encoder=encoder, table=table, tagger=tagger)
     outcome = train(
         model,
         task,
@@ -163,7 +175,7 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
         save=lambda target: save_sdnet(target, model),
         seed=work.seed,
         device=work.device,
-        validate=_validation(work, options, encoder, table, passages),
+        validate=_validation(work, options, make_ranker, encoder, passages),
         guard=CollapseGuard(loss.chance(torch.from_numpy(lists(0).labels))),
         description="SDNet",
     )
@@ -176,9 +188,13 @@ def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResu
         "feature seconds": round(feature_seconds, 1),
         "truncated passages": passages.features.truncated,
     }
-    ranked = _rerank_dev(work, SdnetRanker(load_sdnet(folder / "model"), encoder, table), passages)
+    ranked = _rerank_dev(work, make_ranker(load_sdnet(folder / "model")), passages)
     write_run(ranked, folder / _dev_run(work))
     return StageResult(folder / "model", figures=figures | _interpolate(work, options, ranked, folder))
+
+
+def _tagger(options: SdnetOptions) -> Tagger | None:
+    return None if options.tagger is None else open_tagger(options.tagger)
 
 
 def _dev_numbers(work: Work) -> Rows:
@@ -207,7 +223,11 @@ def _measure(work: Work, options: SdnetOptions) -> Measure:
 
 
 def _validation(
-    work: Work, options: SdnetOptions, encoder: FeatureEncoder, table: WordTable, passages: PassageFeatures
+    work: Work,
+    options: SdnetOptions,
+    make_ranker: Callable[[Sdnet], SdnetRanker],
+    encoder: FeatureEncoder,
+    passages: PassageFeatures,
 ) -> Callable[[nn.Module], Mapping[str, float]] | None:
     """A function that re-ranks some dev queries from stored features and evaluates the result."""
     if options.best == "last":
@@ -221,8 +241,8 @@ def _validation(
 
     def validate(model: nn.Module) -> Mapping[str, float]:
         assert isinstance(model, Sdnet)
-        ranker, depth = SdnetRanker(model, encoder, table), work.recipe.evaluate.depth
-        reranked = ranker.rerank(run, queries, passages=passages, query_features=features, depth=depth)
+        depth = work.recipe.evaluate.depth
+        reranked = make_ranker(model).rerank(run, queries, passages=passages, query_features=features, depth=depth)
         return dict(evaluate(qrels, reranked, [measure]).mean)
 
     return validate
@@ -291,7 +311,9 @@ def measure(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> Run:
     ranker = SdnetRanker.from_pretrained(folder / "model", device=work.device)
     most, shard = ranker.model.config.max_words, stage.options.shard
     store = work.data.collection.store
-    passages = open_features(store, ranker.encoder, _dev_numbers(work), max_words=most, shard_size=shard)
+    passages = open_features(
+        store, ranker.encoder, _dev_numbers(work), max_words=most, shard_size=shard, tagger=ranker.tagger
+    )
     return _rerank_dev(work, ranker, passages)
 
 

@@ -1,0 +1,90 @@
+"""First stages, and how a ranker's figures depend on the number of candidates it re-ranks (Nogueira and Cho)."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness import write_json
+from paper_collect import write_table
+from paper_recipes import Source
+from paper_runs import write_values
+from rankwell.corpus.datasets import FolderDataset
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.evaluation.evaluate import evaluate
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.names import BACKBONE, find_model
+from rankwell.rank.ranker import Ranker
+from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.index import Index
+from rankwell.training.data.prepare import find_types, open_collection
+
+DEPTHS = (10, 20, 50, 100, 200, 500, 1000)
+MEASURES = ("RR@10", "AP", "nDCG", "P@10", "R@100", "R@1000")
+
+
+def measure_first_stage(source: Source, index: Path | None, row: str, out: Path, pool: Path) -> None:
+    """Write the values of the first 1,000 documents, beside BM25's on counted terms (k1 and b, without k2).
+
+    ``index`` is another index of the same documents, such as one of DeepCT's weights or doc2query's queries.
+    """
+    collection = open_collection(str(source.folder), pool)
+    queries, qrels = _judged(source)
+    searched = collection.index if index is None else Index.open(index)
+    plain = collection.index.search(queries, k=1000, bm25=BM25(0.9, 0.4))
+    run = searched.search(queries, k=1000, bm25=BM25(source.k1, source.b, source.k2))
+    first, found = (evaluate(qrels, each, MEASURES) for each in (plain, run))
+    write_values(out, queries, Tokenizer.open(find_model(BACKBONE)), first, found)
+    arm = {"study": "first-stage", "data": source.folder.name, "row": row, "seed": 1, "measures": MEASURES}
+    recipe = {"first_stage": {"k1": source.k1, "b": source.b, "k2": source.k2}}
+    write_json(out / "result.json", {"arm": arm, "recipe": recipe, "stages": {}, "dev": dict(found.mean)})
+    print(row, {name: round(value, 4) for name, value in found.mean.items()})
+
+
+def measure_depths(source: Source, index: Path | None, ranker: Ranker, count: int, out: Path, pool: Path) -> None:
+    """Write RR@10, AP and recall of ``count`` dev queries, drawn at random, for each number of candidates.
+
+    ``index`` finds the candidates, as in :func:`measure_first_stage`.
+    """
+    collection = open_collection(str(source.folder), pool)
+    queries, qrels = _judged(source)
+    picked = np.sort(np.random.default_rng(1).permutation(len(queries))[:count]).tolist()
+    queries = [queries[k] for k in picked]
+    if ranker.takes_types:
+        types = find_types("auto", collection.dataset, source.dev, queries, pool)
+        queries = [Query(query.qid, query.text, types.get(query.qid)) for query in queries]
+    searched = collection.index if index is None else Index.open(index)
+    first = searched.search(queries, k=max(DEPTHS), bm25=BM25(source.k1, source.b, source.k2))
+    begin = time.process_time()
+    scored = ranker.rerank(first, queries, collection.index, depth=max(DEPTHS))
+    print(f"{time.process_time() - begin:.0f} s of CPU for {sum(map(len, first.values())):,} pairs")
+    judged = type(qrels)({query.qid: qrels[query.qid] for query in queries})
+    columns: dict[str, list[str]] = {"qid": [query.qid for query in queries]}
+    for name, run in (("BM25", first), ("BERT", scored)):
+        for depth in DEPTHS:
+            recall = f"R@{depth}"
+            found = evaluate(judged, _restricted(run, first, depth), ["RR@10", "AP", recall])
+            for measure in ("RR@10", "AP", *([recall] if name == "BM25" else [])):
+                by_qid = dict(zip(found.qids, found.per_query[measure].tolist(), strict=True))
+                label = f"{name} {'R' if measure == recall else measure} at {depth}"
+                columns[label] = [f"{by_qid[qid]:.5g}" for qid in columns["qid"]]
+    write_table(out, [list(columns), *zip(*columns.values(), strict=True)])
+
+
+def _judged(source: Source) -> tuple[list[Query], Any]:
+    data = FolderDataset(source.folder)
+    qrels = data.qrels(source.dev)
+    return [query for query in data.queries(source.dev) if query.qid in qrels], qrels
+
+
+def _restricted(run: Run, first: Run, depth: int) -> Run:
+    """The run without documents below the first stage's first ``depth``."""
+    rankings = {}
+    for qid, ranking in first.items():
+        scores = dict(run[qid])
+        docids = list(ranking.docids[:depth])
+        rankings[qid] = Ranking.of(docids, np.array([scores[docid] for docid in docids], np.float32))
+    return Run(rankings)
