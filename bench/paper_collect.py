@@ -19,13 +19,15 @@ from harness import write_json
 from paper_recipes import MEASURES
 from paper_tables import MODELS
 from rankwell.core.errors import InputError
+from rankwell.corpus.datasets import FolderDataset
+from rankwell.corpus.query_types import rule_types
 
 PRETRAINING = "pretrain"
 """A study without rankings: its stages report all there is."""
 
 
-def collect(arms: Sequence[Path], out: Path) -> None:
-    """Write the results of ``arms`` to ``out``. What is there of other arms stays as it is."""
+def collect(arms: Sequence[Path], out: Path, only: Sequence[str] | None = None) -> None:
+    """Write the results of ``arms`` to ``out``, or those of some measures. What is there of other arms stays."""
     results = [json.loads((folder / "result.json").read_text(encoding="utf-8")) for folder in arms]
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, result in enumerate(results):
@@ -35,7 +37,7 @@ def collect(arms: Sequence[Path], out: Path) -> None:
     runs: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for (study, data), numbers in groups.items():
         numbers.sort(key=lambda n: (results[n]["arm"]["row"], results[n]["arm"]["seed"]))
-        measures = results[numbers[0]]["arm"].get("measures", MEASURES)
+        measures = only or results[numbers[0]]["arm"].get("measures", MEASURES)
         for measure in measures if study != PRETRAINING else ():
             _write_values(out / f"{study}.{data}.{measure.replace('@', '')}.csv.gz", measure, arms, results, numbers)
         described = _describe([results[n] for n in numbers])
@@ -54,6 +56,14 @@ def collect_rare_words(folder: Path, name: str, out: Path) -> None:
     names = [f"{model} {' '.join(figure)}" for k, figure in enumerate(figures) for model in [MODELS[k // half]]]
     values = [[row[0], *row[5:]] for row in rows]
     write_table(out / f"rare-words.{name}.csv.gz", [["qid", *names], *values])
+
+
+def collect_types(folder: Path, split: str, out: Path) -> None:
+    """Write the type of each query of a split, as rules guess it."""
+    queries = FolderDataset(folder).queries(split)
+    types = rule_types(query.text for query in queries)
+    rows = [[query.qid, kind or ""] for query, kind in zip(queries, types, strict=True)]
+    write_table(out, [["qid", "type"], *rows])
 
 
 def _write_values(

@@ -38,7 +38,9 @@ def measure_first_stage(source: Source, index: Path | None, row: str, out: Path,
     run = searched.search(queries, k=1000, bm25=BM25(source.k1, source.b, source.k2))
     first, found = (evaluate(qrels, each, MEASURES) for each in (plain, run))
     write_values(out, queries, Tokenizer.open(find_model(BACKBONE)), first, found)
-    arm = {"study": "first-stage", "data": source.folder.name, "row": row, "seed": 1, "measures": MEASURES}
+    # The Wikipedia data have two sets of queries, questions.dev and headings.dev.
+    data = source.dev.partition(".")[0] if "." in source.dev else source.folder.name
+    arm = {"study": "first-stage", "data": data, "row": row, "seed": 1, "measures": MEASURES}
     recipe = {"first_stage": {"k1": source.k1, "b": source.b, "k2": source.k2}}
     write_json(out / "result.json", {"arm": arm, "recipe": recipe, "stages": {}, "dev": dict(found.mean)})
     print(row, {name: round(value, 4) for name, value in found.mean.items()})

@@ -38,6 +38,8 @@ class Network:
     layers: int | None
     hidden: int
     max_words: int
+    dropout: float
+    negatives: int
     steps: int
 
     @property
@@ -45,7 +47,7 @@ class Network:
         """The name of its row."""
         tags = "tags" if self.tagger else "no tags"
         layers = "all layers" if self.layers is None else f"{self.layers} layers"
-        return f"{self.signals}, {tags}, {layers}"
+        return f"{self.signals}, {tags}, {layers}, dropout {self.dropout:g}, negatives {self.negatives}"
 
 
 def sdnet_recipe(
@@ -61,11 +63,11 @@ def sdnet_recipe(
         "max_steps": network.steps,
         "save_every": 100_000,
         "best": "last",
-        "batch": 32,
-        "negatives": 1,
+        "batch": 32 // network.negatives,
+        "negatives": network.negatives,
         "learning_rate": 1e-3,
         "loss": "hinge",
-        "dropout": 0.4,
+        "dropout": network.dropout,
         "top": 10,
         "max_words": network.max_words,
         "hidden": network.hidden,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness import Table
 from paper_statistics import Effect, Seeds
@@ -68,10 +69,22 @@ ON_QUESTIONS = {
 }
 LENGTHS = {"up to 5": (1, 5), "6 or 7": (6, 7), "8 or 9": (8, 9), "10 or more": (10, 99)}
 """Words of a query."""
+MARKED_TYPES = {
+    "numeric": (0.291, 0.330),
+    "person": (0.356, 0.384),
+    "location": (0.420, 0.446),
+    "description": (0.332, 0.350),
+    "entity": (0.305, 0.315),
+}
+"""MarkedBERT's Table 3, the base model and MarkedBERT; its sixth type has nine queries."""
 NOT_RUN = (
-    ("CCNU, Table 1", "passages: MAP, nDCG, P@10", ".278, .549, .616", "no BERT-large, tagger or TREC 2019 passages"),
-    ("CCNU, Table 2", "documents: MAP, nDCG, P@10", ".237, .430, .598", "no BERT-large, MNLI or TREC 2019 documents"),
+    ("Nogueira and Cho, Figure 1", "RR@10 by the number of training pairs", "", "`--row pointwise-only --scale 0.01`"),
+    ("MarkedBERT, Table 1", "marks on doc2query's 1,000 candidates", ".302 → .328", "`first-stage`, then `depths`"),
+    ("DR-BERT, Table 1", "all parts on DeepCT's 1,000 candidates", ".367 → .420", "`first-stage`, then `depths`"),
+    ("DR-BERT, Table 1", "STRM after 20,000 steps under it", ".405 → .420", "`pretrain --steps 20000`, then `rank`"),
 )
+"""What needs a GPU, and the commands of bench/papers.py."""
+CCNU_ARM = "dot, tags, all layers, dropout 0.4, negatives 1"
 RARE_WORDS = {"sample": "bundled sample"}
 
 
@@ -114,13 +127,37 @@ def print_overview(results: Results) -> None:
     for name, (label, without) in DRBERT.items():
         part = label.removeprefix("without ")
         row("DR-BERT, Table 1", part, (without, WHOLE), DATA, arms["drbert"], arms[name])
+    for claim, published, groups in (
+        ("Table 2: marks help at every length", "9 of 9", marks_by_length),
+        ("Table 3: marks help most types", "5 of 6", marks_by_type),
+    ):
+        for data in (DATA, QUESTIONS):
+            gaps = [compare(marked, base) for _, base, marked in groups(results, data)]
+            higher, clear = (sum(gap.mean > 0 and gap.p_queries < limit for gap in gaps) for limit in (2, 0.05))
+            here = f"higher in {higher} of {len(gaps)}, p < .05 in {clear}"
+            verdict = "reproduced" if 2 * clear > len(gaps) else "not reproduced"
+            paper, _, shown = claim.partition(": ")
+            table.row(f"MarkedBERT, {paper}", shown, published, data, here, "", verdict)
     before, after = misleading_ranks(results, "sample")
     p = paired_t_test(after, before)
     here = f"{before.mean():.1f} → {after.mean():.1f} (mean of {len(before)}, p {p_value(p)})"
     verdict = "cannot be told: one pair of models"
     table.row("DR-BERT, Table 3", "rank of a passage with a look-alike", "1 → 139, 1 → 71", "sample", here, "", verdict)
-    for paper, claim, published, reason in NOT_RUN:
-        table.row(paper, claim, published, "", "not run", "", f"cannot be told: {reason}")
+    verdict = "cannot be told: small model and data, no TREC 2019"
+    table.row("CCNU, Table 1", "passages: MAP", ".278", DATA, ccnu_cell(results), "", verdict)
+    verdict = "cannot be told: no BERT-large, MNLI or TREC 2019 documents"
+    table.row("CCNU, Table 2", "documents: MAP, nDCG, P@10", ".237, .430, .598", "", "not run", "", verdict)
+    for paper, claim, published, command in NOT_RUN:
+        table.row(paper, claim, published, "", "not run yet", "", f"needs a GPU: {command}")
+
+
+def ccnu_cell(results: Results) -> str:
+    """BM25's MAP beside that of the sum of BM25 and the network."""
+    file = results.values(f"sdnet.{DATA}.AP")
+    both = file.arms[f"{CCNU_ARM}/both"]
+    bm25 = dict.fromkeys(both, first_stage(file)[1])
+    gap = compare(both, bm25)
+    return f"{number(average(bm25))} → {number(average(both))} ({signed(gap.mean)}, p {p_value(gap.p_queries)})"
 
 
 def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
@@ -169,6 +206,16 @@ def print_headings(results: Results) -> None:
         table.row(measure, *cells, f"{average(ours) / average(bm25):.2f}")
 
 
+def print_ceiling(results: Results) -> None:
+    """How much of what re-ranking BM25's candidates could reach on headings BERT reaches."""
+    precision, recall = results.values(f"table1.{HEADINGS}.AP"), results.values(f"first-stage.{HEADINGS}.R100")
+    bm25, bert = average(first_stage(precision)), average(precision.arms["pointwise-only"])
+    # With all relevant candidates first, AP is the share of relevant documents that are candidates.
+    most = average(recall.arms["BM25"])
+    table = Table("AP", "BM25", "BERT", "relevant candidates first", "times BM25", "BERT reaches")
+    table.row("headings", number(bm25), number(bert), number(most), f"{most / bm25:.2f}", f"{bert / most:.0%}")
+
+
 def print_variants(results: Results) -> None:
     """Other trainings at the same number of pairs."""
     arms = results.values(f"table1.{DATA}.RR10").arms
@@ -192,23 +239,57 @@ def print_pretraining(results: Results) -> None:
         table.row(RULES.get(rule, rule), f"{int(steps):,}", *cells)
 
 
+Group = tuple[str, dict[int, Values], dict[int, Values]]
+"""A group of queries by name, with the values of its queries without and with marks."""
+
+
+def marks_by_length(results: Results, data: str) -> Iterator[Group]:
+    """Groups by the number of words."""
+    file = results.values(f"table1.{data}.RR10")
+    words = np.array(file.labels["words"], np.int64)
+    for label, (low, high) in LENGTHS.items():
+        yield _group(file, label, (words >= low) & (words <= high))
+
+
+def marks_by_type(results: Results, data: str) -> Iterator[Group]:
+    """Groups by the type that rules guess."""
+    file, kinds = results.values(f"table1.{data}.RR10"), results.values(f"types.{data}").labels
+    type_of = dict(zip(kinds["qid"], kinds["type"], strict=True))
+    types = np.array([type_of[qid] for qid in file.labels["qid"]])
+    for kind in MARKED_TYPES:
+        yield _group(file, kind, types == kind)
+
+
+def _group(file: PerQuery, label: str, mask: NDArray[np.bool_]) -> Group:
+    base, marked = (
+        {seed: values[mask] for seed, values in file.arms[name].items()} for name in ("pointwise-only", "marked")
+    )
+    return label, base, marked
+
+
 def print_marked(results: Results) -> None:
     """MarkedBERT's Table 2 and Figure 2: marks by the length of the query, and how many queries gain and lose."""
     columns = ("queries", "without marks", "with marks", "difference", "gain", "lose")
     table = Table("data", "words of the query", *columns, labels=2)
     for data in (DATA, QUESTIONS):
         file = results.values(f"table1.{data}.RR10")
-        words = np.array(file.labels["words"], np.int64)
-        for label, (low, high) in {**LENGTHS, "all": (1, 99)}.items():
-            mask = (words >= low) & (words <= high)
-            base, marked = (
-                {seed: values[mask] for seed, values in file.arms[name].items()}
-                for name in ("pointwise-only", "marked")
-            )
+        whole = _group(file, "all", np.ones(len(file.labels["words"]), np.bool_))
+        for label, base, marked in (*marks_by_length(results, data), whole):
             gaps = np.mean([marked[seed] - base[seed] for seed in base], axis=0)
             shares = (f"{(gaps > 0).mean():.0%}", f"{(gaps < 0).mean():.0%}")
             means = (number(average(base)), number(average(marked)))
-            table.row(data, label, str(int(mask.sum())), *means, gap_cell(compare(marked, base)), *shares)
+            table.row(data, label, str(len(gaps)), *means, gap_cell(compare(marked, base)), *shares)
+
+
+def print_types(results: Results) -> None:
+    """MarkedBERT's Table 3: marks by the type of the query, as rules guess it."""
+    columns = ("paper", "queries", "without marks", "with marks", "difference")
+    table = Table("data", "type", *columns, labels=2)
+    for data in (DATA, QUESTIONS):
+        for kind, base, marked in marks_by_type(results, data):
+            paper = " → ".join(number(value, 3) for value in MARKED_TYPES[kind])
+            means = (number(average(base)), number(average(marked)))
+            table.row(data, kind, paper, str(len(base[1])), *means, gap_cell(compare(marked, base)))
 
 
 def print_noise(results: Results) -> None:
@@ -275,8 +356,10 @@ VERDICT_TABLES = (
     print_variants,
     print_questions,
     print_headings,
+    print_ceiling,
     print_pretraining,
     print_marked,
+    print_types,
     print_noise,
     print_drops,
     print_rare_words,

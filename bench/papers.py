@@ -49,7 +49,12 @@ def main() -> None:
         from paper_verdicts import VERDICT_TABLES
 
         results = Results(options.folder)
-        for show in RULE_TABLES if "rules" in results.runs else VERDICT_TABLES:
+        tables = RULE_TABLES if "rules" in results.runs else VERDICT_TABLES
+        if options.page == "ccnu":
+            from paper_ccnu import CCNU_TABLES
+
+            tables = CCNU_TABLES
+        for show in tables:
             show(results)
             print()
     elif options.command == "summary":
@@ -59,11 +64,15 @@ def main() -> None:
     elif options.command == "collect":
         from paper_collect import collect
 
-        collect(options.arms, options.out)
+        collect(options.arms, options.out, options.measures)
     elif options.command == "collect-rare-words":
         from paper_collect import collect_rare_words
 
         collect_rare_words(options.folder, options.name, options.out)
+    elif options.command == "collect-types":
+        from paper_collect import collect_types
+
+        collect_types(options.data, options.dev, options.out)
     elif options.command in ("aside", "pretrain", "rank", "table1", "noise"):
         train(options)
     elif options.command == "sdnet":
@@ -134,6 +143,7 @@ def train(options: argparse.Namespace) -> None:
         raise SystemExit(f"no row is called {options.row} (known: {', '.join(ROWS)})")
     else:
         name, row = options.row, ROWS[options.row]
+        name += f", {options.scale:g} of the pairs" if options.scale != 1 else ""
         stages = table1_stages(row, options.scale, LEFT_OUT if options.leave_out else None)
     classifier = getattr(options, "classifier", None)
     checked = None if getattr(options, "search", False) else CHECKED
@@ -152,7 +162,7 @@ def train_network(options: argparse.Namespace) -> None:
     source, pool = read_source(options), options.pool
     data = set_aside(source, pool / f"{options.data.name}-{options.dev}-{options.aside}-{options.most or 'all'}")
     layers = None if options.layers == 0 else options.layers
-    sizes = layers, options.hidden, options.max_words, options.steps
+    sizes = layers, options.hidden, options.max_words, options.dropout, options.negatives, options.steps
     network = Network(options.signals, options.tagger, options.vectors, *sizes)
     depths = {"depth": options.depth, "train_depth": options.train_depth}
     recipe = sdnet_recipe(data, source, network, options.seed, choice=options.aside, **depths)
@@ -212,7 +222,9 @@ def read_options() -> argparse.Namespace:
     sdnet.add_argument("--layers", type=int, default=0, help="last layers to mix (default: all)")
     sdnet.add_argument("--hidden", type=int, default=125, help="width of a recurrent layer in each direction")
     sdnet.add_argument("--max-words", type=int, default=256, help="words of a passage")
-    sdnet.add_argument("--steps", type=int, default=100, help="steps of 32 triples")
+    sdnet.add_argument("--dropout", type=float, default=0.4)
+    sdnet.add_argument("--negatives", type=int, default=1, help="passages beside each relevant one")
+    sdnet.add_argument("--steps", type=int, default=100, help="steps of 32 negatives")
     sdnet.add_argument("--queries", type=int, default=200, help="dev queries to measure")
     sdnet.add_argument("--depth", type=int, default=30, help="candidates to re-rank")
     sdnet.add_argument("--train-depth", type=int, default=10, help="candidates that negatives come from")
@@ -255,12 +267,18 @@ def read_options() -> argparse.Namespace:
     collecting = commands.add_parser("collect", help="merge the results of trained arms into a page's files")
     collecting.add_argument("arms", type=Path, nargs="+", help="folders that rank, table1 or noise wrote")
     collecting.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
+    collecting.add_argument("--measures", nargs="+", help="those to keep (default: all that were measured)")
     rare = commands.add_parser("collect-rare-words", help="keep what `rankwell experiment rare-words` measured")
     rare.add_argument("folder", type=Path, help="output folder of the experiment")
     rare.add_argument("--name", required=True, help="of the cases, such as sample")
     rare.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
+    types = commands.add_parser("collect-types", help="keep the types that rules guess for the queries")
+    types.add_argument("--data", type=Path, required=True, help="folder of the data set")
+    types.add_argument("--dev", default="dev", help="split whose queries are typed")
+    types.add_argument("--out", type=Path, required=True, help="such as docs/results/papers/types.questions.csv.gz")
     tables = commands.add_parser("tables", help="print the page's tables from the stored results")
     tables.add_argument("folder", type=Path, help="such as docs/results/attention-rules")
+    tables.add_argument("--page", choices=("ccnu",), help="page of several that are made from the folder")
     summary = commands.add_parser("summary", help="print the table of docs/results.md")
     summary.add_argument("folder", type=Path, help="such as docs/results")
     return parser.parse_args()
