@@ -93,6 +93,7 @@ def train_sdnet(recipe: Recipe, arm: Mapping[str, Any], queries: int, out: Path,
     trained = run_recipe(recipe, out, pool=pool, say=print)
     assert trained.model is not None
     assert trained.last is not None
+    assert trained.last.run is not None
     ranker, depth = SdnetRanker.from_pretrained(trained.model), recipe.evaluate.depth
     split = open_split(recipe, trained.work.data.collection, "dev", pool, limit=queries)
     chosen = trained.work.data.dev

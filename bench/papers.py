@@ -45,16 +45,13 @@ def main() -> None:
     options = read_options()
     # What trains imports torch, which the tables do without.
     if options.command == "tables":
+        from paper_ccnu import CCNU_TABLES
         from paper_tables import RULE_TABLES, Results
         from paper_verdicts import VERDICT_TABLES
 
         results = Results(options.folder)
-        tables = RULE_TABLES if "rules" in results.runs else VERDICT_TABLES
-        if options.page == "ccnu":
-            from paper_ccnu import CCNU_TABLES
-
-            tables = CCNU_TABLES
-        for show in tables:
+        page = options.page or ("rules" if "rules" in results.runs else "papers")
+        for show in {"ccnu": CCNU_TABLES, "rules": RULE_TABLES, "papers": VERDICT_TABLES}[page]:
             show(results)
             print()
     elif options.command == "summary":

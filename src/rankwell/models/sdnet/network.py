@@ -153,7 +153,7 @@ class Sdnet(nn.Module):
         self.query_words = BiLSTM(embedded, hidden, p, layers=2)
         tags = zip(config.tag_counts, TAG_SIZES, strict=True) if config.tagger is not None else ()
         self.tags = nn.ModuleList([nn.Embedding(count + 1, size) for count, size in tags])
-        features = FEATURES + sum(table.embedding_dim for table in self.tags)
+        features = FEATURES + (sum(TAG_SIZES) if config.tagger is not None else 0)
         self.passage_words = BiLSTM(embedded + config.vector_size + features, hidden, p, layers=2)
         self.query_top = BiLSTM(2 * out, hidden, p)
         self.query_self = Attention(out, config.attention, p)
