@@ -61,9 +61,8 @@ def collect_rare_words(folder: Path, name: str, out: Path) -> None:
 def collect_types(folder: Path, split: str, out: Path) -> None:
     """Write the type of each query of a split, as rules guess it."""
     queries = FolderDataset(folder).queries(split)
-    types = rule_types(query.text for query in queries)
-    rows = [[query.qid, kind or ""] for query, kind in zip(queries, types, strict=True)]
-    write_table(out, [["qid", "type"], *rows])
+    types = rule_types(queries)
+    write_table(out, [["qid", "type"], *([query.qid, types.get(query.qid, "")] for query in queries)])
 
 
 def _write_values(
