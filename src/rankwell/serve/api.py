@@ -43,6 +43,7 @@ from rankwell.serve.requests import (
     within,
 )
 from rankwell.serve.service import Service
+from rankwell.serve.tracing import Tracing
 
 PAGE = Path(__file__).parent / "page"
 Shape = TypeVar("Shape", bound=BaseModel)
@@ -56,11 +57,12 @@ def create_app(
     origins: tuple[str, ...] = (),
     hosts: Hosts | None = None,
     page: Path | None = PAGE,
+    tracing: Tracing | None = None,
 ) -> FastAPI:
     """The application of a service.
 
     ``origins`` are the pages of other hosts that may use it (CORS), by default none; ``hosts`` are the host names it
-    answers to, by default any.
+    answers to, by default any. With ``tracing``, requests are traced.
     """
 
     @asynccontextmanager
@@ -68,6 +70,8 @@ def create_app(
         service.start()
         yield
         await asyncio.to_thread(service.stop)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.stop)
 
     app = FastAPI(
         title="rankwell",
@@ -243,7 +247,8 @@ def create_app(
         app.mount("/", PageFiles(directory=page, html=True), name="page")
         files = frozenset(f"/{file.relative_to(page).as_posix()}" for file in page.rglob("*") if file.is_file())
         methods |= dict.fromkeys(files | {"/"}, "GET, HEAD")
-    app.add_middleware(Gate, key=key, origins=origins, hosts=hosts, metrics=service.metrics, open_paths=files | {"/"})
+    gate = {"key": key, "origins": origins, "hosts": hosts, "open_paths": files | {"/"}, "tracing": tracing}
+    app.add_middleware(Gate, metrics=service.metrics, **gate)
     if origins:  # outermost: preflight requests bring no key, and pages must be able to read errors
         app.add_middleware(
             CORSMiddleware,

@@ -17,7 +17,7 @@ from types import FrameType
 
 import uvicorn
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.truncation import survive_truncation
 from rankwell.serve.api import create_app
 from rankwell.serve.bodies import Limits
@@ -27,6 +27,7 @@ from rankwell.serve.listening import Hosts, Place, check_hosts
 from rankwell.serve.requests import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
+from rankwell.serve.tracing import Tracing
 
 SWITCH_SECONDS = 0.0005
 """Python's own 5 ms are too long here: a request waits as long, several times, whenever the model's threads run."""
@@ -90,13 +91,18 @@ def serve(
     say: Callable[[str], None],
 ) -> Service:
     """Open the sources and serve them until told to stop. ``say`` is given lines for the user."""
+    tracing = None
+    try:
+        tracing = Tracing.from_environment()
+    except MissingExtraError as error:  # the variable may be set for every program of a machine
+        say(f"requests are not traced: {error}")
     service = Service(sources, limits, batching)
     if service.state.note:
         say(service.state.note)
     precisions = sorted(set(service.precision().values()))
     how = f", scores in {' and '.join(precisions)}" if precisions else ""
     how += " (exact: --precision fp32)" if {"bf16", "int8"} & {*precisions} else ""
-    run(service, place, options, lambda: say(f"serving at {place.url}{how}"))
+    run(service, place, options, lambda: say(f"serving at {place.url}{how}"), tracing)
     return service
 
 
@@ -120,7 +126,13 @@ def exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run(service: Service, place: Place, options: ServerOptions, announce: Callable[[], None]) -> None:
+def run(
+    service: Service,
+    place: Place,
+    options: ServerOptions,
+    announce: Callable[[], None],
+    tracing: Tracing | None = None,
+) -> None:
     """Serve until told to stop; ``announce`` is called when clients can connect."""
     _log_as_json()
     survive_truncation()
@@ -131,7 +143,7 @@ def run(service: Service, place: Place, options: ServerOptions, announce: Callab
     hosts = Hosts.of(place, options.hosts, options.origins)
     connections = Connections.within_limits()
     config = uvicorn.Config(
-        create_app(service, key=options.key, origins=options.origins, hosts=hosts),
+        create_app(service, key=options.key, origins=options.origins, hosts=hosts, tracing=tracing),
         log_config=None,
         access_log=False,
         server_header=False,

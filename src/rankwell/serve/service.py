@@ -30,6 +30,7 @@ from rankwell.serve.requests import LOG, ApiError, too_late
 from rankwell.serve.search_queue import SearchQueue
 from rankwell.serve.searcher import SearchJob, search_together
 from rankwell.serve.state import Holder, Model, Sources, State
+from rankwell.serve.tracing import part
 
 Result = TypeVar("Result")
 TOKENS_PER_CANDIDATE = 150  # an estimate, until the documents are read
@@ -124,13 +125,14 @@ class Service:
         self._check_texts("input", texts)
         encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
 
-        def part(begin: int) -> Vectors:
+        def encode_part(begin: int) -> Vectors:
             with lock:
                 return encode(texts[begin : begin + TEXTS_AT_A_TIME])
 
         # In small parts, so that searches can use the bi-encoder in between.
         starts = range(0, len(texts), TEXTS_AT_A_TIME)
-        parts = [await self._prepare(partial(part, start)) for start in starts]
+        with part("encode"):
+            parts = [await self._prepare(partial(encode_part, start)) for start in starts]
         return state.encoder, np.concatenate(parts)
 
     async def search(self, body: Search, deadline: float, about: Answer) -> Answer:
@@ -161,7 +163,8 @@ class Service:
             first = searcher.names[0] if reranks else stages
             searched = searcher if first == searcher.names[0] else searcher.bm25
             job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
-            candidates, first_ms = await self._admitted(self._searches.submit(job))
+            with part("search"):
+                candidates, first_ms = await self._admitted(self._searches.submit(job))
             nothing = dict.fromkeys(searcher.names)
             ms: dict[str, float | None] = {**nothing, first: round(first_ms, 3), "rerank": None, "queue": None}
             reranked = None
@@ -292,12 +295,14 @@ class Service:
         """Lay out an admitted request's pairs and score them; if it ends early, they leave the queue."""
         entry.arrived = time.monotonic()
         try:
-            laid = await self._prepare(prepare)
+            with part("tokenise"):
+                laid = await self._prepare(prepare)
             about |= {
                 "pairs": int(laid.owners[-1]) + 1 if len(laid.owners) else 0,
                 "tokens": len(laid.sequences.tokens),
             }
-            logits = await asyncio.wrap_future(self.engine.submit(entry, model.ranker.engine, laid.sequences))
+            with part("rerank"):
+                logits = await asyncio.wrap_future(self.engine.submit(entry, model.ranker.engine, laid.sequences))
         finally:
             self.engine.release(entry)
         started = entry.started or entry.arrived
