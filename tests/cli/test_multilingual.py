@@ -13,6 +13,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 pytest.importorskip("onnxruntime")
+pytest.importorskip("fastapi")
+from fastapi.testclient import TestClient
+
+from rankwell.serve.api import create_app
+from rankwell.serve.service import Service
+from rankwell.serve.state import Sources
 
 TOPICS = {
     "de": ["Bienen im Winter", "Versicherung für Autos", "Kaffee aus Bremen", "Brücken über den Rhein"],
@@ -54,11 +60,13 @@ def test_every_verb(rankwell: Callable[..., Any], tiny_models: Any, data: Path, 
         encoding="utf-8",
     )
     queries, qrels = data / "queries.dev.tsv", data / "qrels.dev.txt"
-    call("index", data / "collection.tsv", "--out", "index")
-    call("search", "index", queries, "--k", "8", "--out", "bm25.run")
-    figure = re.search(r"RR@10\D+([01]\.\d+)", call("evaluate", qrels, "bm25.run", "--measures", "RR@10", "--json"))
-    assert figure is not None
-    assert float(figure[1]) > 0.9, "single ideographs find Chinese and Japanese texts, too"
+    for out, run, *options in (["single", "single.run"], ["index", "bm25.run", "--cjk-pairs"]):
+        call("index", data / "collection.tsv", "--out", out, *options)
+        call("search", out, queries, "--k", "8", "--out", run)
+        figures = call("evaluate", qrels, run, "--measures", "RR@10", "--json")
+        figure = re.search(r"RR@10\D+([01]\.\d+)", figures)
+        assert figure is not None
+        assert float(figure[1]) > 0.9, "both find Chinese and Japanese texts, too"
     call("train", "recipe.yaml", "--out", "trained")
     given = ("rerank", "bm25.run", "--queries", queries, "--collection", "index")
     call(*given, "--model", "trained/model", "--out", "r.run")
@@ -70,3 +78,9 @@ def test_every_verb(rankwell: Callable[..., Any], tiny_models: Any, data: Path, 
     call("evaluate", qrels, "bm25.run", "r.run", "--measures", "RR@10")
     pair = ("--query", "東京の喫茶店", "--document", "東京の喫茶店. 詳しくはこちら。", "--out", "explained.json")
     call("explain", "--model", "trained/model", *pair)
+    with TestClient(create_app(Service(Sources(tmp_path / "index", ("trained/model",))))) as client:
+        for query, docid in (("汽车保险", "zh1"), ("東京の喫茶店", "ja2"), ("Brücken über den Rhein", "de3")):
+            answer = client.post("/search", json={"query": query, "stages": "both", "highlight": True}).json()
+            assert answer["bm25"][0]["docid"] == docid
+            assert docid in [row["docid"] for row in answer["rerank"]]
+            assert answer["documents"][docid]["matches"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.analyser import LUCENE_STOP_WORDS, Analyzer, analyzer_from_options, read_analyzer
+from rankwell.corpus.matches import Match, match_texts
+from rankwell.corpus.records import Document, Query
+from rankwell.retrieve.index import Index
 
 PLAIN = Analyzer.plain()
 ENGLISH = Analyzer.english()
@@ -252,3 +256,37 @@ def test_settings_survive_json() -> None:
 def test_settings_that_cannot_be_read_are_an_error_that_says_where(config: object) -> None:
     with pytest.raises(RankwellError, match=r"^index\.json: the analyser's settings cannot be read"):
         read_analyzer(config, "index.json")
+
+
+class TestPairsOfCharacters:
+    @pytest.mark.parametrize(
+        ("text", "terms"),
+        [
+            ("東京タワー", ["東京", "京タ", "タワ", "ワー"]),
+            ("서울은 좋다", ["서울", "울은", "좋다"]),
+            ("AI在北京3年，茶", ["ai", "在北", "北京", "3", "年", "茶"]),
+            ("cats 𠀀𠀁𠀂", ["cat", "𠀀𠀁", "𠀁𠀂"]),
+            ("", []),
+        ],
+    )
+    def test_runs_become_overlapping_pairs(self, text: str, terms: list[str]) -> None:
+        assert Analyzer(cjk_pairs=True).terms(text) == terms
+
+    def test_a_run_ends_with_its_text(self) -> None:
+        assert Analyzer(cjk_pairs=True).terms_batch(["東", "京", "東京"]) == [["東"], ["京"], ["東京"]]
+
+    def test_by_default_characters_are_single(self) -> None:
+        assert Analyzer().terms("東京タワー 서울은") == ["東", "京", "タワー", "서울은"]
+
+    def test_highlighted_pairs_do_not_overlap(self) -> None:
+        (matches,) = match_texts(Analyzer(cjk_pairs=True), "東京都", ["在東京都的"])
+        assert matches == [Match(1, 3, 0), Match(3, 4, 1)]
+
+    def test_an_index_keeps_them(self, tmp_path: Path) -> None:
+        documents = [Document("a", "京東是一家公司"), Document("b", "東京是日本的首都")]
+        Index.build(documents, tmp_path / "pairs", analyzer=Analyzer(cjk_pairs=True))
+        Index.build(documents, tmp_path / "single")
+        found = {name: Index.open(tmp_path / name).search([Query("q", "東京")])["q"] for name in ("pairs", "single")}
+        assert found["pairs"].docids == ("b",)
+        assert set(found["single"].docids) == {"a", "b"}
+        assert "cjk_pairs" not in (tmp_path / "single" / "index.json").read_text()

@@ -94,6 +94,13 @@ def index(
     stop_words: Annotated[
         str, typer.Option("--stop-words", help="lucene, none, or a file with one word per line.")
     ] = "lucene",
+    cjk_pairs: Annotated[
+        bool,
+        typer.Option(
+            "--cjk-pairs",
+            help="Index runs of Chinese, Japanese and Korean characters as overlapping pairs of characters.",
+        ),
+    ] = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
     segment_documents: Annotated[
@@ -139,7 +146,7 @@ def index(
     by_model = weights is not None and weights.is_dir()
     cluster = _check(context, by_model)
     tokenise = None if tokens is None else _tokeniser(tokens)
-    analyzer = analyzer_from_options(stemmer, stop_words)
+    analyzer = analyzer_from_options(stemmer, stop_words, cjk_pairs=cjk_pairs)
     columns = Columns(id_field, text_field, title_field)
     if weights is not None and by_model:
         from rankwell.enrich.deepct import WeightedIndexRequest, WeightOptions

@@ -102,6 +102,9 @@ class Analyzer(BaseModel):
     """A Snowball algorithm (porter, english, german, …) or None."""
     stop_words: frozenset[str] = LUCENE_STOP_WORDS
     drop_possessive: bool = True
+    cjk_pairs: bool = False
+    """Whether runs of Chinese, Japanese and Korean characters become overlapping pairs, as in Lucene's CJK analyser,
+    rather than single characters, runs of Katakana, and runs of Hangul."""
 
     @classmethod
     def english(cls) -> Analyzer:
@@ -142,7 +145,7 @@ class Analyzer(BaseModel):
         """The words of packed UTF-8 texts: their byte spans ``(words, 2)`` and the running count after each text."""
         room = np.empty((len(text) // 2 + len(ends) + 1, 2), np.int64)
         counts = np.empty(len(ends), np.int64)
-        find_words(text, ends, class_table(), self.drop_possessive, room, counts)
+        find_words(text, ends, class_table(self.cjk_pairs), self.drop_possessive, self.cjk_pairs, room, counts)
         return room[: int(counts[-1]) if len(counts) else 0], counts
 
     def terms_batch(self, texts: Sequence[str]) -> list[list[str]]:
@@ -189,7 +192,7 @@ class Analyzer(BaseModel):
         return [words[begin:end] for begin, end in pairwise(bounds)]
 
 
-def analyzer_from_options(stemmer: str, stop_words: str) -> Analyzer:
+def analyzer_from_options(stemmer: str, stop_words: str, *, cjk_pairs: bool = False) -> Analyzer:
     """The analyser for a stemmer (a Snowball name or ``none``) and stop words (``lucene``, ``none`` or a file)."""
     if stop_words == "lucene":
         words = LUCENE_STOP_WORDS
@@ -200,7 +203,7 @@ def analyzer_from_options(stemmer: str, stop_words: str) -> Analyzer:
     name = None if stemmer == "none" else stemmer
     if name is not None and name not in Stemmer.algorithms():
         raise RankwellError(f"no stemmer is called {stemmer!r} (known: none, {', '.join(Stemmer.algorithms())})")
-    return Analyzer(stemmer=name, stop_words=words)
+    return Analyzer(stemmer=name, stop_words=words, cjk_pairs=cjk_pairs)
 
 
 def read_analyzer(config: object, where: str) -> Analyzer:

@@ -2,7 +2,8 @@
 
 The rules of UAX #29 that matter for search are kept: letters and digits run together, ``can't``, ``U.S``, ``3.14`` and
 ``1,000`` are one word each, an underscore joins, combining marks stay with their letter, and every ideograph or
-Hiragana letter is a word of its own. Scripts that need a dictionary (Thai, Khmer, …) are taken as letter runs.
+Hiragana letter is a word of its own. Scripts that need a dictionary (Thai, Khmer, …) are taken as letter runs. For
+analysers that index pairs of characters, Katakana and Hangul are classed with the ideographs.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ _MID_BOTH = ".'‘’․﹒＇．"
 _IDEOGRAPHS = ((0x3041, 0x309F), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x1B001, 0x1B11F))
 _KATAKANA = ((0x3031, 0x3035), (0x309B, 0x309C), (0x30A0, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F))
 
+_HANGUL = ((0x1100, 0x11FF), (0x3131, 0x318E), (0xA960, 0xA97C), (0xAC00, 0xD7FB), (0xFFA0, 0xFFDC))
+
 
 def _class_of(code: int) -> int:
     category = unicodedata.category(chr(code))
@@ -40,10 +43,11 @@ def _class_of(code: int) -> int:
 
 
 @cache
-def class_table() -> NDArray[np.uint8]:
-    """The class of each character below :data:`TABLE_SIZE`."""
+def class_table(cjk_pairs: bool = False) -> NDArray[np.uint8]:
+    """The class of each character below :data:`TABLE_SIZE`; with ``cjk_pairs`` Katakana and Hangul are ideographs."""
     table = np.fromiter(map(_class_of, range(TABLE_SIZE)), np.uint8, TABLE_SIZE)
-    for ranges, kind in ((_IDEOGRAPHS, IDEOGRAPH), (_KATAKANA, KATAKANA)):
+    paired = ((_KATAKANA, IDEOGRAPH), (_HANGUL, IDEOGRAPH)) if cjk_pairs else ((_KATAKANA, KATAKANA),)
+    for ranges, kind in ((_IDEOGRAPHS, IDEOGRAPH), *paired):
         for first, last in ranges:
             inside = table[first : last + 1]
             inside[inside == LETTER] = kind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rankwell.corpus.analyser import Analyzer, Word
@@ -31,7 +31,13 @@ def match_words(words: Sequence[Sequence[Word]]) -> list[list[Match]]:
     for word in words[0]:
         if word.term is not None:
             numbers.setdefault(word.term, len(numbers))
-    return [
-        [Match(word.begin, word.end, numbers[word.term]) for word in text_words if word.term in numbers]
-        for text_words in words
-    ]
+    return [list(_matches(text_words, numbers)) for text_words in words]
+
+
+def _matches(words: Sequence[Word], numbers: Mapping[str, int]) -> Iterator[Match]:
+    end = 0
+    for word in words:
+        if word.term in numbers:
+            # Pairs of ideographs overlap; what is highlighted does not.
+            yield Match(max(word.begin, end), word.end, numbers[word.term])
+            end = word.end

@@ -119,17 +119,20 @@ def find_words(
     text_ends: NDArray[np.int64],
     classes: Bytes,
     drop_possessive: bool,
+    cjk_pairs: bool,
     spans: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
     """Fill ``spans`` with the ``(begin, end)`` bytes of each word, ``counts`` with the number of words up to each text.
 
-    ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text.
+    ``spans`` has room for as many rows as ``text`` has bytes divided by two, plus one for each text. With ``cjk_pairs``
+    neighbouring ideographs are words, each together with the next; one that stands alone is a word of its own.
     """
     count = 0
     at = np.int64(0)
     for i in range(len(text_ends)):
         end = text_ends[i]
+        run_end = np.int64(-1)  # where the ideograph before ends
         while at < end:
             start = at
             if text[at] < 0x80:
@@ -140,9 +143,16 @@ def find_words(
                 kind = _class(code, classes)
                 at += size
             if kind == IDEOGRAPH:
-                spans[count, 0] = start
-                spans[count, 1] = at
-                count += 1
+                last = at
+                if cjk_pairs and at < end:
+                    code, size = _decode(text, at, end)
+                    if _class(code, classes) == IDEOGRAPH:
+                        last += size
+                if last > at or start != run_end:
+                    spans[count, 0] = start
+                    spans[count, 1] = last
+                    count += 1
+                run_end = at if cjk_pairs else run_end
             elif LETTER <= kind <= KATAKANA:
                 at, solid = _word_end(text, start, at, end, kind, classes)
                 if solid:

@@ -320,7 +320,9 @@ def _remove_unused(folder: Path, used: Collection[str]) -> None:
 
 def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
     """An analyser as ``index.json`` and its manifest hold it."""
-    return {**analyzer.model_dump(mode="json"), "stop_words": sorted(analyzer.stop_words)}
+    # Versions without the setting read indexes that do not need it.
+    left_out = set() if analyzer.cjk_pairs else {"cjk_pairs"}
+    return {**analyzer.model_dump(mode="json", exclude=left_out), "stop_words": sorted(analyzer.stop_words)}
 
 
 def write_description(
