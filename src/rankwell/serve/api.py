@@ -247,8 +247,15 @@ def create_app(
         app.mount("/", PageFiles(directory=page, html=True), name="page")
         files = frozenset(f"/{file.relative_to(page).as_posix()}" for file in page.rglob("*") if file.is_file())
         methods |= dict.fromkeys(files | {"/"}, "GET, HEAD")
-    gate = {"key": key, "origins": origins, "hosts": hosts, "open_paths": files | {"/"}, "tracing": tracing}
-    app.add_middleware(Gate, metrics=service.metrics, **gate)
+    app.add_middleware(
+        Gate,
+        key=key,
+        origins=origins,
+        hosts=hosts,
+        metrics=service.metrics,
+        open_paths=files | {"/"},
+        tracing=tracing,
+    )
     if origins:  # outermost: preflight requests bring no key, and pages must be able to read errors
         app.add_middleware(
             CORSMiddleware,
