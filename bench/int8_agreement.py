@@ -7,7 +7,8 @@ Queries are drawn at random (seed 0), and models and data sets take turns, so th
 measured all of them alike; started again, it goes on. Candidates are BM25's. A query without a relevant candidate
 counts 0 in both. All candidates are scored in int8, but in fp32 only those that could be ranked on the other side of
 the best relevant one: whose score in int8 lies within MARGIN standard deviations of its score. ``error`` in the files
-is the largest error found there, relative to the same deviation; half of MARGIN would be needed to change a figure.
+is the largest error found there, relative to the same deviation; two candidates' errors would have to differ by MARGIN
+to change a figure unnoticed.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def measure(options: Any) -> None:
     torch.set_num_threads(options.threads)
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.process_time()
-    cells = [measure_cell(data, model, options.out, options) for data in SPLITS for model in options.models]
+    cells = [measure_cell(data, model, options.out, options) for data in options.data_sets for model in options.models]
     for turn, _ in enumerate(zip_longest(*cells)):
         if turn % 20 == 19:
             print(f"{turn + 1} queries each, {time.process_time() - begin:.0f} CPU s", flush=True)
@@ -147,6 +148,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--work", type=Path, help="folder of the indexes; default: OUT")
     parser.add_argument("--models", nargs="+", default=["rankwell-mini"])
+    parser.add_argument("--data-sets", nargs="+", default=list(SPLITS), choices=SPLITS)
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--depth", type=int, default=50)
     parser.add_argument("--max-length", type=int, default=180)

