@@ -73,6 +73,15 @@ def test_a_case_is_mined_where_a_candidate_has_only_the_look_alike(
     assert mine_cases(index, queries, qrels, tokenizer) == cases
 
 
+def test_a_candidate_with_another_form_of_the_word_does_not_mislead(tiny_tokenizer: Path, tmp_path: Path) -> None:
+    texts = {**TEXTS, "d2": "bogus bogues are fish of the sea", "d4": "a bogus fish of the large sea"}
+    index = Index.build((Document(docid, text) for docid, text in texts.items()), tmp_path / "index")
+    queries, qrels = [Query("q1", "what fish is a bogue of the sea")], Qrels({"q1": {"d1": 1}})
+    assert "d2" in index.search(queries, k=10)["q1"].docids
+    (case,) = mine_cases(index, queries, qrels, Tokenizer.open(tiny_tokenizer))
+    assert case == RareWordCase("q1", "bogue", "bogus", "d1", "d4")
+
+
 def test_two_models_are_compared_on_given_cases(models: tuple[str, str], data: Path, tmp_path: Path) -> None:
     cases = [RareWordCase("q1", "bogue", "bogus", "d1", "d2")]
     out = tmp_path / "out"

@@ -95,13 +95,19 @@ class SplitWords:
         spans = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
         tokens = (pieces.ids[begin:end].tolist() for begin, end in spans)
         self.tokens = {word: ids for word, ids in zip(listed, tokens, strict=True) if len(ids) > 1}
-        stem = Stemmer.Stemmer("english").stemWord
-        self._stems = {word: stem(word) for word in self.tokens}
+        self._stems = dict(zip(listed, Stemmer.Stemmer("english").stemWords(listed), strict=True))
         self._by_first: dict[int, list[str]] = defaultdict(list)
         self._by_length: dict[int, list[str]] = defaultdict(list)
+        self._by_stem: dict[str, set[str]] = defaultdict(set)
+        for word, stem in self._stems.items():
+            self._by_stem[stem].add(word)
         for word, ids in self.tokens.items():
             self._by_first[ids[0]].append(word)
             self._by_length[len(ids)].append(word)
+
+    def same_stem(self, word: str) -> set[str]:
+        """The word and its other forms in the vocabulary, split or not: *annuities*, *annuity*."""
+        return self._by_stem[self._stems[word]]
 
     def look_alikes(self, word: str) -> list[str]:
         """Words with the same first token and another stem, neither of which begins with the other."""
@@ -127,8 +133,8 @@ def mine_cases(
     depth: int = 100,
     max_cases: int = MAX_CASES,
 ) -> list[RareWordCase]:
-    """At most one case for each query: its first candidate that has a look-alike of a split query word but not the
-    word, and its first relevant document that has the word.
+    """At most one case for each query: its first candidate that has a look-alike of a split query word but no form of
+    the word, and its first relevant document that has the word.
     """
     return list(islice(_mine(index, queries, qrels, tokenizer, depth), max_cases))
 
@@ -164,7 +170,8 @@ def _find_case(
     for word in (word for word in asked if word in split.tokens):
         alike = set(split.look_alikes(word)) - set(asked)
         right = next((d for d in relevant if word in words_of(index.texts([d])[0])), None)
-        without = (docid for docid in ranking if docid not in relevant and word not in inside[docid])
+        forms = split.same_stem(word)
+        without = (docid for docid in ranking if docid not in relevant and inside[docid].isdisjoint(forms))
         misleading = next((docid for docid in without if inside[docid] & alike), None)
         if right is not None and misleading is not None:
             look_alike = min(inside[misleading] & alike)
