@@ -8,6 +8,7 @@ from paper_verdicts import first_stage
 
 MEASURES = {"AP": "MAP", "nDCG": "nDCG", "P10": "P@10"}
 DATA = "insuranceqa"
+TAGS_COMPARED = "all layers, dropout 0.2, negatives 2"
 
 
 def print_sdnet(results: Results) -> None:
@@ -23,6 +24,16 @@ def print_sdnet(results: Results) -> None:
         table.row(label, *cells, gap_cell(compare(files["AP"].arms[arm], bm25["AP"])))
 
 
+def print_tags(results: Results) -> None:
+    """The same training with and without tags."""
+    file = results.values(f"sdnet.{DATA}.AP")
+    table = Table("MAP", "no tags", "tags", "difference", "detectable")
+    for part, label in (("S", "S alone"), ("both", "with BM25")):
+        plain, tagged = (file.arms[f"dot, {tags}, {TAGS_COMPARED}/{part}"] for tags in ("no tags", "tags"))
+        gap = compare(tagged, plain)
+        table.row(label, number(average(plain)), number(average(tagged)), gap_cell(gap), number(gap.detectable, 3))
+
+
 def print_k2(results: Results) -> None:
     """BM25 with and without k2 on all dev queries."""
     table = Table("data (queries)", "k2", *MEASURES.values(), "MAP, difference", labels=2)
@@ -36,4 +47,4 @@ def print_k2(results: Results) -> None:
         table.row(label, "8", *(number(average(seeds)) for seeds in k2.values()), gap)
 
 
-CCNU_TABLES = (print_sdnet, print_k2)
+CCNU_TABLES = (print_sdnet, print_tags, print_k2)
