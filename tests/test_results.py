@@ -164,7 +164,8 @@ def test_collecting_arms_gives_a_column_for_each_seed(tmp_path: Path) -> None:
                 [["qid", "words", "split word", *names], ["q1", 4, 0, *[0.5] * 6], ["q2", 3, 1, *[seed] * 6]]
             )
     command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", "row-1", "row-2", "--out", "results"]
-    subprocess.run(command, cwd=tmp_path, check=True)
+    subprocess.run([*command, "--measures", "RR@10", "AP"], cwd=tmp_path, check=True)
+    assert not (tmp_path / "results" / "table1.small.nDCG10.csv.gz").exists()
     with gzip.open(tmp_path / "results" / "table1.small.RR10.csv.gz", "rt", encoding="utf-8") as file:
         assert file.read().splitlines() == [
             "qid,words,split word,BM25,drbert/seed 1,drbert/seed 2",
@@ -247,6 +248,38 @@ def test_training_queries_are_set_aside_and_documents_of_dev_articles_listed(tmp
     assert len(fit) == 2
     assert len(choice) == 1
     assert not set(fit) & set(choice)
+
+
+def small_data(folder: Path) -> Path:
+    """Three documents, and two queries that find them."""
+    folder.mkdir()
+    texts = ("the cat sleeps on a mat", "a dog barks at the cat", "the river runs to the sea")
+    (folder / "collection.tsv").write_text("".join(f"d{k}\t{text}\n" for k, text in enumerate(texts)))
+    (folder / "queries.dev.tsv").write_text("q1\twho sleeps on the mat of a cat\nq2\twhere is the cat\n")
+    (folder / "qrels.dev.txt").write_text("q1 0 d0 1\nq2 0 d1 1\n")
+    return folder
+
+
+def test_types_of_queries_are_kept_by_id(tmp_path: Path) -> None:
+    data = small_data(tmp_path / "data")
+    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect-types", "--data", str(data), "--dev", "dev"]
+    subprocess.run([*command, "--out", "types.csv.gz"], cwd=tmp_path, check=True)
+    with gzip.open(tmp_path / "types.csv.gz", "rt", encoding="utf-8") as file:
+        assert file.read().splitlines() == ["qid,type", "q1,person", "q2,location"]
+
+
+def test_figures_by_depth_are_those_of_the_first_candidates(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    data = small_data(tmp_path / "data")
+    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "depths", "--data", str(data), "--queries", "2"]
+    command += ["--model", str(tiny_checkpoint), "--device", "cpu", "--out", "depths.csv.gz"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    with gzip.open(tmp_path / "depths.csv.gz", "rt", encoding="utf-8", newline="") as file:
+        rows = {row["qid"]: row for row in csv.DictReader(file)}
+    assert {row["BM25 R at 10"] for row in rows.values()} == {"1"}
+    assert rows["q1"]["BM25 RR@10 at 1000"] == "1"
+    for row in rows.values():  # fewer than ten candidates: every depth is the same
+        assert len({row[f"BERT AP at {depth}"] for depth in (10, 100, 1000)}) == 1
+        assert 0.3 < float(row["BERT RR@10 at 10"]) <= 1
 
 
 def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:
