@@ -1,9 +1,11 @@
-"""Kill fits at random moments, rerun them to the end, and print for each fit what happened as a line of JSON.
+"""Kill fits at random moments of each phase, rerun them to the end, and print what happened as lines of JSON.
 
     python kill_fits.py DATA ENCODER FOLDER KILLS SEED
 
-The first line is that of a fit nobody killed, the second of one whose disk was full three times, at files of growing
-size. Each fit runs in a forked process, so that importing torch, which takes longer than a fit of a toy, is done once.
+The phases of a fit are reading the data, each rung above BM25, and saving. The first line is that of a fit nobody
+killed, the second of one whose disk was full three times, at files of growing size, the others of fits that were
+killed: once in each phase, until all kills are done. Each fit runs in a forked process, so that importing torch, which
+takes longer than a fit of a toy, is done once.
 """
 
 from __future__ import annotations
@@ -17,21 +19,31 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
-from rankwell.rank.system import System
+from rankwell.rank.system import System, is_system
 from rankwell.training.fit.fit import fit
+from rankwell.training.fit.rungs import ladder
 from rankwell.training.stage import stage_kinds
 
 FULL_AT = (500, 4_000, 60_000)
+READING, SAVING, DONE = "reading", "saving", "done"
+BEGUN = "  … "
 
 
-def forked(work: Callable[[], None], seconds: float | None = None) -> int | None:
-    """The exit status of a process that does the work; None if it was killed after ``seconds``."""
+def forked(work: Callable[[], object]) -> int:
+    """The exit status of a process that does the work."""
+    return os.waitstatus_to_exitcode(os.waitpid(fork(work), 0)[1])
+
+
+def fork(work: Callable[[], object]) -> int:
+    """Start a process that does the work."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -40,19 +52,65 @@ def forked(work: Callable[[], None], seconds: float | None = None) -> int | None
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    end = None if seconds is None else time.monotonic() + seconds
-    while True:
-        done, status = os.waitpid(pid, 0 if end is None else os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if end is not None and time.monotonic() > end:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return None
-        time.sleep(0.002)
+    return pid
 
 
-def fit_on_full_disk(work: Callable[[], None], limit: int, message: Path) -> None:
+class Phases:
+    """The phase that a fit is in, by the lines it says, which its process writes into a file."""
+
+    def __init__(self, path: Path):
+        self.path, self.titles = path, [step.title for step in ladder()]
+
+    @property
+    def names(self) -> list[str]:
+        """All phases in order."""
+        return [READING, *self.titles, SAVING]
+
+    def say(self, line: str) -> None:
+        """Append a line with the time."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.monotonic()} {line}\n")
+
+    def now(self) -> str:
+        """The phase, or between which rungs the fit is."""
+        return self.history()[-1][1]
+
+    def history(self) -> list[tuple[float, str]]:
+        """When each phase began."""
+        phases = [(0.0, READING)]
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            moment, _, said = line.partition(" ")
+            if said.startswith(BEGUN):
+                phases.append((float(moment), said.removeprefix(BEGUN)))
+            elif said.startswith(("  ✓ ", "  · ")):
+                phases.append((float(moment), SAVING if self.titles[-1] in said else "between rungs"))
+            elif not said:
+                phases.append((float(moment), DONE))
+        return phases
+
+    def run(self, work: Callable[[], object]) -> int:
+        """Start a process whose lines are followed."""
+        self.path.write_text("", encoding="utf-8")
+        return fork(work)
+
+    def kill_in(self, phase: str, seconds: float, work: Callable[[], object]) -> str | None:
+        """Kill a fit ``seconds`` after a phase begins. Returns the phase it was in; None if it was done before."""
+        pid, end = self.run(work), None
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                assert status == 0
+                return None
+            if end is None and self.now() == phase:
+                end = time.monotonic() + seconds
+            if end is not None and time.monotonic() > end:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return self.now()
+            time.sleep(0.002)
+
+
+def fit_on_full_disk(work: Callable[[], object], limit: int, message: Path) -> None:
     """Write what a user is told when no file may grow beyond ``limit`` bytes, as on a full disk."""
     message.write_text("nothing went wrong", encoding="utf-8")
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -75,7 +133,7 @@ def describe(folder: Path, data: str, out: Path) -> None:
         "system": system.describe(),
         "rungs": rungs,
         "run": found,
-        "problems": list(system.check()),
+        "files without checksums": system.check().without,
         "beside": sorted(path.name for path in folder.parent.iterdir()),
     }
     out.write_text(json.dumps(facts), encoding="utf-8")
@@ -94,14 +152,18 @@ def main() -> None:
         shutil.rmtree(folder.parent)
         return facts
 
-    def fit_into(folder: Path) -> Callable[[], None]:
-        return lambda: (fit(data, folder, encoder=encoder, start=encoder, device="cpu", minutes=60), None)[1]
+    def fit_into(folder: Path, say: Callable[[str], None] = lambda line: None) -> Callable[[], object]:
+        return lambda: fit(data, folder, encoder=encoder, start=encoder, device="cpu", minutes=60, say=say)
 
     folder = place / "whole" / "system"
     folder.parent.mkdir(parents=True)
+    phases = Phases(place / "said")
     begin = time.monotonic()
-    assert forked(fit_into(folder)) == 0
-    seconds = time.monotonic() - begin
+    assert os.waitpid(phases.run(fit_into(folder, phases.say)), 0)[1] == 0
+    moments = phases.history()
+    assert moments[-1][1] == DONE
+    ends = [moment for moment, _ in moments[1:]]
+    lasted = {phase: end - max(begin, moment) for (moment, phase), end in zip(moments, ends, strict=False)}
     print(json.dumps({"kills": [], "facts": facts_of(folder)}), flush=True)
     folder = place / "full" / "system"
     folder.parent.mkdir(parents=True)
@@ -111,20 +173,23 @@ def main() -> None:
         messages.append((place / "message").read_text(encoding="utf-8"))
     assert forked(fit_into(folder)) == 0
     print(json.dumps({"messages": messages, "facts": facts_of(folder)}), flush=True)
-    done = 0
-    while done < kills:
+    # The same number in each phase; of the rest, and of few, those in the phases that write most.
+    wanted = Counter(phase for phase, _ in zip(cycle(reversed(phases.names)), range(kills), strict=False))
+    while +wanted:
         folder = place / "killed" / "system"
         folder.parent.mkdir(parents=True)
-        moments: list[int] = []
-        while True:
-            longest = seconds / 4 if done < kills else None
-            status = forked(fit_into(folder), None if longest is None else chance.uniform(0, longest))
-            if status is not None:
-                assert status == 0
+        killed: list[str] = []
+        for phase in phases.names:
+            if wanted[phase] <= 0:
+                continue
+            moment = phases.kill_in(phase, chance.uniform(0, lasted[phase]), fit_into(folder, phases.say))
+            if moment in (None, DONE):
                 break
-            done += 1
-            moments.append(len(list(folder.with_name("system.work").glob("rungs/*"))))
-        print(json.dumps({"kills": moments, "facts": facts_of(folder)}), flush=True)
+            killed.append(moment)
+            wanted[moment if moment in wanted else phase] -= 1
+        if not is_system(folder) or folder.with_name("system.work").exists():
+            assert forked(fit_into(folder)) == 0
+        print(json.dumps({"kills": killed, "facts": facts_of(folder)}), flush=True)
 
 
 if __name__ == "__main__":
