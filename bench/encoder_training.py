@@ -1,21 +1,28 @@
 """Fine-tuning a bi-encoder beside sentence-transformers: the same pairs, batches, steps and rates.
 
     python bench/encoder_training.py insuranceqa --dev valid --k1 0.9 --b 0.9 --device cuda --out runs/peers
+    python bench/encoder_training.py insuranceqa --dev valid --k1 0.9 --b 0.9 --queries 3000 --batch 64 --steps 60 \\
+        --max-length 128 --cached 16 --workers 0 --out runs/peers-cpu        # small enough for a CPU
 
 Each system trains on in-batch negatives with a scale of 20, plainly and with its gradient cache (sentence-transformers:
-``MultipleNegativesRankingLoss`` and its cached form). Prints pairs per second, tokenising included, and the figures of
-the trained bi-encoders on dev, alone and in hybrid search with shares tuned on training queries set aside.
-Without the package ``datasets`` its trainer cannot run; its model and losses are then trained by a plain loop.
+``MultipleNegativesRankingLoss`` and its cached form). Prints pairs per second and CPU seconds, with tokenising, and the
+figures of the trained bi-encoders on dev, alone and in hybrid search with shares tuned on training queries set
+aside. Without the package ``datasets`` its trainer cannot run; a plain loop then trains its model with its losses.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +32,9 @@ import torch
 from fit_runs import ASIDE, MEASURES, arm_recipe, write_values
 from harness import write_json
 from paper_recipes import Source
-from paper_runs import set_aside
+from paper_runs import made_once, set_aside
+from rankwell.corpus.datasets import FolderDataset
+from rankwell.corpus.formats import write_documents
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.names import BACKBONE, find_model
@@ -36,37 +45,71 @@ from rankwell.training.data.prepare import Prepared, open_split, prepare
 from rankwell.training.first_stage import hold_out
 from rankwell.training.recipe import Recipe
 from rankwell.training.run import run_recipe
+from rankwell.training.stages import pairs as pair_stages
 
 Pairs = list[tuple[str, str]]
+CORPUS = "corpus.jsonl"
 
 
-def train_rankwell(recipe: Recipe, pool: Path, out: Path, device: str | None) -> tuple[Path, float]:
-    """Train the stage ``encoder``; returns the model and the seconds of its training."""
+@dataclass(frozen=True)
+class Training:
+    """A trained bi-encoder, and how long its training took, of which this process computed ``cpu`` seconds."""
+
+    model: Path
+    seconds: float
+    cpu: float
+
+
+def train_rankwell(recipe: Recipe, pool: Path, out: Path, device: str | None) -> Training:
+    """Train the stage ``encoder``."""
     # A pool of its own with common data: what a gradient cache changes is not part of a stage's key.
     (own := pool / out.name).mkdir(parents=True, exist_ok=True)
     if not (own / "data").exists():
         (own / "data").symlink_to((pool / "data").resolve())
-    trained = run_recipe(recipe, out, pool=own, device=device)
+    with cpu_time(pair_stages, "train") as clock:  # a stage also prepares data, searches and tunes
+        trained = run_recipe(recipe, out, pool=own, device=device)
     done = trained.work.done[0]
-    return done.folder / "model", float(done.result.figures["training seconds"])
+    return Training(done.folder / "model", float(done.result.figures["training seconds"]), sum(clock))
 
 
-def train_peer(
-    start: Path, pairs: Pairs, options: argparse.Namespace, cached: int | None, out: Path
-) -> tuple[Path, float]:
+@contextmanager
+def cpu_time(module: Any, name: str) -> Iterator[list[float]]:
+    """The CPU seconds of each call of a module's function."""
+    clock: list[float] = []
+    function = getattr(module, name)
+
+    def clocked(*arguments: Any, **options: Any) -> Any:
+        begin = time.process_time()
+        try:
+            return function(*arguments, **options)
+        finally:
+            clock.append(time.process_time() - begin)
+
+    setattr(module, name, clocked)
+    try:
+        yield clock
+    finally:
+        setattr(module, name, function)
+
+
+def train_peer(start: Path, pairs: Pairs, options: argparse.Namespace, cached: int | None, out: Path) -> Training:
     """Train with sentence-transformers."""
     from sentence_transformers import SentenceTransformer
 
     known: Any = import_module("sentence_transformers.losses")
     model = SentenceTransformer(str(start), device=options.device)
+    if options.max_length is not None:
+        model.max_seq_length = options.max_length
     if cached is None:
         loss = known.MultipleNegativesRankingLoss(model, scale=20.0)
     else:
         loss = known.CachedMultipleNegativesRankingLoss(model, scale=20.0, mini_batch_size=cached)
     run = _run_trainer if find_spec("datasets") is not None else _run_loop
+    begin = time.process_time()
     seconds = run(model, loss, pairs, options, out)
+    cpu = time.process_time() - begin
     model.save(str(out / "model"))
-    return out / "model", seconds
+    return Training(out / "model", seconds, cpu)
 
 
 def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace, out: Path) -> float:
@@ -82,7 +125,8 @@ def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespac
         per_device_train_batch_size=options.batch,
         num_train_epochs=options.epochs,
         learning_rate=1e-4,
-        warmup_steps=math.ceil(0.1 * options.epochs * math.ceil(len(pairs) / options.batch)),
+        max_steps=steps_of(pairs, options),
+        warmup_steps=math.ceil(0.1 * steps_of(pairs, options)),
         weight_decay=0.01,
         bf16=options.device == "cuda",
         dataloader_num_workers=options.workers,
@@ -96,6 +140,12 @@ def _run_trainer(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespac
     data = Dataset(InMemoryTable(pyarrow.table(rows)), fingerprint="pairs")
     trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss)
     return float(trainer.train().metrics["train_runtime"])
+
+
+def steps_of(pairs: Pairs, options: argparse.Namespace) -> int:
+    """The optimiser steps of a training."""
+    steps: int = options.epochs * math.ceil(len(pairs) / options.batch)
+    return steps if options.steps is None else min(steps, options.steps)
 
 
 def _run_loop(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace, out: Path) -> float:
@@ -121,25 +171,24 @@ def _run_loop(model: Any, loss: Any, pairs: Pairs, options: argparse.Namespace, 
     others = [p for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name]
     groups = [{"params": decays, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=1e-4, fused=options.device == "cuda")
-    steps = len(loader) * options.epochs
+    steps = steps_of(pairs, options)
     warm = math.ceil(0.1 * steps)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
     )
     model.train()
-    for _ in range(options.epochs):
-        for batch in loader:
-            placed = [
-                {name: v.to(options.device, non_blocking=True) if hasattr(v, "to") else v for name, v in side.items()}
-                for side in batch
-            ]
-            with torch.autocast(options.device, torch.bfloat16, enabled=options.device == "cuda"):
-                value = loss(placed, None)
-            value.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
+    for batch in islice((batch for _ in range(options.epochs) for batch in loader), steps):
+        placed = [
+            {name: v.to(options.device, non_blocking=True) if hasattr(v, "to") else v for name, v in side.items()}
+            for side in batch
+        ]
+        with torch.autocast(options.device, torch.bfloat16, enabled=options.device == "cuda"):
+            value = loss(placed, None)
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        optimiser.zero_grad()
     if options.device == "cuda":
         torch.cuda.synchronize()
     model.eval()
@@ -178,12 +227,26 @@ def pairs_of(prepared: Prepared, seed: int) -> Pairs:
     return [(query, text) for (query, _), text in zip(wanted, texts, strict=True)]
 
 
+def judged_documents(data: Path, splits: Sequence[str]) -> Path:
+    """The same data set with only the documents that judgments of these splits name; made once."""
+    out = data.with_name(f"{data.name}-{'-'.join(splits)}")
+    if not out.exists():
+        whole = FolderDataset(data)
+        names = {docid for split in splits for grades in whole.qrels(split).values() for docid in grades}
+        with made_once(out) as folder:
+            write_documents((document for document in whole.documents() if document.docid in names), folder / CORPUS)
+            for path in (*data.glob("queries.*"), *data.glob("qrels.*")):
+                shutil.copy(path, folder)
+    return out
+
+
 def systems(
     options: argparse.Namespace, recipe: Callable[[dict[str, Any]], Recipe], pool: Path, pairs: Pairs
-) -> Iterator[tuple[str, Callable[[Path], tuple[Path, float]]]]:
+) -> Iterator[tuple[str, Callable[[Path], Training]]]:
     """Name and training of each system."""
     start, few = find_model(options.start), options.cached
-    plain = {"epochs": options.epochs, "batch": options.batch, "best": "last"}
+    plain = {"epochs": options.epochs, "batch": options.batch, "max_steps": options.steps, "best": "last"}
+    plain["max_length"] = options.max_length
     runs: dict[str, dict[str, Any]] = {"rankwell": plain, "rankwell, cached": {**plain, "max_texts_in_memory": 2 * few}}
     for name, changes in runs.items():
         yield name, lambda out, own=changes: train_rankwell(recipe(own), pool, out, options.device)  # type: ignore[misc]
@@ -201,6 +264,10 @@ def main() -> None:
     parser.add_argument("--b", type=float, default=0.4)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--steps", type=int, help="optimiser steps at most")
+    parser.add_argument("--max-length", type=int, help="maximum length of a text in tokens")
+    parser.add_argument("--queries", type=int, help="train on so many queries, and search judged documents only")
+    parser.add_argument("--speed", action="store_true", help="train only; the bi-encoders are not measured")
     parser.add_argument("--cached", type=int, default=64, help="pairs in memory at a time, for the cached systems")
     parser.add_argument("--workers", type=int, default=4, help="the peer's processes that tokenise")
     parser.add_argument("--seed", type=int, default=1)
@@ -212,9 +279,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
+    source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside, options.queries)
     pool = options.pool or options.out / "pool"
-    data = set_aside(source, pool / f"{options.data.name}-{options.train}")
+    data = set_aside(source, pool / f"{options.data.name}-{options.train}-{options.queries or 'all'}")
+    if options.queries is not None:
+        data = judged_documents(data, ["fit", "choice"] if options.speed else ["fit", "choice", "dev"])
 
     def recipe(changes: dict[str, Any]) -> Recipe:
         whole = arm_recipe("encoder", data, source, options.start, options.seed)
@@ -224,28 +293,32 @@ def main() -> None:
 
     prepared = prepare(recipe({}), pool)
     pairs = pairs_of(prepared, options.seed)
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     tokenizer = Tokenizer.open(find_model(options.start))
     documents = prepared.collection.store
     tokenizer.encode(documents.texts_at(np.arange(len(documents))))
-    tokenising = time.perf_counter() - begin
-    results: dict[str, Any] = {"pairs": len(pairs), "epochs": options.epochs, "tokenising seconds": tokenising}
-    results["trainer"] = find_spec("datasets") is not None
+    tokenising = Training(data, time.perf_counter() - begin, time.process_time() - cpu)
+    trained = min(len(pairs) * options.epochs, steps_of(pairs, options) * options.batch)
+    results: dict[str, Any] = {"pairs": len(pairs), "epochs": options.epochs, "trained pairs": trained}
+    results |= {"tokenising seconds": tokenising.seconds, "tokenising CPU seconds": tokenising.cpu}
+    results |= {"trainer": find_spec("datasets") is not None, "load at the start": os.getloadavg()}
     models: dict[str, Path] = {}
     for name, train in systems(options, recipe, pool, pairs):
         if options.only not in (None, name):
             continue
         out = options.out / name.replace(", ", "-")
         out.mkdir(parents=True, exist_ok=True)
-        models[name], seconds = train(out)
-        whole = seconds + (tokenising if name.startswith("rankwell") else 0)
-        speed = len(pairs) * options.epochs / whole
-        results[name] = {"seconds": seconds, "pairs per second": speed}
-        print(f"{name:>30} {seconds:8.1f} s {speed:9,.0f} pairs/s", flush=True)
+        done = train(out)
+        models[name] = done.model
+        ours = name.startswith("rankwell")
+        speed = trained / (done.seconds + (tokenising.seconds if ours else 0))
+        cpu = done.cpu + (tokenising.cpu if ours else 0)
+        results[name] = {"seconds": done.seconds, "pairs per second": speed, "CPU seconds with tokenising": cpu}
+        print(f"{name:>30} {done.seconds:8.1f} s {speed:9,.1f} pairs/s {cpu:8.1f} s CPU", flush=True)
         write_json(options.out / "peers.json", results)
     if options.trained is not None:
         options.trained.touch()
-    for name, model in models.items():
+    for name, model in {} if options.speed else models.items():
         results[name] |= measure(name, model, prepared, recipe({}), pool, options)
         print(f"{name:>30}", results[name], flush=True)
         write_json(options.out / "peers.json", results)
