@@ -33,6 +33,8 @@ PARTS = frozenset({"collection", "train", "dev", "start", "inputs", "attention",
 """The parts of a recipe and its data that a stage's result may depend on."""
 TRAINING = PARTS - {"depth"}
 """All but ``evaluate.depth``, which matters only to stages that tune on the evaluated candidates."""
+FINDING = frozenset({"collection", "train", "start", "seed"})
+"""What stages read that learn a first stage."""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,11 @@ class PairTask(DrawnLists):
         self._widths = tuple(widths)
         self._max_texts = max_texts
 
+    @property
+    def scale(self) -> float:
+        """The factor of the cosine, which may be learned."""
+        return float(self._log_scale.detach().exp())
+
     @abstractmethod
     def texts(self, lists: Lists, step: Step) -> tuple[Rows, Callable[[nn.Module, slice], Tensor]]:
         """What each text costs of the step's budget, the queries and then all documents, and how to encode some."""

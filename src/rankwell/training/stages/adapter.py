@@ -26,17 +26,9 @@ from rankwell.training.first_stage import find_encoder, hold_out, measure_first_
 from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.task import Step
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import AdapterOptions
-from rankwell.training.stages.pairs import (
-    TrainingPairs,
-    check_pairs,
-    finish_first_stage,
-    pool_of,
-    pool_validation,
-    train_pairs,
-    training_pairs,
-)
+from rankwell.training.stages.pairs import TrainingPairs, check_pairs, fit_first_stage, pool_of, training_pairs
 
 
 class MapModel(nn.Module):
@@ -137,19 +129,7 @@ def run(work: Work, stage: RecipeStage[AdapterOptions], folder: Path) -> StageRe
             history=[*work.history, {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json")}],
         )
 
-    validation = pool_validation(work, options, tune_queries, docids, encode)
-    outcome = train_pairs(work, options, folder, model, task, validation, save, "adapter")
-    figures = {**outcome.figures(), "pairs": len(pairs.draw(0))}
-    return finish_first_stage(work, options, folder, tune_queries, figures)
+    return fit_first_stage(work, stage, folder, model, task, tune_queries, docids, encode, save)
 
 
-STAGES.register("adapter")(
-    StageKind(
-        AdapterOptions,
-        run,
-        check,
-        measure_first_stage,
-        reads=frozenset({"collection", "train", "start", "seed"}),
-        finds=True,
-    )
-)
+STAGES.register("adapter")(StageKind(AdapterOptions, run, check, measure_first_stage, reads=FINDING, finds=True))

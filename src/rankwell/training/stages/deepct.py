@@ -53,7 +53,7 @@ from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import DeepctOptions
 
 
@@ -245,13 +245,5 @@ def _show(
 
 
 STAGES.register("deepct")(
-    StageKind(
-        DeepctOptions,
-        run,
-        check_tuning,
-        measure_first_stage,
-        reads=frozenset({"collection", "train", "start", "seed"}),
-        finds=True,
-        builds_index=True,
-    )
+    StageKind(DeepctOptions, run, check_tuning, measure_first_stage, reads=FINDING, finds=True, builds_index=True)
 )

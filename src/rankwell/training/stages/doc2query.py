@@ -51,7 +51,7 @@ from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, FinishedStage, StageKind, StageResult, Work
+from rankwell.training.stage import FINDING, STAGES, FinishedStage, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import DeepctOptions, Doc2queryOptions, TuningOptions
 
 EXPANSIONS = "expansions.jsonl.gz"
@@ -301,13 +301,5 @@ def _show(work: Work, queries: Sequence[Query], folder: Path) -> None:
 
 
 STAGES.register("doc2query")(
-    StageKind(
-        Doc2queryOptions,
-        run,
-        check,
-        measure_first_stage,
-        reads=frozenset({"collection", "train", "start", "seed"}),
-        finds=True,
-        builds_index=True,
-    )
+    StageKind(Doc2queryOptions, run, check, measure_first_stage, reads=FINDING, finds=True, builds_index=True)
 )

@@ -26,16 +26,9 @@ from rankwell.models.vector_layers import Dense
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import EncoderOptions
-from rankwell.training.stages.pairs import (
-    check_pairs,
-    finish_first_stage,
-    pool_of,
-    pool_validation,
-    train_pairs,
-    training_pairs,
-)
+from rankwell.training.stages.pairs import check_pairs, fit_first_stage, pool_of, training_pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,21 +143,7 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
         widths=options.widths,
         max_texts=options.max_texts_in_memory,
     )
-    validation = pool_validation(work, options, tune_queries, docids, encode)
-    outcome = train_pairs(work, options, folder, encoder.model, task, validation, encoder.save, "bi-encoder")
-    figures = {**outcome.figures(), "pairs": len(pairs.draw(0))}
-    if options.learn_scale:
-        figures["scale"] = float(encoder.model.log_scale.detach().exp())
-    return finish_first_stage(work, options, folder, tune_queries, figures)
+    return fit_first_stage(work, stage, folder, encoder.model, task, tune_queries, docids, encode, encoder.save)
 
 
-STAGES.register("encoder")(
-    StageKind(
-        EncoderOptions,
-        run,
-        check,
-        measure_first_stage,
-        reads=frozenset({"collection", "train", "start", "seed"}),
-        finds=True,
-    )
-)
+STAGES.register("encoder")(StageKind(EncoderOptions, run, check, measure_first_stage, reads=FINDING, finds=True))

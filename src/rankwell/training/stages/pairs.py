@@ -26,7 +26,7 @@ from rankwell.training.data.pairs import RelevantDocuments, find_copies
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.first_stage import FOLDS, check_held_out, current_first_stage, tune_index
 from rankwell.training.loop.contrastive import PairTask
-from rankwell.training.loop.loop import TrainingOutcome, train
+from rankwell.training.loop.loop import train
 from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
@@ -114,32 +114,26 @@ def pool_of(work: Work, queries: Sequence[Query]) -> list[str]:
     return list(pool)
 
 
-def pool_validation(
+def fit_first_stage(
     work: Work,
-    options: PairOptions,
-    queries: Sequence[Query],
-    docids: Sequence[str],
-    encode: Callable[[nn.Module], tuple[Vectors, Vectors]],
-) -> PoolValidation | None:
-    """What measures a stage while it trains; None if its last checkpoint is taken."""
-    if options.best == "last":
-        return None
-    qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
-    return PoolValidation(queries, qrels, docids, measure_of(work.recipe, options.best), encode)
-
-
-def train_pairs(
-    work: Work,
-    options: PairOptions,
+    stage: RecipeStage[PairOptions],
     folder: Path,
     model: nn.Module,
     task: PairTask,
-    validation: PoolValidation | None,
+    queries: Sequence[Query],
+    docids: Sequence[str],
+    encode: Callable[[nn.Module], tuple[Vectors, Vectors]],
     save: Callable[[Path], None],
-    description: str,
-) -> TrainingOutcome:
-    """Train a model of vectors in ``folder``."""
-    return train(
+) -> StageResult:
+    """Train a model of vectors, then tune BM25 and its share on the ``queries`` set aside, in one process of several.
+
+    ``encode`` gives the vectors of these queries and of the documents ``docids`` (:func:`pool_of`), to validate with.
+    """
+    options, validation = stage.options, None
+    if options.best != "last":
+        qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
+        validation = PoolValidation(queries, qrels, docids, measure_of(work.recipe, options.best), encode)
+    outcome = train(
         model,
         task,
         options,
@@ -148,18 +142,16 @@ def train_pairs(
         seed=work.seed,
         device=work.device,
         validate=validation,
-        description=description,
+        description=stage.kind,
     )
-
-
-def finish_first_stage(
-    work: Work, options: PairOptions, folder: Path, queries: Sequence[Query], figures: dict[str, Any]
-) -> StageResult:
-    """Tune BM25 and the share of the bi-encoder in ``folder/model``, in one process of several."""
     if process_number() > 0:
         return StageResult()
-    tuned = tune_encoder(work, folder / "model", queries, options, folder)
-    return StageResult(first_stage=folder, figures={**figures, **tuned})
+    figures = {**outcome.figures(), "pairs": task.draw(0)}
+    if options.learn_scale:
+        figures["scale"] = task.scale
+    return StageResult(
+        first_stage=folder, figures={**figures, **tune_encoder(work, folder / "model", queries, options, folder)}
+    )
 
 
 def tune_encoder(
