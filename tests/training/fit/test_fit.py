@@ -22,11 +22,14 @@ from rankwell import sample
 from rankwell.core.deadlines import TimeIsUp
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
+from rankwell.retrieve.bm25 import BM25
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import Step
+from rankwell.training.fit.rungs import Candidate, FitTask, Step
 
 
 def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any) -> tuple[System, str]:
@@ -91,6 +94,8 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
     system, _ = whole
     page = (system.folder / "report.html").read_text()
     assert "<svg" in page
+    best = [rung for rung in system.card["rungs"] if rung.get("kept")][-1]["report"]["RR@10"]["mean"]
+    assert page.index(f"{best:.3f}</b>") < page.index("The ladder")
     assert not re.search(r"(?:src|href)=|url\(|@import", page)
     assert "rankwell fit" in page
     rows = [line.split("\t") for line in (system.folder / "queries.tsv").read_text().splitlines()]
@@ -122,6 +127,25 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     assert "an endless rung: skipped, the time was up before it was finished" in said
     assert system.describe() == "BM25 (k1 0.9, b 0.4)"
+    assert "No better system was made in this time; try more --minutes." in said
+    assert "no system that was tried is better than BM25" in (system.folder / "report.html").read_text()
+
+
+def test_the_report_begins_with_the_gain_over_bm25(
+    tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def better(task: FitTask, below: Candidate) -> Candidate:
+        relevant = {
+            qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.choose.qrels.items()
+        }
+        return Candidate(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+
+    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", better)])
+    system, said = fitted(tmp_path / "system", tiny_bi_encoder)
+    page = (system.folder / "report.html").read_text()
+    assert f"<h1>Search fitted to {sample.FOLDER.name}</h1>" in page
+    assert page.index("over BM25 [") < page.index("The ladder")
+    assert "; BM25: 0.6" in said
 
 
 def take(folder: Path, queries: int, *splits: str) -> Path:
@@ -152,6 +176,7 @@ def test_no_queries_give_hybrid_search_and_advice(tmp_path: Path, tiny_bi_encode
     data = take(tmp_path / "data", 0)
     system, said = fitted(tmp_path / "system", tiny_bi_encoder, data)
     assert "What would help most: 50 to 100 real queries" in said
+    assert "ms a query" not in said  # there are none to time
     assert system.describe() == "BM25 (k1 0.9, b 0.4) and a bi-encoder (share 0.7)"
     assert "Nothing was measured" in (system.folder / "report.html").read_text()
     assert len(system.search("how do bees keep warm", k=3)) == 3

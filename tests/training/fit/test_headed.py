@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 
@@ -37,8 +38,12 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
     monkeypatch.setattr(ladder, "ladder", list)
     said: list[str] = []
     system = fit(write(tmp_path / "data"), tmp_path / "system", queries_from="titles", device="cpu", say=said.append)
-    assert said[0].startswith("titles of the documents as queries")
-    assert "100 documents; 100 judged queries" in said[1]
+    assert said[0].startswith("The titles of the documents are the queries.")
+    assert "100 documents; 100 judged queries" in said[2]
+    assert said[-1] == f"serve:   rankwell serve {tmp_path / 'system'}"
+    page = (tmp_path / "system" / "report.html").read_text()
+    assert f"rankwell fit {tmp_path / 'data'} --out system --device cpu --queries-from titles" in html.unescape(page)
+    assert "system.work" not in page + "".join(said)
     assert (system.card["queries"], len(system)) == ("titles", 100)
     assert [rung["rung"] for rung in system.card["rungs"]] == ["bm25"]
     # The last word is in the text of the last document and in the title of the first alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.headed import Kind, write_headed
 from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
-from rankwell.training.fit.parts import Parts, divide, write_parts
+from rankwell.training.fit.parts import SET_ASIDE, Parts, divide, write_parts
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
 from rankwell.training.fit.rungs import FitTask
 
@@ -92,39 +92,60 @@ def fit(
         os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start, queries_from
     )
     request.check()
-    if queries_from is not None:
-        return _fit_headed(request, queries_from, say)
-    work = request.work
+    fitted = _fit_judged(request, say) if queries_from is None else _fit_headed(request, queries_from, say)
+    for line in fitted.summary:
+        say(line)
+    return fitted.system
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    """A system and the lines that tell what it is; none if it was made before."""
+
+    system: System
+    summary: tuple[str, ...] = ()
+
+
+def _fit_judged(request: FitRequest, say: Callable[[str], None], asked: FitRequest | None = None) -> _Fitted:
+    """Fit to judged queries. Report and summary name the data, folder and command of ``asked``, what a user wants."""
+    asked = asked or request
+    work, minutes, measure = request.work, request.minutes, request.measure
     if not work.exists():
         refuse_taken(request.out)
     dataset = open_dataset(request.data)
     with lock(work, wait=False):
         remove_leftovers(work)
         remove_leftovers(request.out.absolute().parent, of=request.out.name)
-        parts = divide(dataset, train=train, report=report, seed=seed)
+        parts = divide(dataset, train=request.train, report=request.report, seed=request.seed)
         _claim(request, dataset.digest(), parts)
         if is_system(request.out):  # finished, but killed before its work folder was removed
             shutil.rmtree(work, ignore_errors=True)
-            return System.open(request.out, device=device)
+            return _Fitted(System.open(request.out, device=request.device))
         write_parts(dataset, parts, work / "parts")
         collection = open_collection(str(work / "parts"), work)
         say(f"{len(collection.index):,} documents; {parts.describe()}")
         for line in advice(parts):
             say(line)
-        say(f"{minutes:g} minute{'s' * (minutes != 1)}, measured by {measure} on the queries to choose:")
+        measured = f", measured by {measure} on the queries to choose" if len(parts.choose) else ""
+        say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
         task = FitTask(
-            work, work / "parts", collection.index, parts, encoder, start, str(parse_measure(measure)), seed, device
+            work,
+            work / "parts",
+            collection.index,
+            parts,
+            request.encoder,
+            request.start,
+            str(parse_measure(measure)),
+            request.seed,
+            request.device,
         )
         climbed = climb(task, Clock(60 * minutes * (1 - SAVING)), say)
-        system = _save(request, task, climbed)
+        system = _save(request.out, asked, task, climbed)
         shutil.rmtree(work, ignore_errors=True)
-    say("")
-    for line in summary(request, task, climbed):
-        say(line)
-    return system
+    return _Fitted(system, ("", *summary(asked.out, task, climbed)))
 
 
-def _fit_headed(request: FitRequest, kind: Kind, say: Callable[[str], None]) -> System:
+def _fit_headed(request: FitRequest, kind: Kind, say: Callable[[str], None]) -> _Fitted:
     """Fit to titles or headings as queries, then save what was fitted with the documents as they are."""
     work = request.work
     if not work.exists():
@@ -135,16 +156,17 @@ def _fit_headed(request: FitRequest, kind: Kind, say: Callable[[str], None]) -> 
     with lock(work, wait=False):
         if is_system(request.out):
             shutil.rmtree(work, ignore_errors=True)
-            return System.open(request.out, device=request.device)
+            return _Fitted(System.open(request.out, device=request.device))
         write_headed(dataset, kind, work / kind, request.seed)
-        say(f"{kind} of the documents as queries: figures on them are no figures on what people ask")
+        say(f"The {kind} of the documents are the queries. Figures tell how well they find their documents, not how")
+        say("well people's questions would.")
         inner = work / "fitted"
-        options = {field.name: getattr(request, field.name) for field in fields(request)}
-        fitted = (
-            System.open(inner, device=request.device)
-            if is_system(inner)
-            else fit(**{**options, "data": work / kind, "out": inner, "queries_from": None}, say=say)
-        )
+        if is_system(inner):
+            done = _Fitted(System.open(inner, device=request.device))
+        else:
+            own = replace(request, data=str(work / kind), out=inner, queries_from=None)
+            done = _fit_judged(own, say, request)
+        fitted = done.system
         first, place = fitted.first_stage, work / "documents"
         index = Index.open(place) if (place / "index.json").is_file() else Index.build(dataset.documents(), place)
         system = System(
@@ -159,8 +181,7 @@ def _fit_headed(request: FitRequest, kind: Kind, say: Callable[[str], None]) -> 
         }
         saved = system.save(request.out, card={**fitted.card, "queries": kind}, files=texts)
         shutil.rmtree(work, ignore_errors=True)
-    say(f"{request.out}: {saved.describe()}, with the documents as they are")
-    return saved
+    return replace(done, system=saved)
 
 
 def advice(parts: Parts) -> list[str]:
@@ -172,21 +193,27 @@ def advice(parts: Parts) -> list[str]:
     return []
 
 
-def summary(request: FitRequest, task: FitTask, climbed: Climb) -> list[str]:
+def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
     """What was made, what it measures, and what to do with it."""
     best, base, part = climbed.best, climbed.rungs[0], task.parts.report
-    lines = [f"{request.out}: {best.system.describe()}"]
+    lines = [f"{out}: {best.system.describe()}"]
     if best.report is not None and base.report is not None:
         mean, (low, high) = interval_of(part, best.report, task.measure)
         before, _ = interval_of(part, base.report, task.measure)
-        source = "cross-validated" if task.parts.cross_validated else task.parts.source
-        where = f"{len(part):,} queries ({source})"
-        lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}; BM25: {before:.3f}")
+        where = f"{len(part):,} queries"
+        if task.parts.cross_validated:
+            where += " (cross-validated)"
+        else:
+            where += " set aside" if task.parts.source == SET_ASIDE else f" ({task.parts.source})"
+        compared = f"; BM25: {before:.3f}" if best is not base else ""
+        lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
+    if best is base and climbed.late:
+        lines.append("No better system was made in this time; try more --minutes.")
     return [
         *lines,
-        f"report:  {request.out / 'report.html'}",
-        f'search:  rankwell search {request.out} "a question"',
-        f"serve:   rankwell serve {request.out}",
+        f"report:  {out / 'report.html'}",
+        f'search:  rankwell search {out} "a question"',
+        f"serve:   rankwell serve {out}",
     ]
 
 
@@ -213,16 +240,16 @@ def _claim(request: FitRequest, documents: str, parts: Parts) -> None:
         raise InputError(request.work, None, f"{problem}; remove it, or repeat the command it was made with")
 
 
-def _save(request: FitRequest, task: FitTask, climbed: Climb) -> System:
+def _save(out: Path, asked: FitRequest, task: FitTask, climbed: Climb) -> System:
     """Write the system with its card and report."""
-    figures = figures_of(request.data, task, climbed)
-    command = command_of(request)
+    figures = figures_of(asked.data, task, climbed)
+    command = command_of(asked)
     files = {
         "README.md": card_text(figures, command),
         "report.html": report_page(figures, task, climbed, command),
         "queries.tsv": query_table(task, climbed),
     }
-    return climbed.best.system.save(request.out, card=figures, files=files)
+    return climbed.best.system.save(out, card=figures, files=files)
 
 
 def command_of(request: FitRequest) -> str:

@@ -65,10 +65,11 @@ class Rung:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A rung that was not tried, or not finished, and why."""
+    """A rung that was not tried, or not finished, and why; ``late`` if for lack of time."""
 
     step: Step
     reason: str
+    late: bool = False
 
 
 @dataclass
@@ -101,6 +102,11 @@ class Climb:
         """The last rung that was kept."""
         return next(rung for rung in reversed(self.rungs) if rung.kept)
 
+    @property
+    def late(self) -> bool:
+        """Whether rungs were skipped for lack of time."""
+        return any(isinstance(tried, Skipped) and tried.late for tried in self.tried)
+
 
 def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     """Climb as far as the time allows."""
@@ -109,18 +115,18 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     tried: list[Rung | Skipped] = [best]
     for step in ladder():
         try:
-            reason = _obstacle(task, clock, step, best.candidate)
-            if reason is None:
+            skipped = _obstacle(task, clock, step, best.candidate)
+            if skipped is None:
                 finished = _folder(task, _key(step, best.candidate)).exists()
                 if not finished:
                     say(f"  … {step.title}")
                 with nullcontext() if finished else time_limit(clock.left):
                     rung = _make_rung(task, clock, step, best)
         except TimeIsUp:
-            reason = "the time was up before it was finished"
-        if reason is not None:
-            tried.append(Skipped(step, reason))
-            say(f"  – {step.title}: skipped, {reason}")
+            skipped = Skipped(step, "the time was up before it was finished", late=True)
+        if skipped is not None:
+            tried.append(skipped)
+            say(f"  – {step.title}: skipped, {skipped.reason}")
             continue
         tried.append(rung)
         say(line_of(rung, task))
@@ -128,26 +134,36 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
     return Climb(tuple(tried))
 
 
-def _obstacle(task: FitTask, clock: Clock, step: Step, below: Candidate) -> str | None:
-    """Why a rung cannot be tried, in words; None if it can."""
+def _obstacle(task: FitTask, clock: Clock, step: Step, below: Candidate) -> Skipped | None:
+    """Why a rung cannot be tried; None if it can."""
     parts = task.parts
     if step.trains and not len(parts.fit):
-        return f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}"
+        return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
     if step.name == "bm25-tuned" and len(parts.tune) < 2:
-        return "there are no judged queries to tune with"
+        return Skipped(step, "there are no judged queries to tune with")
     if _folder(task, _key(step, below)).exists():
         return None
     try:
         seconds = step.seconds(task, below)
     except RankwellError as error:
-        return str(error)
-    if seconds > clock.left:
-        return f"it needs about {_minutes(seconds)}, and {_minutes(max(0.0, clock.left))} are left"
+        return Skipped(step, str(error))
+    if seconds > (left := clock.left):
+        needed = f"it needs about {duration(seconds)}"
+        return Skipped(step, f"{needed}, and {duration(left)} are left" if left > 0 else "the time is up", late=True)
     return None
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 600 else f"{seconds / 60:.1f} minutes"
+def duration(seconds: float) -> str:
+    """A time for readers.
+
+    >>> [duration(seconds) for seconds in (0.2, 40, 90, 1200, 36000)]
+    ['1 s', '40 s', '1.5 minutes', '20 minutes', '10 hours']
+    """
+    if seconds < 60:
+        return f"{max(1.0, seconds):.0f} s"
+    if seconds <= 7200:
+        return f"{seconds / 60:.{1 if seconds < 600 else 0}f} minutes"
+    return f"{seconds / 3600:.0f} hours"
 
 
 # Making and measuring
@@ -189,7 +205,7 @@ def _judged(task: FitTask, rung: Rung, below: Rung | None) -> Rung:
 
 
 def _milliseconds(system: System, queries: Sequence[Query]) -> float:
-    """The median time of a search with one query, after a warm-up."""
+    """The median time of a search with one query, after a warm-up; 0 if there are no queries."""
     times: list[float] = []
     for query in [*queries[:1], *queries]:
         begin = time.perf_counter()
@@ -220,7 +236,8 @@ def line_of(rung: Rung, task: FitTask) -> str:
         line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
     if rung.contrast is not None:
         line += f"  {rung.contrast.difference:+.3f}, p {p_value(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
-    return f"{line}  {rung.milliseconds:.0f} ms a query, {_minutes(rung.seconds)}"
+    timed = f"{rung.milliseconds:.0f} ms a query, " if rung.milliseconds else ""
+    return f"{line}  {timed}made in {duration(rung.seconds)}"
 
 
 def p_value(value: float) -> str:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rankwell.core.manifest import machine
 from rankwell.corpus.records import Query, Run
+from rankwell.evaluation.compare import compare
 from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import STYLE as PICTURES
 from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
 from rankwell.plots.pictures import page
-from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, evaluate_part, interval_of, p_value
+from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, duration, evaluate_part, interval_of, p_value
 from rankwell.training.fit.parts import Part
 from rankwell.training.fit.rungs import FitTask
 
@@ -36,6 +38,8 @@ th:first-child, td:first-child { text-align: left } td.words { white-space: norm
 details { border: 1px solid var(--line); border-radius: .4em; padding: .4em .8em; margin: .4em 0 }
 summary { cursor: pointer; overflow-wrap: anywhere } details p { margin: .5em 0; overflow-wrap: anywhere }
 pre { background: var(--soft); padding: .8em; border-radius: .4em; overflow-x: auto; font-size: .85em }
+@media (max-width: 40em) { th, td { padding-right: .5em } td:first-child { white-space: normal; min-width: 7em }
+  td .dim { display: block; font-size: .85em } td.words { min-width: 10em } }
 """
     + PICTURES
 )
@@ -139,26 +143,33 @@ def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, comma
     if climbed.best.report is not None and climbed.rungs[0].report is not None:
         body += _queries(task, climbed)
     body += _settings(figures, task, climbed, command)
-    return page("A fitted search system", STYLE, body)
+    return page(f"Search fitted to {Path(figures['data']).name}", STYLE, body)
 
 
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
-    best, base = climbed.best, climbed.rungs[0]
-    yield f'<p class="lead">{_text(best.system.describe())}.</p>'
+    best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
+    trained = f"; trained: {', '.join(stages)}" if (stages := best.candidate.stages) else ""
+    words = f"{_text(best.system.describe())}{trained}."
     if best.report is not None and base.report is not None:
-        part = task.parts.report
-        mean, (low, high) = interval_of(part, best.report, task.measure)
-        before, _ = interval_of(part, base.report, task.measure)
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(task.parts.source)})"
         if task.parts.cross_validated:
             where = f"{len(part):,} queries, cross-validated: the same queries that rungs were chosen on"
-        yield (
-            f'<p class="lead">{task.measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}] on {where}. '
-            f"BM25 has {before:.3f}. A query takes {best.milliseconds:.0f} ms, "
-            f"with BM25 {base.milliseconds:.0f} ms.</p>"
-        )
+        mean, (low, high) = interval_of(part, best.report, measure)
+        figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
+        if best is base:
+            yield f'<p class="lead">{figure} on {where}: no system that was tried is better than BM25.</p>'
+        else:
+            runs = {"BM25": base.report, "system": best.report}
+            [gain] = compare(part.qrels, runs, measure, baseline="BM25").contrasts
+            below, above = gain.interval
+            yield (
+                f'<p class="lead">{figure}, {gain.difference:+.3f} over BM25 [{below:+.3f}, {above:+.3f}], on '
+                f"{where}.</p>"
+            )
+            words += f" A query takes {best.milliseconds:.0f} ms, with BM25 {base.milliseconds:.0f} ms."
     else:
         yield '<p class="lead">Nothing was measured: there were no judged queries.</p>'
+    yield f"<p>{words}</p>"
     yield f'<p class="dim">{len(task.index):,} documents; {_text(task.parts.describe())}.</p>'
 
 
@@ -175,7 +186,7 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
             mean, (low, high) = interval_of(part, rung.candidate.choose, measure)
             bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
         yield draw_ladder(bars, measure)
-    heads = ["rung", measure, "gain", "p", "ms a query", "minutes"]
+    heads = ["rung", measure, "gain", "p", "ms a query", "made in"]
     yield from _table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
         return
@@ -203,7 +214,7 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
         cells[0] = _mean(task.parts.choose, tried.candidate.choose, task.measure)
     if tried.contrast is not None:
         cells[1:] = [f"{tried.contrast.difference:+.3f}", _text(p_value(tried.contrast.p).removeprefix("= "))]
-    cells += [f"{tried.milliseconds:.0f}", f"{tried.seconds / 60:.1f}"]
+    cells += [f"{tried.milliseconds:.0f}" if tried.milliseconds else "", duration(tried.seconds)]
     mark = '<span class="good">✓</span>' if tried.kept else "·"
     return f"<tr><td>{mark} {name}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
