@@ -281,7 +281,8 @@ def main() -> None:
     options = parser.parse_args()
     source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside, options.queries)
     pool = options.pool or options.out / "pool"
-    data = set_aside(source, pool / f"{options.data.name}-{options.train}-{options.queries or 'all'}")
+    few = "" if options.queries is None else f"-{options.queries}"
+    data = set_aside(source, pool / f"{options.data.name}-{options.train}{few}")
     if options.queries is not None:
         data = judged_documents(data, ["fit", "choice"] if options.speed else ["fit", "choice", "dev"])
 
