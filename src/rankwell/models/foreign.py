@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError, one_line
 from rankwell.core.jsonfile import read_object
-from rankwell.models.checkpoints.tensors import tensor_shapes
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.families import has_remote_code
 from rankwell.models.layout import Layout, Packed
@@ -212,6 +211,8 @@ def trained_labels(folder: Path) -> int | None:
     settings = read_object(folder / "config.json")
     architectures = [str(name) for name in settings.get("architectures") or []]
     if not architectures:
+        from rankwell.models.checkpoints.tensors import tensor_shapes  # scoring stored tokens needs no safetensors
+
         shapes = tensor_shapes(folder)
         rows = next((shapes[name][0] for name in _HEADS if len(shapes.get(name, ())) == 2), None)
         return rows if len(settings.get("id2label") or {}) in (0, rows) else None
