@@ -21,6 +21,7 @@ PAGE = ROOT / "docs" / "attention-rules.md"
 RESULTS = ROOT / "docs" / "results" / "attention-rules"
 PAPERS = ROOT / "docs" / "results" / "papers"
 FIT = ROOT / "docs" / "results" / "fit"
+INT8 = ROOT / "docs" / "results" / "int8"
 SETTINGS = {".998", "2.11"}
 """A threshold and a version, which look like results."""
 
@@ -52,6 +53,12 @@ def test_the_first_table_of_the_results_page_is_that_of_the_files() -> None:
     command = [sys.executable, str(ROOT / "bench" / "papers.py"), "summary", str(ROOT / "docs" / "results")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert tables_of((ROOT / "docs" / "results.md").read_text(encoding="utf-8"))[0] == tables_of(printed)[0]
+
+
+def test_the_table_of_rankings_in_int8_is_that_of_the_files() -> None:
+    pytest.importorskip("torch")
+    (printed,) = printed_tables(INT8, "int8_agreement.py")
+    assert printed in tables_of((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"))
 
 
 def figures_of(text: str) -> set[str]:
