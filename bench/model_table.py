@@ -1,10 +1,13 @@
 """Which models work, and how: the table of docs/models.md, over tiny random checkpoints of every family.
 
-    python bench/model_table.py                    the table, as Markdown
-    python bench/model_table.py --speed 400        and the rates on a CPU beside CrossEncoder, with larger random models
+    python bench/model_table.py                           the table, as Markdown
+    python bench/model_table.py --only qwen3,qwen2        some of its rows
+    python bench/model_table.py --no-table --speed 60     its last column: speed on a CPU beside CrossEncoder
 
 Scores are compared with sentence-transformers' CrossEncoder, or for the language models that it cannot prompt with
 transformers. Training runs two steps on the bundled sample; exports are compared with the model by rank_agreement.
+Speed is measured with models of six layers of width 384 on pairs of up to 180 tokens: the CPU time of CrossEncoder at
+its best (sorted pairs, sdpa, the best of several batch sizes) divided by that of rankwell, in alternating rounds.
 """
 
 from __future__ import annotations
@@ -27,13 +30,15 @@ from rankwell.rank.agreement import rank_agreement
 from rankwell.sample import FOLDER
 
 SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
-FASTER: dict[str, dict[str, Any]] = {
-    "bert": {},
-    "xlm-roberta": {},
-    "mpnet": {},
-    "deberta-v2": {},
+DISTIL_SHAPE = {"dim": 384, "n_layers": 6, "n_heads": 12, "hidden_dim": 1536}
+MORE: dict[str, dict[str, Any]] = {
+    "electra": {"embedding_size": 384},
+    "albert": {"embedding_size": 128},
+    "deberta-v2": {"position_buckets": 256},
     "modernbert": {"local_attention": 128},
 }
+BATCHES = (8, 16, 32)
+LENGTH = 180
 
 
 def their_scores(folder: Path, pairs: list[tuple[str, str]]) -> Any:
@@ -79,41 +84,71 @@ def exported(folder: Path, out: Path, backend: Any) -> str:
     return f"{np.abs(found - Ranker(folder).predict(tiny.PAIRS)).max():.0e}, {agreement.mean:.3f}".replace("0.", ".")
 
 
-def rows(place: Path) -> list[tuple[str, ...]]:
+def rows(place: Path, only: set[str]) -> list[tuple[str, ...]]:
     made: list[tuple[str, ...]] = []
     for kind in tiny.ENCODERS:
+        if only and kind not in only:
+            continue
         folder = tiny.make(kind, place / kind)
         bare = tiny.make(kind, place / f"{kind}-bare", labels=None)
         computed = "rankwell" if kind in tiny.OWN else "transformers"
         exports = [exported(folder, place / f"{kind}-out", backend) for backend in ("onnx", "openvino")]
         made.append((kind, computed, difference(folder), trains(bare, place / f"{kind}-trained"), *exports))
-    modular = tiny.make_modular("modernbert", place / "modular", norm=True)
-    made.append(("modular cross-encoder", "as its encoder", difference(modular), "its encoder", "no", "no"))
+    if not only or "modular" in only:
+        modular = tiny.make_modular("modernbert", place / "modular", norm=True)
+        made.append(("modular cross-encoder", "as its encoder", difference(modular), "its encoder", "no", "no"))
     for kind in ("qwen3", "qwen2"):
-        folder = tiny.make_language_model(kind, place / f"{kind}-chat")
-        made.append((f"{kind}, chat template", "transformers", difference(folder), "no", "no", "no"))
-    folder = tiny.make("qwen3", place / "qwen3-classifier")
-    made.append(("qwen3, classifier", "transformers", difference(folder), "no", "no", "no"))
+        if not only or kind in only:
+            folder = tiny.make_language_model(kind, place / f"{kind}-chat")
+            made.append((f"{kind}, chat template", "transformers", difference(folder), "no", "no", "no"))
+    if not only or "qwen3" in only:
+        folder = tiny.make("qwen3", place / "qwen3-classifier")
+        made.append(("qwen3, classifier", "transformers", difference(folder), "no", "no", "no"))
     return made
 
 
-def speed(place: Path, count: int) -> list[tuple[str, ...]]:
-    """CPU seconds of CrossEncoder divided by ours, for the same pairs in the same run."""
+def through_transformers(folder: Path) -> Ranker:
+    """A BERT as if rankwell had no layers of its own."""
+    from rankwell.models.checkpoints.folders import load_checkpoint
+    from rankwell.models.checkpoints.renaming import read_weights
+    from rankwell.models.foreign import load_foreign_ranker
+    from rankwell.rank.engines.engine import LoadedModel
+    from rankwell.rank.engines.torch_engine import TorchEngine
+
+    _, tokenizer, config = load_checkpoint(folder, template={"max_length": LENGTH})
+    model, _ = load_foreign_ranker(folder, "bert", read_weights(folder), 1)
+    return Ranker.from_loaded(LoadedModel(TorchEngine(model.eval(), "full"), tokenizer, config, 2), windows=None)
+
+
+def speed(place: Path, count: int, only: set[str]) -> list[tuple[str, ...]]:
+    """CPU seconds of CrossEncoder and of rankwell for the same pairs, and their ratio."""
+    torch: Any = import_module("torch")
+    peer: Any = import_module("sentence_transformers")
     lines = (FOLDER / "collection.tsv").read_text(encoding="utf-8").splitlines()[:count]
-    pairs = [("how do bees keep warm in winter", " ".join([line.partition("\t")[2]] * 2)) for line in lines]
+    pairs = [("how do bees keep warm in winter", line.partition("\t")[2]) for line in lines]
+    pairs.sort(key=lambda pair: -len(pair[1]))
     made: list[tuple[str, ...]] = []
-    for kind, more in FASTER.items():
-        folder = tiny.make(kind, place / f"{kind}-large", **{**SHAPE, **more})
-        torch: Any = import_module("torch")
-        peer: Any = import_module("sentence_transformers")
-        model, ranker = peer.CrossEncoder(str(folder), device="cpu"), Ranker(folder, windows=None)
-        seconds = []
-        for scorer, keywords in ((model, {"activation_fn": torch.nn.Identity()}), (ranker, {})):
-            scorer.predict(pairs[:40], **keywords)
-            begin = time.process_time()
-            scorer.predict(pairs, **keywords)
-            seconds.append(time.process_time() - begin)
-        made.append((kind, f"{seconds[0]:.1f}", f"{seconds[1]:.1f}", f"{seconds[0] / seconds[1]:.2f}"))
+    for kind in (*tiny.ENCODERS, "bert, through transformers"):
+        if only and kind not in only:
+            continue
+        name = kind.partition(",")[0]
+        shape = DISTIL_SHAPE if name == "distilbert" else SHAPE
+        folder = tiny.make(name, place / f"{kind}-large", **{**shape, **MORE.get(name, {})})
+        model = peer.CrossEncoder(str(folder), device="cpu", max_length=LENGTH)
+        ranker = through_transformers(folder) if "," in kind else Ranker(folder, windows=None, max_length=LENGTH)
+        options = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
+        seconds: dict[int | None, list[float]] = {size: [] for size in (*BATCHES, None)}
+        for turn in range(4):  # the first warms up
+            for size, taken in seconds.items():
+                begin = time.process_time()
+                if size is None:
+                    ranker.predict(pairs[: 8 if turn == 0 else None])
+                else:
+                    model.predict(pairs[: 8 if turn == 0 else None], batch_size=size, **options)
+                taken += [time.process_time() - begin] if turn else []
+        ours, best = float(np.median(seconds.pop(None))), min(float(np.median(taken)) for taken in seconds.values())
+        made.append((kind, f"{best:.2f}", f"{ours:.2f}", f"{best / ours:.2f}"))
+        print(made[-1], flush=True)
     return made
 
 
@@ -125,13 +160,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--speed", type=int, metavar="PAIRS", help="also measure rates on this many pairs")
     parser.add_argument("--no-table", action="store_true", help="measure rates only")
+    parser.add_argument("--only", default="", metavar="TYPE,TYPE,...", help="rows of these types only")
     options = parser.parse_args()
+    only = set(filter(None, options.only.split(",")))
     with tempfile.TemporaryDirectory() as place:
         if not options.no_table:
             head = ("type", "computed by", "difference", "trains", "ONNX", "OpenVINO")
-            print(markdown(head, rows(Path(place))))
+            print(markdown(head, rows(Path(place), only)))
         if options.speed:
-            print(markdown(("type", "CrossEncoder, s", "rankwell, s", "ratio"), speed(Path(place), options.speed)))
+            head = ("type", "CrossEncoder, s", "rankwell, s", "ratio")
+            print(markdown(head, speed(Path(place), options.speed, only)))
 
 
 if __name__ == "__main__":
