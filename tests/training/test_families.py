@@ -15,7 +15,7 @@ pytest.importorskip("accelerate")
 
 from tests.training import toys  # noqa: E402
 
-from rankwell import Ranker  # noqa: E402
+from rankwell import BiEncoder, Ranker  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint  # noqa: E402
 from rankwell.training.recipe_reader import build_recipe  # noqa: E402
 from rankwell.training.run import run_recipe  # noqa: E402
@@ -28,17 +28,17 @@ STAGES = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toys.write_data(tmp_path_factory.mktemp("families") / "data")
+    return toys.write_data(tmp_path_factory.mktemp("families") / "data", queries=30)
 
 
-def train(data: Path, start: Path, out: Path, **model: Any) -> Path:
+def train(data: Path, start: Path, out: Path, stages: Any = None, **model: Any) -> Path:
     tree = {
         "name": "families",
         "data": str(data),
         "first_stage": {"depth": 6},
         "evaluate": {"depth": 6, "measures": ["RR@10"]},
         "model": {"start": str(start), "max_length": 64, "max_query": 16, "long_documents": "cut", **model},
-        "stages": STAGES,
+        "stages": stages or STAGES,
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # three steps teach nothing, which the loop says
@@ -63,7 +63,7 @@ def test_a_recipe_starts_from_it(tiny_models: Any, data: Path, tmp_path: Path, k
 
 @pytest.mark.parametrize("kind", ["bert", "deberta-v2"])
 def test_lora_is_merged_when_the_model_is_saved(tiny_models: Any, data: Path, tmp_path: Path, kind: str) -> None:
-    pytest.importorskip("peft")
+    pytest.importorskip("peft", reason="needs rankwell[lora]")
     start = tiny_models.make(kind, tmp_path / kind, labels=None)
     trained = train(data, start, tmp_path / "out", lora={"rank": 4})
     same_in_sentence_transformers(trained, tiny_models.PAIRS)
@@ -90,3 +90,38 @@ def test_markers_types_and_strm_with_each_kind_of_tokenizer(
         inside = text.rpartition(f"[{mark}]")[2].partition(f"[/{mark}]")[0]
         assert inside.strip() == word
     assert np.isfinite(ranker.predict(tiny_models.PAIRS)).all()
+
+
+FIRST_STAGES: dict[str, dict[str, Any]] = {
+    "encoder": {"max_steps": 2, "batch": 4, "learning_rate": 1e-3, "max_length": 24, "evaluate_every": 10000},
+    "adapter": {"epochs": 1, "batch": 4},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage", "model"),
+    [
+        ("mpnet", "encoder", {}),
+        ("xlm-roberta", "encoder", {"lora": {"rank": 4}}),
+        ("modernbert", "encoder", {"gradient_checkpointing": True}),
+        ("modernbert", "encoder", {"lora": {"rank": 4}}),
+        ("modernbert", "adapter", {}),
+    ],
+)
+def test_a_bi_encoder_is_trained_from_it(
+    tiny_models: Any, data: Path, tmp_path: Path, kind: str, stage: str, model: dict[str, Any]
+) -> None:
+    if "lora" in model:
+        pytest.importorskip("peft", reason="needs rankwell[lora]")
+    start = tiny_models.make_bi_encoder(kind, tmp_path / kind)
+    options = {**FIRST_STAGES[stage], "tune_queries": 6, "k1": "0.9", "b": "0.4", "step": 0.5}
+    train(data, start, tmp_path / "out", {stage: options}, **model)
+    (trained,) = (tmp_path / "out" / "stages").glob(f"*-{stage}-*/model")
+    texts = [text for pair in tiny_models.PAIRS for text in pair]
+    found, before = (
+        BiEncoder.from_pretrained(folder, device="cpu", precision="fp32").encode_queries(texts)
+        for folder in (trained, start)
+    )
+    theirs = sentence_transformers.SentenceTransformer(str(trained), device="cpu")
+    assert np.abs(found - theirs.encode_query(texts)).max() < 1e-5
+    assert np.abs(found - before).max() > 1e-4

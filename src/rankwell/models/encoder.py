@@ -126,7 +126,6 @@ class Encoder(nn.Module):
         self.apart = apart
         self.ruled = ruled
         self.recomputes = False
-        """Whether training computes each layer again in the backward pass, instead of storing its activations."""
         if config.hidden_act not in ACTIVATIONS:
             raise RankwellError(f"no activation is called {config.hidden_act!r} (known: {', '.join(ACTIVATIONS)})")
         self.config = config
@@ -136,6 +135,10 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.layers = nn.ModuleList([Layer(config, number) for number in range(config.num_hidden_layers)])
+
+    def recompute(self) -> None:
+        """Let training compute each layer again in the backward pass, instead of storing its activations."""
+        self.recomputes = True
 
     def restrict(self, apart: int, ruled: Sequence[int] | None) -> None:
         """Change how many layers read the parts apart, and which ones follow the attention rule."""
@@ -279,10 +282,6 @@ class CrossEncoder(nn.Module):
     def outputs(self) -> int:
         """The numbers per sequence."""
         return self.head.out_features
-
-    def recompute(self) -> None:
-        """Let training compute each layer again in the backward pass, instead of storing its activations."""
-        self.encoder.recomputes = True
 
     def set_head(self, head: nn.Linear) -> None:
         """Replace the head."""

@@ -62,6 +62,10 @@ class ForeignEncoder(nn.Module):
         rows = hidden.reshape(-1, hidden.shape[2])
         return rows if layout.places is None else rows[layout.places]
 
+    def recompute(self) -> None:
+        """Let training compute each layer again in the backward pass, instead of storing its activations."""
+        self.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
     @torch.no_grad()
     def reads_both_ways(self) -> bool:
         """Whether the first token attends to those after it, as in every encoder but in no decoder."""
@@ -101,10 +105,6 @@ class ForeignCrossEncoder(nn.Module):
         object.__setattr__(self, "encoder", ForeignEncoder(model.base_model))
 
     encoder: ForeignEncoder
-
-    def recompute(self) -> None:
-        """Let training compute each layer again in the backward pass, instead of storing its activations."""
-        self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     @property
     def head_prefix(self) -> str:

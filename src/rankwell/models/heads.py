@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.models.encoder import ACTIVATIONS, Encoder
-from rankwell.models.foreign import PairModel
+from rankwell.models.foreign import ForeignEncoder, PairModel
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import PoolingKind
 
@@ -99,7 +99,12 @@ class VectorModel(nn.Module):
     """
 
     def __init__(
-        self, encoder: Encoder, pooling: PoolingKind = "mean", *, scale: float = 20.0, learn_scale: bool = False
+        self,
+        encoder: Encoder | ForeignEncoder,
+        pooling: PoolingKind = "mean",
+        *,
+        scale: float = 20.0,
+        learn_scale: bool = False,
     ):
         super().__init__()
         self.encoder = encoder

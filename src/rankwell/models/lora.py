@@ -9,19 +9,18 @@ from torch import nn
 
 from rankwell.core.errors import MissingExtraError
 from rankwell.models.encoder import Encoder
-from rankwell.models.foreign import ForeignEncoder, PairModel
+from rankwell.models.foreign import ForeignEncoder
 
 
-def add_lora(model: PairModel, rank: int, alpha: float, *, train_tokens: bool = False) -> None:
-    """Freeze the encoder of a model and put trainable matrices of a small ``rank`` beside its linear layers.
+def add_lora(encoder: Encoder | ForeignEncoder, rank: int, alpha: float, *, train_tokens: bool = False) -> None:
+    """Freeze an encoder and put trainable matrices of a small ``rank`` beside its linear layers.
 
-    The head stays trainable, and with ``train_tokens`` the token embeddings too.
+    With ``train_tokens`` the token embeddings stay trainable.
     """
     try:
         import peft
     except ImportError:
         raise MissingExtraError("peft", "lora", "training with LoRA") from None
-    encoder: Encoder | ForeignEncoder = model.encoder
     part: nn.Module = encoder if isinstance(encoder, Encoder) else encoder.backbone
     part.requires_grad_(False)
     names = [name for name, module in part.named_modules() if type(module) is nn.Linear]

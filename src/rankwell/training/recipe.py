@@ -140,7 +140,7 @@ class ModelOptions(Options):
     )
     pooler: bool = Field(default=True, description="Put BERT's pooler (dense + tanh) between [CLS] and the head.")
     lora: LoraOptions | None = Field(
-        default=None, description="Train with LoRA, such as `{rank: 8}`; none: train all weights. Rankers only."
+        default=None, description="Train with LoRA, such as `{rank: 8}`; none: train all weights."
     )
     gradient_checkpointing: bool = Field(
         default=False,

@@ -18,10 +18,9 @@ from torch import nn
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
-from rankwell.models.checkpoints.config import is_own, read_encoder_config, read_model_type
-from rankwell.models.encoder import Encoder
-from rankwell.models.families import FAMILIES
+from rankwell.models.checkpoints.config import read_dimensions
 from rankwell.models.heads import VectorModel
+from rankwell.models.lora import merged_copy
 from rankwell.models.vector_layers import Dense
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask
@@ -29,6 +28,7 @@ from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
 from rankwell.training.stage_options.first_stages import EncoderOptions
 from rankwell.training.stages.pairs import check_pairs, fit_first_stage, pool_of, training_pairs
+from rankwell.training.stages.shared import save_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class EncoderInTraining:
         """Write it as a sentence-transformers folder."""
         save_bi_encoder(
             folder,
-            self.model.encoder,
+            merged_copy(self.model.encoder),
             self.start.tokenizer,
             self.modules,
             max_length=self.max_length,
@@ -67,7 +67,7 @@ class EncoderInTraining:
     def frozen(self) -> BiEncoder:
         """A copy as it stands, to encode with."""
         return BiEncoder(
-            copy.deepcopy(self.model.encoder),
+            merged_copy(self.model.encoder),
             self.start.tokenizer,
             modules=self.modules,
             max_length=self.max_length,
@@ -83,10 +83,7 @@ def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
     folder = find_encoder(work, stage, stage.options.encoder)
     if folder is None:
         return
-    if not is_own(folder):
-        kind, known = read_model_type(folder), ", ".join(FAMILIES)
-        raise RankwellError(f"{stage.path}.encoder: {folder} is of type {kind}, expected one of {known}")
-    width = read_encoder_config(folder).hidden_size
+    width = read_dimensions(folder).hidden_size
     modules = read_modules(folder, width)
     if modules.pooling not in ("mean", "first"):
         raise RankwellError(f"{stage.path}.encoder: {folder} pools by {modules.pooling}, expected mean or first")
@@ -106,8 +103,8 @@ def load(work: Work, stage: RecipeStage[EncoderOptions]) -> EncoderInTraining:
     assert folder is not None
     start = BiEncoder.from_pretrained(folder, device="cpu", precision="fp32", max_length=options.max_length)
     encoder = copy.deepcopy(start.encoder).requires_grad_(True)
-    assert isinstance(encoder, Encoder)
     model = VectorModel(encoder, start.modules.pooling, scale=options.scale, learn_scale=options.learn_scale)
+    save_memory(work, encoder)
     record = {"stage": stage.name, "kind": stage.kind, **options.model_dump(mode="json", exclude_none=True)}
     return EncoderInTraining(model, start, [*work.history, record], options.width)
 

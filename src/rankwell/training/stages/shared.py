@@ -20,7 +20,8 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import is_cross_encoder
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
-from rankwell.models.foreign import PairModel
+from rankwell.models.encoder import Encoder
+from rankwell.models.foreign import ForeignEncoder, PairModel
 from rankwell.models.heads import seeded, start_listwise_head
 from rankwell.models.lora import add_lora, merged_copy
 from rankwell.rank.duo import PairwiseOptions
@@ -64,13 +65,18 @@ def load_ranker(work: Work, start: Path | None = None) -> RankerInTraining:
     model, tokenizer, config = load_checkpoint(start or work.model, new_head=True, seed=work.seed, **work.changes)
     if config.template.markers:
         add_markers(model, tokenizer)
+    save_memory(work, model.encoder, train_tokens=config.template.markers)
+    return RankerInTraining(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
+
+
+def save_memory(work: Work, encoder: Encoder | ForeignEncoder, *, train_tokens: bool = False) -> None:
+    """Train the encoder with LoRA and gradient checkpointing, as the recipe asks for."""
     options = work.recipe.model
     if options.gradient_checkpointing:
-        model.recompute()
+        encoder.recompute()
     if options.lora is not None:
         with seeded(work.seed):
-            add_lora(model, options.lora.rank, options.lora.alpha, train_tokens=config.template.markers)
-    return RankerInTraining(model, tokenizer, config.model_copy(update={"history": work.history, "figures": {}}))
+            add_lora(encoder, options.lora.rank, options.lora.alpha, train_tokens=train_tokens)
 
 
 def load_one_score(work: Work, head: str, start: Path | None = None) -> RankerInTraining:
