@@ -143,4 +143,6 @@ def run(work: Work, stage: RecipeStage[EncoderOptions], folder: Path) -> StageRe
     return fit_first_stage(work, stage, folder, encoder.model, task, tune_queries, docids, encode, encoder.save)
 
 
-STAGES.register("encoder")(StageKind(EncoderOptions, run, check, measure_first_stage, reads=FINDING, finds=True))
+STAGES.register("encoder")(
+    StageKind(EncoderOptions, run, check, measure_first_stage, reads=FINDING | {"lora"}, finds=True)
+)
