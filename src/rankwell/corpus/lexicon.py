@@ -111,9 +111,8 @@ class Lexicon:
         find_interned(text, ends, self._slots, self._arena, self._ends, numbers)
         if self._saved is None or self._checked or not len(numbers):
             return numbers
-        if (
-            self._count > SMALL and numbers.min() >= 0
-        ):  # they are the strings with these numbers, if the bytes that were compared are right
+        if self._count > SMALL and numbers.min() >= 0:
+            # They are the strings with these numbers, if the bytes that were compared are right.
             self._saved[0].spans(numbers.astype(np.int64))
             return numbers
         self.check()  # a damaged table could hide a string

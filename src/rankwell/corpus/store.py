@@ -177,7 +177,10 @@ class DocumentStore:
 
     def text(self, docid: str) -> str:
         """The text of one document."""
-        return self.texts([docid])[0]
+        number = self.docids.number(docid)
+        if number < 0:
+            raise RankwellError(f"document {docid!r} is not in the store {self.folder}")
+        return self._readable_texts().string(number)
 
     def texts(self, docids: Sequence[str]) -> list[str]:
         """The texts of several documents; an unknown id is an error that names it."""
@@ -192,9 +195,7 @@ class DocumentStore:
 
     def texts_at(self, numbers: NDArray[np.integer]) -> list[str]:
         """The texts at these positions."""
-        if self._texts is None:
-            raise RankwellError(f"{self.folder} was built without texts; build it again with them")
-        return self._texts.strings(np.asarray(numbers, np.int64))
+        return self._readable_texts().strings(np.asarray(numbers, np.int64))
 
     def read(self, docids: Sequence[str]) -> list[Document]:
         """Several documents, with title and text apart."""
@@ -208,6 +209,11 @@ class DocumentStore:
             return list(map(Document, docids, texts))
         self._titles.check(rows, rows + 1)
         return list(map(Document.split, docids, texts, self._titles.values[rows].tolist()))
+
+    def _readable_texts(self) -> Ragged:
+        if self._texts is None:
+            raise RankwellError(f"{self.folder} was built without texts; build it again with them")
+        return self._texts
 
     def put_tokens(self, name: str, rows: Iterable[tuple[Array, NDArray[np.int64]]], dtype: DTypeLike) -> Ragged:
         """Store token ids for every document under ``name`` (such as the tokenizer's hash), in batches of rows."""
