@@ -22,7 +22,7 @@ from rankwell.cli.options import (
     Markers,
     Model,
     Normalise,
-    Precision,
+    PrecisionOption,
     RunOut,
     TextField,
     TitleField,
@@ -69,14 +69,7 @@ def rerank(
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="Answers to print per query.")] = SHOWN,
     backend: BackendOption = "torch",
     device: Device = None,
-    precision: Annotated[
-        Precision | None,
-        typer.Option(
-            "--precision",
-            help="Torch precision. Default: bf16 on a GPU, and exact fp32 on a CPU; auto uses bf16 also on a CPU with "
-            "AMX, where it is twice as fast, and int8 on an Arm CPU, three times as fast, if the scores agree.",
-        ),
-    ] = None,
+    precision: PrecisionOption = "auto",
     types: Annotated[
         Path | None, typer.Option("--types", help="Query types (qid, tab, label), for the template typed.")
     ] = None,
@@ -238,6 +231,7 @@ def rerank(
     request.check(ray=ray)
     workers_ranker = None
     if cluster is not None and out is not None:
+        request = request.resolved()
         workers_ranker = ClusterRanker(RerankJob.of(request, shards_folder(out)), cluster)
     result = request.execute(workers_ranker, name=tag)
     if out is None:

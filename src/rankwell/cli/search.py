@@ -108,7 +108,7 @@ def search(
     check_run(out, tag, cluster)
     printed = answer_format(context)
     if is_system(index):
-        of_an_index = ("k1", "b", "k2", "hybrid", "encoder", "precision", "vectors", "trust_remote_code")
+        of_an_index = ("k1", "b", "k2", "hybrid", "encoder", "vectors", "trust_remote_code")
         excludes(context, "a system", *of_an_index, "ray", "workers")
     else:
         needs(context, dict.fromkeys(("encoder", "device", "precision", "vectors", "trust_remote_code"), "hybrid"))

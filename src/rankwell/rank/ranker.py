@@ -111,12 +111,14 @@ class Ranker:
         identity = ""
         if cache is not None:
             computed = options | ({"dtype": loaded.engine.precision} if options.get("dtype") == "auto" else {})
+            exact = loaded.engine.device == "cpu" and computed.get("dtype") == "fp32"  # as without a precision
+            unnamed = ("budget", "threads", "dtype") if exact else ("budget", "threads")
             description = {
                 "files": cache.model_digest(folder),
                 "backend": backend,
                 # Exported models run on the CPU only; their entries in existing caches name no device.
                 "device": loaded.engine.device if backend == "torch" else "",
-                "options": {name: value for name, value in computed.items() if name not in ("budget", "threads")},
+                "options": {name: value for name, value in computed.items() if name not in unnamed},
                 "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
             }
             identity = digest(description)

@@ -26,9 +26,12 @@ class RankerKind:
     takes: frozenset[str] | None = None
 
     def check(self, model: str | Path, **options: object) -> None:
-        """Raise for the first option that is set but not supported. Needs only the model's name, not the model."""
+        """Raise for the first option that is set but not supported; ``auto`` leaves the choice to the ranker.
+
+        Needs only the model's name, not the model.
+        """
         for option, value in options.items():
-            if value not in (None, {}) and self.takes is not None and option not in self.takes:
+            if value not in (None, {}, "auto") and self.takes is not None and option not in self.takes:
                 raise RankwellError(f"{model}: {self.name} rankers have no option {option.replace('_', '-')}")
 
 

@@ -63,7 +63,7 @@ class RerankRequest:
     types: Path | None = None
     backend: str = "torch"
     device: str | None = None
-    precision: Precision | None = None
+    precision: Precision = "auto"
     changes: Mapping[str, Any] = field(default_factory=dict)
     windows: str | None = None
     stride: int | None = None
@@ -146,6 +146,13 @@ class RerankRequest:
             raise RankwellError(f"{self.model}: its template has no place for --types; add --template typed")
         return ranker
 
+    def resolved(self) -> RerankRequest:
+        """The same request with the precision that ``auto`` means here, for workers that must all compute alike."""
+        if self.precision != "auto" or self.backend != "torch" or self.device not in (None, "cpu"):
+            return self
+        ranker = self.open_ranker("cpu")
+        return replace(self, precision=ranker.engine.precision) if isinstance(ranker, Ranker) else self  # type: ignore[arg-type]
+
     def caches_tokens(self, texts: Texts, candidates: Run) -> bool:
         """Whether to tokenise all documents and store the tokens."""
         return worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens
@@ -157,8 +164,10 @@ class RerankRequest:
         cache = ScoreCache(self.cache) if self.cache else None
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
+        # Whether scores of comparisons agree cannot be measured on the sample, which has none.
+        exact = None if self.precision == "auto" else self.precision
         trust = {"trust_remote_code": self.trust_remote_code}
-        how: Any = {"backend": self.backend, "device": device, "precision": self.precision, **trust}
+        how: Any = {"backend": self.backend, "device": device, "precision": exact, **trust}
         duo = Ranker.from_pretrained(self.duo, cache=cache, **how) if self.duo else None
         encoder = None
         if self.blend is not None:
@@ -182,6 +191,8 @@ class RerankRequest:
             f"{scorer.truncation}",
         ]
         report += [f"duo: {duo.truncation}"] if duo else []
+        if isinstance(ranker, Ranker) and (reduced := ranker.engine.precision) in ("bf16", "int8"):
+            report.append(f"scores in {reduced} (exact: --precision fp32)")
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
         if (deeper := sum(map(len, run.head(DEEP).values()))) > pairs and self.depth < DEEP:
             report.append(f"--depth {DEEP} would take about {duration(seconds * deeper / pairs)}")
@@ -208,7 +219,7 @@ class RerankRequest:
             "depth": self.depth,
             "backend": self.backend,
             "device": self.device,
-            "precision": self.precision,
+            "precision": ranker.engine.precision if isinstance(ranker, Ranker) else None,
             "attention": self.changes.get("attention"),
             "template": asdict(ranker.template) if ranker.template else None,
             "windows": asdict(ranker.windows) if ranker.windows else None,

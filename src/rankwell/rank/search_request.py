@@ -113,7 +113,8 @@ class SearchRequest:
         return _result(run, Manifest("run", config, data), queries, index)
 
     def _search_system(self, name: str | None) -> RunResult:
-        system, queries = System.open(self.index, device=self.device), read_questions(self.queries, self.columns)
+        system = System.open(self.index, device=self.device, precision=self.precision)
+        queries = read_questions(self.queries, self.columns)
         run = system.search(queries, self.k + self.ignore_identical_ids, threads=self.threads)
         config = {"k": self.k, "system": system.manifest.get("config_hash")}
         if self.ignore_identical_ids:

@@ -28,6 +28,7 @@ from rankwell.core.jsonfile import read_object
 from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import Precision
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
 from rankwell.rank.fusion import Shares
@@ -65,8 +66,12 @@ class System:
         depth: int = DEPTH,
         shares: Shares | None = None,
         device: str | None = None,
+        precision: Precision = "auto",
     ):
-        """Combine parts that lie anywhere; :meth:`save` puts them into one folder."""
+        """Combine parts that lie anywhere; :meth:`save` puts them into one folder.
+
+        ``precision`` is the re-ranker's; the vectors stay as they are stored.
+        """
         if depth < 1:
             raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
         if shares is not None and ranker is None:
@@ -74,7 +79,7 @@ class System:
         if shares is not None and shares.similarity and first_stage.encoder is None:
             raise RankwellError(f"the shares are {shares}, but the system has no bi-encoder")
         self.first_stage, self.ranker, self.depth, self.shares = first_stage, ranker, depth, shares
-        self.device = device
+        self.device, self.precision = device, precision
         self.folder: Path | None = None
         self.card: Mapping[str, Any] = {}
         self.manifest: Mapping[str, Any] = {}
@@ -107,10 +112,12 @@ class System:
                 (temporary / name).write_text(text, encoding="utf-8")
             write_table(temporary, [FIRST_STAGE, *(files or {})])
             self._describe_in(temporary, card or self.card)
-        return System.open(folder, device=self.device)
+        return System.open(folder, device=self.device, precision=self.precision)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str], *, device: str | None = None) -> System:
+    def open(
+        cls, folder: str | os.PathLike[str], *, device: str | None = None, precision: Precision = "auto"
+    ) -> System:
         """Open a system. Missing and truncated parts are reported now; :meth:`check` also finds changed ones."""
         folder = Path(folder)
         record = _read(folder)
@@ -125,7 +132,8 @@ class System:
         except TypeError:
             raise InputError(folder / SYSTEM, None, "not the description of a system (its shares)") from None
         ranker = None if record["ranker"] is None else folder / RANKER
-        system = cls(FirstStage.open(folder), ranker=ranker, depth=record["depth"], shares=shares, device=device)
+        options: Any = {"depth": record["depth"], "shares": shares, "device": device, "precision": precision}
+        system = cls(FirstStage.open(folder), ranker=ranker, **options)
         system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
         return system
 
@@ -139,7 +147,7 @@ class System:
         """The re-ranker, loaded when it is first needed."""
         if self.ranker is None:
             raise RankwellError("this system has no re-ranker")
-        return open_ranker(self.ranker, device=self.device)
+        return open_ranker(self.ranker, device=self.device, precision=self.precision)
 
     @overload
     def search(self, queries: str, k: int | None = None, *, threads: int = 0) -> list[Answer]: ...
@@ -242,11 +250,11 @@ class System:
         return f"System({place}{len(self):,} documents: {self.describe()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._saved(), self.device)
+        return _reopen, (self._saved(), self.device, self.precision)
 
 
-def _reopen(folder: Path, device: str | None) -> System:
-    return System.open(folder, device=device)
+def _reopen(folder: Path, device: str | None, precision: Precision) -> System:
+    return System.open(folder, device=device, precision=precision)
 
 
 def before_rest(top: Run, first: Run) -> Run:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankwell.core.errors import Notice
+from rankwell.corpus.records import Document
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines import agreement
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.rerank_request import RerankRequest
+from rankwell.rank.system import System
+from rankwell.retrieve.index import Index
 
 pytest.importorskip("torch")
 PAIRS = [("how do bees keep warm", "The cluster shivers."), ("how do bees keep warm", "Tea and bread.")]
@@ -55,9 +62,9 @@ def test_cached_scores_are_those_of_the_chosen_precision(tiny_checkpoint: Path, 
     with ScoreCache(tmp_path / "scores.db") as cache:
         keys = {
             precision: Ranker(tiny_checkpoint, device="cpu", precision=precision, cache=cache).identity
-            for precision in ("auto", "int8", "fp32")
+            for precision in ("auto", "int8", "fp32", None)
         }
-    assert keys["auto"] == keys["int8"] != keys["fp32"]
+    assert keys["auto"] == keys["int8"] != keys["fp32"] == keys[None]
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
@@ -68,3 +75,28 @@ def test_a_cache_folder_that_cannot_be_used_is_done_without(tiny_checkpoint: Pat
     folder.mkdir()
     (folder / agreement.RECORD).write_text("[]")
     assert Ranker(tiny_checkpoint, device="cpu", precision="auto").engine.precision == "int8"
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_re_ranking_uses_it_and_says_so(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "collection.tsv").write_text("d1\tThe cluster shivers.\nd2\tTea and bread.\n")
+    request = RerankRequest(
+        None, "how do bees keep warm", str(tmp_path / "collection.tsv"), str(tiny_checkpoint), device="cpu"
+    )
+    result = request.execute()
+    assert "scores in int8 (exact: --precision fp32)" in result.report
+    assert result.manifest.config["precision"] == request.resolved().precision == "int8"
+    exact = replace(request, precision="fp32")
+    assert exact.resolved() is exact
+    assert "exact" not in exact.execute().report
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_a_system_uses_it_unless_told_otherwise(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    documents = [Document("d1", "The cluster shivers."), Document("d2", "Tea and bread.")]
+    first = FirstStage(Index.build(documents, tmp_path / "index"))
+    system = System(first, ranker=tiny_checkpoint, device="cpu").save(tmp_path / "system")
+    for opened, precision in ((system, "int8"), (System.open(system.folder, device="cpu", precision="fp32"), "fp32")):
+        assert isinstance(opened.reranker, Ranker)
+        assert opened.reranker.engine.precision == precision
+        assert pickle.loads(pickle.dumps(opened)).precision == opened.precision  # noqa: S301
