@@ -109,19 +109,20 @@ class RankerConfig(BaseModel):
 
 def read_model_type(folder: Path) -> str:
     """The type of the encoder in transformers' terms, from ``config.json``."""
-    return str(_read_description(folder).get("model_type") or "bert")
+    return str(read_description(folder).get("model_type") or "bert")
 
 
 def read_language_model(folder: Path) -> str | None:
     """The type of a model that writes text, from ``config.json``; None for encoders."""
-    settings = _read_description(folder)
+    settings = read_description(folder)
     architectures = [str(name) for name in settings.get("architectures") or []]
     kind = str(settings.get("model_type") or "bert")
     written = any(name.endswith(("ForCausalLM", "ForConditionalGeneration")) for name in architectures)
     return kind if written or kind in ("t5", "mt5") else None
 
 
-def _read_description(folder: Path) -> dict[str, Any]:
+def read_description(folder: Path) -> dict[str, Any]:
+    """The contents of ``config.json``. Raises if the folder has none."""
     try:
         return read_object(folder / "config.json")
     except (FileNotFoundError, NotADirectoryError):
@@ -130,13 +131,13 @@ def _read_description(folder: Path) -> dict[str, Any]:
 
 def is_own(folder: Path) -> bool:
     """Whether rankwell computes the encoder of a folder itself, rather than transformers."""
-    return has_bert_layers(_read_description(folder))
+    return has_bert_layers(read_description(folder))
 
 
 def read_encoder_config(folder: Path) -> EncoderConfig:
     """The dimensions of an encoder with BERT's layers from ``config.json``."""
     path = folder / "config.json"
-    settings = _read_description(folder)
+    settings = read_description(folder)
     if not has_bert_layers(settings):
         kind, known = settings.get("model_type"), ", ".join(FAMILIES)
         raise InputError(path, None, f"a model of the type {kind}, expected one with BERT's layers ({known})")
@@ -149,7 +150,7 @@ def read_dimensions(folder: Path) -> EncoderConfig:
     """The dimensions of any encoder, to describe it."""
     if is_own(folder):
         return read_encoder_config(folder)
-    settings = _read_description(folder)
+    settings = read_description(folder)
     known = {field.name for field in fields(EncoderConfig)}
     named = {_OTHER_NAMES.get(name, name): value for name, value in settings.items()}
     try:

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jsonfile import read_object
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import is_own, read_model_type
+from rankwell.models.checkpoints.config import is_own, read_description, read_model_type
 from rankwell.models.checkpoints.folders import (
     describe,
     describe_classifier,
@@ -95,7 +94,7 @@ def load_token_weights(folder: str | Path, *, seed: int = 0) -> tuple[TokenWeigh
     encoder, tensors, tokenizer = _load_bert(folder, "token weights")
     with seeded(seed):
         model = TokenWeightModel(encoder)
-    if "BertForTokenClassification" in (read_object(folder / "config.json").get("architectures") or []):
+    if "BertForTokenClassification" in (read_description(folder).get("architectures") or []):
         outputs = len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0
         if outputs != 1:
             raise InputError(folder, None, f"{outputs} outputs per token, expected one")
@@ -193,5 +192,5 @@ def _fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], 
 
 def _trained_labels(folder: Path) -> tuple[str, ...]:
     """The labels of the folder's classifier; empty if it has none."""
-    named: dict[str, Any] = read_object(folder / "config.json").get("id2label") or {}
+    named: dict[str, Any] = read_description(folder).get("id2label") or {}
     return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(trained_labels(folder) or 0))
