@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +106,13 @@ def predict_in_fork(ranker: Ranker, answers: multiprocessing.Queue[object]) -> N
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_ranker_on_a_cpu_can_be_used_after_a_fork_and_another_says_what_to_do(tiny_checkpoint: Path) -> None:
+    # In a process of its own: threads that other tests have started do not outlive a fork.
+    script = "import sys; from pathlib import Path; from tests.rank.test_faults import fork; fork(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", script, str(tiny_checkpoint)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2], timeout=120)
+
+
+def fork(tiny_checkpoint: Path) -> None:
     ranker, context = Ranker(tiny_checkpoint, engine={"lanes": 2}), multiprocessing.get_context("fork")
     expected = ranker.predict(MANY)  # the parent's threads are running now
     with_gpu = Ranker.from_engine(OnGpu(ranker.engine), ranker.reader)
