@@ -19,7 +19,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import islice
@@ -202,12 +202,12 @@ def measure(
     seed, device = options.seed, options.device
     _, aside = hold_out(prepared.train.queries, 500, seed)
     index, bm25 = prepared.index, BM25(recipe.first_stage.k1, recipe.first_stage.b)
-    first = FirstStage(index, bm25, model, 1.0)
-    tuned = tune_hybrid(index, first.dense(device), aside, prepared.train.qrels, bm25, seed=seed, threads=4)
+    first = FirstStage(index, bm25, model, 1.0, device=device)
+    tuned = tune_hybrid(index, first.dense, aside, prepared.train.qrels, bm25, seed=seed, threads=4)
     dev = open_split(recipe, prepared.collection, "dev", pool, device=device)
     figures: dict[str, Any] = {"share": tuned.best.similarity}
     for name, share in (("alone", 1.0), ("hybrid", tuned.best.similarity)):
-        run = FirstStage(index, bm25, model, share).search(dev.queries, 100, threads=4, device=device)
+        run = replace(first, share=share).search(dev.queries, 100, threads=4)
         found = evaluate(dev.qrels, run, list(MEASURES))
         write_values(options.out / f"{system.replace(', ', '-')}.{name}.csv.gz", found)
         figures[name] = dict(found.mean)

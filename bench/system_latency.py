@@ -31,10 +31,10 @@ def main() -> None:
     options = parser.parse_args()
     opened = System.open(options.system, device="cpu")
     ranker = options.ranker or opened.ranker
-    systems = {"first stage": System(opened.first_stage, device="cpu")}
+    systems = {"first stage": System(opened.first_stage)}
     for depth in options.depths if ranker is not None else ():
         systems[f"the best {depth} re-ranked"] = System(
-            opened.first_stage, ranker=ranker, depth=depth, shares=opened.shares, device="cpu"
+            opened.first_stage, ranker=ranker, depth=depth, shares=opened.shares
         )
     texts = [query.text for query in read_queries(options.queries)][: options.count]
     wall: dict[str, list[float]] = {name: [] for name in systems}

@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from rankwell.adapters.searching import open_searched
 from rankwell.corpus.records import Document
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import open_searchable
 from rankwell.retrieve.index import Index
 
 QUERY = "how do bees keep warm in winter"
@@ -207,7 +207,7 @@ class TestRetrievers:
     def test_an_index_is_searched_by_meaning_too_and_a_system_in_its_own_way(
         self, folder: Path, tiny_bi_encoder: Path, tmp_path: Path
     ) -> None:
-        hybrid = open_searched(folder, hybrid=0.5, encoder=str(tiny_bi_encoder))
+        hybrid = open_searchable(folder, hybrid=0.5, encoder=str(tiny_bi_encoder))
         assert len(hybrid.search(QUERY, 5)) == 5  # BM25 alone finds fewer
         hybrid.save(tmp_path / "system")
-        assert open_searched(tmp_path / "system").search(QUERY, 5) == hybrid.search(QUERY, 5)
+        assert open_searchable(tmp_path / "system").search(QUERY, 5) == hybrid.search(QUERY, 5)

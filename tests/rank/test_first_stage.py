@@ -35,11 +35,11 @@ def test_with_a_share_it_is_hybrid_search(index: Index, tiny_bi_encoder: Path) -
     from rankwell.rank.hybrid import search_hybrid
 
     first = FirstStage(index, BM25(b=0.2), tiny_bi_encoder, 0.4)
-    assert first.dense("cpu") is first.dense("cpu")
+    assert first.dense is first.dense
     for share in (0.4, 1.0):
         changed = FirstStage(index, BM25(b=0.2), tiny_bi_encoder, share)
-        expected = search_hybrid(index, first.dense("cpu"), QUERIES, share, BM25(b=0.2), k=4)
-        assert changed.search(QUERIES, 4, device="cpu") == expected
+        expected = search_hybrid(index, first.dense, QUERIES, share, BM25(b=0.2), k=4)
+        assert changed.search(QUERIES, 4) == expected
     assert first.describe()["hybrid"] == 0.4
 
 
@@ -49,11 +49,11 @@ def test_it_is_found_again_after_everything_was_moved(index: Index, tiny_bi_enco
     shutil.copytree(tiny_bi_encoder, encoder)
     first = FirstStage(index, BM25(1.5, 0.3, 7.0), encoder, 0.5)
     first.save(tmp_path / "all" / "stage")
-    before = first.search(QUERIES, 3, device="cpu")
+    before = first.search(QUERIES, 3)
     (tmp_path / "all").rename(tmp_path / "elsewhere")
     again = FirstStage.open(tmp_path / "elsewhere" / "stage")
     assert (again.bm25, again.share) == (BM25(1.5, 0.3, 7.0), 0.5)
-    assert again.search(QUERIES, 3, device="cpu") == before
+    assert again.search(QUERIES, 3) == before
 
 
 def test_the_name_of_a_model_stays_a_name(index: Index, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_share_needs_a_bi_encoder(index: Index) -> None:
     with pytest.raises(RankwellError, match=r"a share of 1.5"):
         FirstStage(index, encoder="rankwell-mini", share=1.5)
     with pytest.raises(RankwellError, match="this first stage has no bi-encoder"):
-        FirstStage(index).dense()
+        FirstStage(index).dense  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rankwell.corpus.records import Document, Query, Run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.system import System, before_rest, is_system
+from rankwell.rank.system import System, before_rest, is_system, open_searchable
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
@@ -91,6 +91,23 @@ def test_the_rest_of_a_run_stays_in_its_order() -> None:
     top = Run.from_scores({"q": {"b": -7.0, "a": -8.0}})
     assert list(before_rest(top, first)["q"]) == [("b", -7.0), ("a", -8.0), ("c", -9.0), ("d", -10.0)]
     assert before_rest(top, first)["other"] == first["other"]
+
+
+def test_a_wrong_number_of_results_is_refused(index: Index, tiny_checkpoint: Path) -> None:
+    for ranker in (None, tiny_checkpoint):
+        for k in (0, -1):
+            with pytest.raises(RankwellError, match=f"k must lie between 1 and 1,000,000, not {k}"):
+                System(FirstStage(index), ranker=ranker).search(QUERIES, k)
+
+
+def test_an_index_is_searched_as_a_system_without_models(index: Index, tmp_path: Path) -> None:
+    system = open_searchable(index.folder, bm25=TUNED)
+    assert (system.first_stage.encoder, system.ranker) == (None, None)
+    run = system.search(QUERIES, 5)
+    assert (run, run.name) == (index.search(QUERIES, TUNED, k=5), "BM25")
+    system.save(tmp_path / "system")
+    saved = open_searchable(tmp_path / "system").search(QUERIES, 5)
+    assert (saved, saved.name) == (run, "system")
 
 
 def test_added_documents_are_found_and_only_their_vectors_are_computed(hybrid: FirstStage, tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ from typing import Any
 
 from haystack import Document, component
 
-from rankwell.adapters.searching import open_searched
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.system import System
+from rankwell.rank.system import System, open_searchable
 
 
 @component
@@ -60,7 +59,7 @@ class RankwellRetriever:
     def warm_up(self) -> None:
         """Open the folder, once."""
         if self._system is None:
-            self._system = open_searched(self.folder, **(self.options or {}))
+            self._system = open_searchable(self.folder, **(self.options or {}))
 
     @component.output_types(documents=list[Document])
     def run(self, query: str, top_k: int | None = None) -> dict[str, list[Document]]:

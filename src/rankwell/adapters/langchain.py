@@ -11,9 +11,8 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
-from rankwell.adapters.searching import open_searched
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.system import System
+from rankwell.rank.system import System, open_searchable
 
 
 class RankwellCompressor(BaseDocumentCompressor):
@@ -55,7 +54,7 @@ class RankwellRetriever(BaseRetriever):
     @classmethod
     def open(cls, folder: str | Path, *, k: int = 10, **options: Any) -> RankwellRetriever:
         """Search a folder; ``options`` are ``hybrid``, ``encoder`` and ``device``."""
-        return cls(system=open_searched(folder, **options), k=k)
+        return cls(system=open_searchable(folder, **options), k=k)
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         return [

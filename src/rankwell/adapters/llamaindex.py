@@ -10,8 +10,8 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 
-from rankwell.adapters.searching import open_searched
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import open_searchable
 
 
 class RankwellRerank(BaseNodePostprocessor):
@@ -48,7 +48,7 @@ class RankwellRetriever(BaseRetriever):
 
     def __init__(self, folder: str | Path, top_k: int = 10, **options: Any):
         super().__init__()
-        self._system = open_searched(folder, **options)
+        self._system = open_searchable(folder, **options)
         self._top_k = top_k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

@@ -6,6 +6,7 @@ mteb.evaluate(RankwellEncoder("my-encoder"), mteb.get_tasks(tasks=["NFCorpus"]))
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,6 @@ from rankwell.core.types import Scores
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.names import find_model, published_name
-from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
@@ -100,14 +100,13 @@ class RankwellSystem:
         return {query.qid: found.get(query.qid, {}) for query in asked}
 
     def _on_corpus(self, depth: int) -> System:
-        system, first = self.system, self.system.first_stage
-        here = FirstStage(self._index, first.bm25, first.encoder, first.share)
-        return System(here, ranker=system.ranker, depth=depth, shares=system.shares, device=system.device)
+        system, here = self.system, replace(self.system.first_stage, index=self._index)
+        return System(here, ranker=system.ranker, depth=depth, shares=system.shares)
 
     def _rank(self, queries: Sequence[Query], candidates: Mapping[str, Sequence[str]]) -> Run:
         """The candidates in the order of the re-ranker or, if there is none, of the first stage."""
         system = self._on_corpus(max(1, *map(len, candidates.values())))
-        first = system.first_stage.search(queries, len(self._index), device=system.device)
+        first = system.first_stage.search(queries, len(self._index))
         chosen = Run({qid: _restrict(first.get(qid), docids) for qid, docids in candidates.items() if docids})
         return chosen if system.ranker is None else system.rerank(chosen, queries)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 FIRST_STAGE = "first-stage.json"
 VERSION = 1
 Encoder = str | Path
-_Opening = tuple[str | None, Precision | None, VectorSearch]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,8 @@ class FirstStage:
     """An index to search with BM25, a bi-encoder or both.
 
     ``share`` is the bi-encoder's: 0 searches with BM25 alone, 1 with the bi-encoder alone, anything between with both.
-    ``encoder`` is a folder or a name; it is opened when it is first needed.
+    ``encoder`` is a folder or a name; it is opened when it is first needed, on ``device`` and in ``precision``, and
+    searches its ``vectors`` in one of the ways of :class:`~rankwell.rank.dense.DenseRanker`.
 
     >>> first = FirstStage(Index.open("index"), encoder="rankwell-mini", share=0.7)       # doctest: +SKIP
     >>> first.search([Query("q", "how do bees keep warm")], k=10)                         # doctest: +SKIP
@@ -45,9 +46,12 @@ class FirstStage:
     bm25: BM25 = DEFAULT_BM25
     encoder: Encoder | None = None
     share: float = 0.0
+    _: KW_ONLY
+    device: str | None = None
+    precision: Precision = "auto"
+    vectors: VectorSearch = "auto"
     trust_remote_code: bool = False
     """Whether code that comes with the bi-encoder may run."""
-    _opened: dict[_Opening, DenseRanker] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.share:
@@ -55,37 +59,23 @@ class FirstStage:
             if self.encoder is None:
                 raise RankwellError(f"a share of {self.share:g} for a bi-encoder, but no bi-encoder is given")
 
-    def search(
-        self,
-        queries: Sequence[Query],
-        k: int = 1000,
-        *,
-        threads: int = 1,
-        device: str | None = None,
-        precision: Precision | None = None,
-        vectors: VectorSearch = "auto",
-    ) -> Run:
-        """The best ``k`` documents of each query; ``device``, ``precision`` and ``vectors`` are the bi-encoder's."""
+    def search(self, queries: Sequence[Query], k: int = 1000, *, threads: int = 1) -> Run:
+        """The best ``k`` documents of each query."""
         if not self.share:
             return self.index.search(queries, self.bm25, k=k, threads=threads)
         from rankwell.rank.hybrid import search_hybrid
 
-        dense = self.dense(device, precision, vectors)
-        return search_hybrid(self.index, dense, queries, self.share, self.bm25, k=k, threads=threads)
+        return search_hybrid(self.index, self.dense, queries, self.share, self.bm25, k=k, threads=threads)
 
-    def dense(
-        self, device: str | None = None, precision: Precision | None = None, vectors: VectorSearch = "auto"
-    ) -> DenseRanker:
-        """The bi-encoder, opened once for each device, precision and way to search."""
+    @cached_property
+    def dense(self) -> DenseRanker:
+        """The bi-encoder."""
         from rankwell.rank.dense import DenseRanker
 
         if self.encoder is None:
             raise RankwellError("this first stage has no bi-encoder")
-        key = device, precision, vectors
-        if key not in self._opened:
-            encoder = open_encoder(self.encoder, device, precision, trust_remote_code=self.trust_remote_code)
-            self._opened[key] = DenseRanker(encoder, vectors=vectors)
-        return self._opened[key]
+        encoder = open_encoder(self.encoder, self.device, self.precision, trust_remote_code=self.trust_remote_code)
+        return DenseRanker(encoder, vectors=self.vectors)
 
     def save(self, folder: Path) -> None:
         """Write ``first-stage.json``. Index and bi-encoder stay where they are."""
@@ -100,7 +90,7 @@ class FirstStage:
         write_json(folder / FIRST_STAGE, record)
 
     @classmethod
-    def open(cls, folder: str | os.PathLike[str]) -> Self:
+    def open(cls, folder: str | os.PathLike[str], *, device: str | None = None) -> Self:
         """Open what :meth:`save` wrote."""
         folder = Path(folder)
         path = folder / FIRST_STAGE
@@ -116,7 +106,7 @@ class FirstStage:
             share, bm25 = float(record["share"]), BM25(**record["bm25"])
         except (KeyError, TypeError, ValueError):
             raise InputError(path, None, "not the record of a first stage") from None
-        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share)
+        return cls(Index.open(folder / index), bm25, _find(encoder, folder), share, device=device)
 
     def describe(self) -> dict[str, Any]:
         """BM25's parameters and, if it has a bi-encoder, its share: for tables and manifests."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rankwell.core.manifest import Manifest
 from rankwell.corpus.formats.fields import Columns
@@ -14,10 +13,9 @@ from rankwell.corpus.questions import questions_digest, read_questions
 from rankwell.corpus.records import Query, Run
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.devices import Precision
-from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import VectorSearch, open_encoder
-from rankwell.rank.system import System, is_system
+from rankwell.rank.system import System, open_searchable
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -85,52 +83,48 @@ class SearchRequest:
         If ``workers`` search, they have the GPUs, and this process opens the bi-encoder on the CPU.
         """
         self.check()
-        if is_system(self.index):
-            return self._search_system(name)
-        index, queries = self.open(), read_questions(self.queries, self.columns)
-        config = {"k": self.k, **asdict(self.bm25), "index": index.manifest["config_hash"]}
-        data = {"index": index.manifest["data_hash"], "queries": questions_digest(self.queries)}
-        device, encoder = self.device if workers is None else "cpu", None
-        name_of_encoder = None if self.hybrid is None else self.encoder
-        first = FirstStage(index, self.bm25, name_of_encoder, self.hybrid or 0.0, self.trust_remote_code)
-        if self.hybrid is not None:
-            # Workers with GPUs compute exact vectors, whatever this machine would choose.
-            on_gpus = workers is not None and self.device not in (None, "cpu") and self.precision == "auto"
-            encoder = first.dense(device, "fp32" if on_gpus else self.precision, self.vectors).encoder
-            config |= {"hybrid": self.hybrid} | ({} if self.vectors == "auto" else {"vectors": self.vectors})
-            data |= encoder.identity
-        if self.ignore_identical_ids:
-            config |= {"ignore_identical_ids": True}
+        system, queries = self.open(workers is not None), read_questions(self.queries, self.columns)
         k = self.k + self.ignore_identical_ids
         if workers is None:
-            threads = self.threads or os.cpu_count() or 1
-            run = first.search(
-                queries, k, threads=threads, device=device, precision=self.precision, vectors=self.vectors
-            )
+            run = system.search(queries, k, threads=self.threads)
         else:
-            run = workers.search(replace(self, k=k), index, queries, encoder)
-        run = self._without_identical(Run(run, name=name or run.name))
-        return _result(run, Manifest("run", config, data), queries, index)
+            encoder = None if self.hybrid is None else system.first_stage.dense.encoder
+            run = workers.search(replace(self, k=k), system.index, queries, encoder)
+        run = Run(run, name=name or run.name)
+        if self.ignore_identical_ids:
+            run = run.without_identical_ids().head(self.k)
+        report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
+        return RunResult(run, self._manifest(system), report, queries, system.index)
 
-    def _search_system(self, name: str | None) -> RunResult:
-        system = System.open(self.index, device=self.device, precision=self.precision)
-        queries = read_questions(self.queries, self.columns)
-        run = system.search(queries, self.k + self.ignore_identical_ids, threads=self.threads)
-        config = {"k": self.k, "system": system.manifest.get("config_hash")}
+    def open(self, for_workers: bool = False) -> System:
+        """Open what is searched; its bi-encoder is on the CPU if workers have the GPUs."""
+        device, precision = self.device, self.precision
+        if for_workers:
+            # Workers with GPUs compute exact vectors, whatever this machine would choose.
+            exact = device not in (None, "cpu") and precision == "auto"
+            device, precision = "cpu", "fp32" if exact else precision
+        return open_searchable(
+            self.index,
+            bm25=self.bm25,
+            hybrid=self.hybrid,
+            encoder=self.encoder,
+            device=device,
+            precision=precision,
+            vectors=self.vectors,
+            trust_remote_code=self.trust_remote_code,
+        )
+
+    def _manifest(self, system: System) -> Manifest:
+        config: dict[str, Any] = {"k": self.k}
+        if system.folder is not None:
+            config |= {"system": system.manifest.get("config_hash")}
+            data = {"system": str(system.manifest.get("data_hash"))}
+        else:
+            config |= {**asdict(self.bm25), "index": system.index.manifest["config_hash"]}
+            data = {"index": system.index.manifest["data_hash"]}
+        if self.hybrid is not None:
+            config |= {"hybrid": self.hybrid} | ({} if self.vectors == "auto" else {"vectors": self.vectors})
+            data |= system.first_stage.dense.encoder.identity
         if self.ignore_identical_ids:
             config |= {"ignore_identical_ids": True}
-        data = {"system": str(system.manifest.get("data_hash")), "queries": questions_digest(self.queries)}
-        run = self._without_identical(Run(run, name=name or run.name))
-        return _result(run, Manifest("run", config, data), queries, system.index)
-
-    def _without_identical(self, run: Run) -> Run:
-        return run.without_identical_ids().head(self.k) if self.ignore_identical_ids else run
-
-    def open(self) -> Index:
-        """Open what is searched."""
-        return Index.open(self.index)
-
-
-def _result(run: Run, manifest: Manifest, queries: Sequence[Query], index: Index) -> RunResult:
-    report = f"{len(run):,} of {len(queries):,} queries, {sum(map(len, run.values())):,} documents"
-    return RunResult(run, manifest, report, queries, index)
+        return Manifest("run", config, {**data, "queries": questions_digest(self.queries)})

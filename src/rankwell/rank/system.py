@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -27,12 +28,13 @@ from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.jsonfile import read_object
 from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
 from rankwell.corpus.records import Document, Query, Ranking, Run
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
-from rankwell.rank.fusion import Shares
-from rankwell.rank.rankers import AnyRanker, open_ranker
+from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.rankers import AnyRanker, VectorSearch, open_ranker
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
 SYSTEM = "system.json"
@@ -65,12 +67,11 @@ class System:
         ranker: str | Path | None = None,
         depth: int = DEPTH,
         shares: Shares | None = None,
-        device: str | None = None,
         precision: Precision = "auto",
     ):
         """Combine parts that lie anywhere; :meth:`save` puts them into one folder.
 
-        ``precision`` is the re-ranker's; the vectors stay as they are stored.
+        The re-ranker is opened on the first stage's device, and in ``precision``.
         """
         if depth < 1:
             raise RankwellError(f"a system re-ranks {depth} documents; expected 1 or more")
@@ -79,7 +80,7 @@ class System:
         if shares is not None and shares.similarity and first_stage.encoder is None:
             raise RankwellError(f"the shares are {shares}, but the system has no bi-encoder")
         self.first_stage, self.ranker, self.depth, self.shares = first_stage, ranker, depth, shares
-        self.device, self.precision = device, precision
+        self.precision = precision
         self.folder: Path | None = None
         self.card: Mapping[str, Any] = {}
         self.manifest: Mapping[str, Any] = {}
@@ -98,7 +99,7 @@ class System:
         folder, first = Path(folder), self.first_stage
         refuse_taken(folder)
         with atomic_folder(folder, checksums=False) as temporary:
-            _link_index(first, temporary / INDEX, self.device)
+            _link_index(first, temporary / INDEX)
             encoder = None
             if first.encoder is not None:
                 encoder = temporary / ENCODER
@@ -118,7 +119,10 @@ class System:
     def open(
         cls, folder: str | os.PathLike[str], *, device: str | None = None, precision: Precision = "auto"
     ) -> System:
-        """Open a system. Missing and truncated parts are reported now; :meth:`check` also finds changed ones."""
+        """Open a system. Missing and truncated parts are reported now; :meth:`check` also finds changed ones.
+
+        ``precision`` is the re-ranker's; the bi-encoder's is that of the stored vectors.
+        """
         folder = Path(folder)
         record = _read(folder)
         for name, part in record["parts"].items():
@@ -132,8 +136,8 @@ class System:
         except TypeError:
             raise InputError(folder / SYSTEM, None, "not the description of a system (its shares)") from None
         ranker = None if record["ranker"] is None else folder / RANKER
-        options: Any = {"depth": record["depth"], "shares": shares, "device": device, "precision": precision}
-        system = cls(FirstStage.open(folder), ranker=ranker, **options)
+        first = FirstStage.open(folder, device=device)
+        system = cls(first, ranker=ranker, depth=record["depth"], shares=shares, precision=precision)
         system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
         return system
 
@@ -141,6 +145,11 @@ class System:
     def index(self) -> Index:
         """The index, with the documents' texts."""
         return self.first_stage.index
+
+    @property
+    def device(self) -> str | None:
+        """Where models compute; ``None``: on a GPU if there is one."""
+        return self.first_stage.device
 
     @cached_property
     def reranker(self) -> AnyRanker:
@@ -159,41 +168,42 @@ class System:
         The first ``depth`` candidates are re-ranked, the others follow in the order of the first stage.
         """
         if isinstance(queries, str):
-            return self.answers(self._run([Query("q", queries)], k or 10, threads).get("q", Ranking.of([], [])))
-        return self._run(queries, k or 100, threads)
+            run = self._run([Query("q", queries)], 10 if k is None else k, threads)
+            return self.answers(run.get("q", Ranking.of([], [])))
+        return self._run(queries, 100 if k is None else k, threads)
 
     def answers(self, ranking: Ranking) -> list[Answer]:
         """The documents of a ranking with their texts."""
         return read_answers(ranking, self.index)
 
     def _run(self, queries: Sequence[Query], k: int, threads: int) -> Run:
-        if k < 1:
-            raise RankwellError(f"k must be at least 1, not {k}")
-        deep = k if self.ranker is None else max(k, self.depth)
-        first = self.first_stage.search(queries, deep, threads=threads or os.cpu_count() or 1, device=self.device)
+        deep = max(k, self.depth) if self.ranker is not None and k >= 1 else k  # the first stage refuses a wrong k
+        run = self.first_stage.search(queries, deep, threads=threads or os.cpu_count() or 1)
         if self.ranker is not None:
-            first = before_rest(self.rerank(first, queries), first)
-        return Run(first.head(k), name="system")
+            run = before_rest(self.rerank(run, queries), run).head(k)
+        return run if self.folder is None else Run(run, name="system")
 
     def rerank(self, first: Run, queries: Sequence[Query]) -> Run:
         """The first ``depth`` candidates of a run in the order of the re-ranker and its shares."""
-        from rankwell.rank.hybrid import Blend
-        from rankwell.rank.pipeline import Fuse, Given, Rerank
+        top = first.head(self.depth)
+        return self.fuse(top, self.reranker.rerank(top, queries, self.index, depth=self.depth), queries)
 
-        pipeline = Given(first.head(self.depth)) >> Rerank(self.reranker, self.index) % self.depth
-        if self.shares is not None and self.shares.similarity:
-            pipeline = pipeline >> Blend(self.first_stage.dense(self.device), self.shares, self.index)
-        elif self.shares is not None:
-            pipeline = pipeline >> Fuse(self.shares)
-        return pipeline.run(queries)
+    def fuse(self, first: Run, model: Run, queries: Sequence[Query]) -> Run:
+        """The re-ranker's run of the first stage's candidates, with every part's share in their scores."""
+        if self.shares is None:
+            return model
+        if not self.shares.similarity:
+            return fuse({"first": first, "model": model}, self.shares)
+        depth = max(map(len, model.values()), default=1)
+        similarity = self.first_stage.dense.rerank(model, queries, self.index, depth=depth)
+        return fuse({"model": model, "similarity": similarity, "first": first}, self.shares)
 
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""
         folder = self._saved()
         index = Index.build(documents, self.index.folder, append=True)
-        old = self.first_stage
-        self.first_stage = FirstStage(index, old.bm25, old.encoder, old.share)
-        _store_vectors(self.first_stage, self.device)
+        self.first_stage = replace(self.first_stage, index=index)
+        _store_vectors(self.first_stage)
         self._describe_in(folder, self.card)
 
     def check(self) -> Verified:
@@ -253,6 +263,28 @@ class System:
         return _reopen, (self._saved(), self.device, self.precision)
 
 
+def open_searchable(
+    folder: str | os.PathLike[str],
+    *,
+    bm25: BM25 = DEFAULT_BM25,
+    hybrid: float | None = None,
+    encoder: str = DEFAULT,
+    device: str | None = None,
+    precision: Precision = "auto",
+    vectors: VectorSearch = "auto",
+    trust_remote_code: bool = False,
+) -> System:
+    """Open a system, or an index as a system without a re-ranker.
+
+    ``device`` and ``precision`` apply to both. The rest are options of an index: ``hybrid`` is the share of the
+    bi-encoder ``encoder``.
+    """
+    if is_system(folder):
+        return System.open(folder, device=device, precision=precision)
+    how: Any = {"device": device, "precision": precision, "vectors": vectors, "trust_remote_code": trust_remote_code}
+    return System(FirstStage(Index.open(folder), bm25, encoder if hybrid else None, hybrid or 0.0, **how))
+
+
 def _reopen(folder: Path, device: str | None, precision: Precision) -> System:
     return System.open(folder, device=device, precision=precision)
 
@@ -283,9 +315,9 @@ def refuse_taken(folder: Path) -> None:
         raise RankwellError(f"{folder} exists and is not a system; choose another name")
 
 
-def _link_index(first_stage: FirstStage, target: Path, device: str | None) -> None:
+def _link_index(first_stage: FirstStage, target: Path) -> None:
     """Link the index with the vectors of its bi-encoder, computing those that are missing."""
-    wanted = {folder.name for folder in _store_vectors(first_stage, device)}
+    wanted = {folder.name for folder in _store_vectors(first_stage)}
     link_tree(
         first_stage.index.folder,
         target,
@@ -293,13 +325,13 @@ def _link_index(first_stage: FirstStage, target: Path, device: str | None) -> No
     )
 
 
-def _store_vectors(first_stage: FirstStage, device: str | None) -> list[Path]:
+def _store_vectors(first_stage: FirstStage) -> list[Path]:
     """Compute the vectors that are missing; returns the folders that hold them."""
     if first_stage.encoder is None:
         return []
     from rankwell.rank.texts import stores_of
 
-    return [vectors.folder for vectors in first_stage.dense(device).prepare(stores_of(first_stage.index))]
+    return [vectors.folder for vectors in first_stage.dense.prepare(stores_of(first_stage.index))]
 
 
 def _read(folder: Path) -> dict[str, Any]:

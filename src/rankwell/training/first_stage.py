@@ -135,8 +135,8 @@ def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:
 
 def search_learned(folder: Path, split: Split, depth: int, device: str | None = None) -> Run:
     """Search with the first stage that a stage left in ``folder``."""
-    first_stage = FirstStage.open(folder)
-    run = first_stage.search(split.queries, depth, threads=os.cpu_count() or 1, device=device)
+    first_stage = FirstStage.open(folder, device=device)
+    run = first_stage.search(split.queries, depth, threads=os.cpu_count() or 1)
     if not run:
         raise RankwellError(f"{first_stage.index.folder} has no document for any query of the split {split.name!r}")
     return Run(run, name="first-stage")

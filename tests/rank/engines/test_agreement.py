@@ -94,8 +94,8 @@ def test_re_ranking_uses_it_and_says_so(tiny_checkpoint: Path, tmp_path: Path) -
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
 def test_a_system_uses_it_unless_told_otherwise(tiny_checkpoint: Path, tmp_path: Path) -> None:
     documents = [Document("d1", "The cluster shivers."), Document("d2", "Tea and bread.")]
-    first = FirstStage(Index.build(documents, tmp_path / "index"))
-    system = System(first, ranker=tiny_checkpoint, device="cpu").save(tmp_path / "system")
+    first = FirstStage(Index.build(documents, tmp_path / "index"), device="cpu")
+    system = System(first, ranker=tiny_checkpoint).save(tmp_path / "system")
     for opened, precision in ((system, "int8"), (System.open(system.folder, device="cpu", precision="fp32"), "fp32")):
         assert isinstance(opened.reranker, Ranker)
         assert opened.reranker.engine.precision == precision

@@ -84,7 +84,7 @@ def test_it_leaves_a_first_stage_whose_candidates_later_stages_get(trained: tupl
         done.work.data.index.folder.resolve(),
     )
     for split in (done.work.data.train, done.work.data.dev):
-        expected = first.search(split.queries, 12, device="cpu")
+        expected = first.search(split.queries, 12)
         assert {q: r.docids for q, r in split.run.items()} == {q: r.docids for q, r in expected.items()}
     assert done.model is None  # the ranker's start is as it was
 
@@ -226,7 +226,7 @@ def test_narrow_vectors_are_the_first_numbers_of_the_full_ones(
     )
     assert cut.shape == (2, 8)
     np.testing.assert_allclose(cut, whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True), atol=1e-6)
-    dense = FirstStage.open(folders[1]).dense("cpu")
+    dense = FirstStage.open(folders[1]).dense
     store = narrow.work.data.collection.store
     assert dense.vectors(store).at(np.arange(2)).shape == (2, 8)
     library = pytest.importorskip("sentence_transformers")

@@ -246,13 +246,13 @@ def _search(
 
 
 def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:
-    return first_stage_of(options, index).search(queries, options.depth, device=device)
+    return first_stage_of(options, index, device).search(queries, options.depth)
 
 
-def first_stage_of(options: FirstStageOptions, index: Index) -> FirstStage:
+def first_stage_of(options: FirstStageOptions, index: Index, device: str | None = None) -> FirstStage:
     """The first stage that a recipe describes."""
     encoder = None if options.hybrid is None else options.encoder
-    return FirstStage(index, BM25(options.k1, options.b, options.k2), encoder, options.hybrid or 0.0)
+    return FirstStage(index, BM25(options.k1, options.b, options.k2), encoder, options.hybrid or 0.0, device=device)
 
 
 def _mined(mined: Run, options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:

@@ -17,7 +17,6 @@ from rankwell.core.manifest import digest
 from rankwell.corpus.datasets import open_dataset
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
-from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System, is_system, refuse_taken
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
@@ -167,15 +166,10 @@ def _fit_headed(request: FitRequest, kind: Kind, say: Callable[[str], None]) -> 
             own = replace(request, data=str(work / kind), out=inner, queries_from=None)
             done = _fit_judged(own, say, request)
         fitted = done.system
-        first, place = fitted.first_stage, work / "documents"
+        place = work / "documents"
         index = Index.open(place) if (place / "index.json").is_file() else Index.build(dataset.documents(), place)
-        system = System(
-            FirstStage(index, first.bm25, first.encoder, first.share),
-            ranker=fitted.ranker,
-            depth=fitted.depth,
-            shares=fitted.shares,
-            device=request.device,
-        )
+        first = replace(fitted.first_stage, index=index)
+        system = System(first, ranker=fitted.ranker, depth=fitted.depth, shares=fitted.shares)
         texts = {
             name: (inner / name).read_text(encoding="utf-8") for name in ("README.md", "report.html", "queries.tsv")
         }

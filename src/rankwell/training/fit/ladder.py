@@ -284,7 +284,7 @@ def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
         ranker = None if record["ranker"] is None else Path(os.path.normpath(folder / record["ranker"]))
         shares = None if record["shares"] is None else Shares(**record["shares"])
         system = System(
-            FirstStage.open(folder), ranker=ranker, depth=record["depth"], shares=shares, device=task.device
+            FirstStage.open(folder, device=task.device), ranker=ranker, depth=record["depth"], shares=shares
         )
         runs = {
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None

@@ -138,7 +138,7 @@ def searched(task: FitTask, system: System, stages: Mapping[str, Any] | None = N
 
 def bm25(task: FitTask) -> Candidate:
     """The lowest rung."""
-    return searched(task, System(FirstStage(task.index), device=task.device))
+    return searched(task, System(FirstStage(task.index, device=task.device)))
 
 
 def _tune_bm25(task: FitTask, below: Candidate) -> Candidate:
@@ -158,7 +158,7 @@ def _tune_bm25(task: FitTask, below: Candidate) -> Candidate:
     def search(setting: BM25, queries: Sequence[Query]) -> Run:
         return task.index.search(queries, setting, k=K, threads=task.threads)
 
-    system = System(FirstStage(task.index, tuned.best), device=task.device)
+    system = System(FirstStage(task.index, tuned.best, device=task.device))
     return Candidate(system, _held_out(tuned, search, task.parts.choose.queries), {})
 
 
@@ -173,17 +173,15 @@ def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run]
 
 def _hybrid(task: FitTask, below: Candidate) -> Candidate:
     lower = below.system.first_stage
-    dense = FirstStage(task.index, lower.bm25, task.encoder, 1.0).dense(task.device)
+    first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, device=task.device)
     for store in stores_of(task.index):
-        dense.vectors(store)
+        first.dense.vectors(store)
     part = task.parts.tune
     if not len(part):
-        system = System(FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE), device=task.device)
-        return searched(task, system)
-    runs = search_both(task.index, dense, part.queries, lower.bm25, threads=task.threads)
+        return searched(task, System(first))
+    runs = search_both(task.index, first.dense, part.queries, lower.bm25, threads=task.threads)
     tuned = _tune_share(task, runs, part)
-    first = FirstStage(task.index, lower.bm25, task.encoder, tuned.best.similarity)
-    system = System(first, device=task.device)
+    system = System(replace(first, share=tuned.best.similarity))
     if task.parts.fit.queries:
         return searched(task, system)
     return Candidate(system, fuse(runs, tuned.setting_for, depth=K), {})
@@ -211,12 +209,10 @@ def _learned(kind: str) -> Callable[[FitTask, Candidate], Candidate]:
         learned = trained.work.done[-1].result.first_stage
         assert learned is not None  # such stages leave one
         # The stage tuned its share, too, but on fewer queries.
-        first = FirstStage(task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0)
-        runs = search_both(
-            task.index, first.dense(task.device), task.parts.choose.queries, lower.bm25, threads=task.threads
-        )
+        first = FirstStage(task.index, lower.bm25, FirstStage.open(learned).encoder, 1.0, device=task.device)
+        runs = search_both(task.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
         tuned = _tune_share(task, runs, task.parts.choose)
-        system = System(replace(first, share=tuned.best.similarity), device=task.device)
+        system = System(replace(first, share=tuned.best.similarity))
         return Candidate(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
 
     return make
@@ -263,9 +259,7 @@ def _rerank(task: FitTask, below: Candidate) -> Candidate:
     fused = fuse(runs, tuned.setting_for)
     depth = _depth_that_pays(task, runs, fused)
     head = {name: cut_candidates(run, runs["first"], depth) for name, run in runs.items()}
-    system = System(
-        first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best), device=task.device
-    )
+    system = System(first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best))
     return Candidate(system, before_rest(fuse(head, tuned.setting_for), below.choose), {**below.stages, **stages})
 
 

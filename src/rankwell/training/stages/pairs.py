@@ -160,7 +160,7 @@ def tune_encoder(
     """Tune BM25 and the bi-encoder's share beside it; writes ``first-stage.json`` and returns the figures."""
     index = current_first_stage(work).index
     bm25 = tune_index(work, index, queries, options.measure, options)
-    dense = FirstStage(index, encoder=encoder, share=1.0).dense(work.device)
+    dense = FirstStage(index, encoder=encoder, share=1.0, device=work.device).dense
     qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
     measure = str(measure_of(work.recipe, options.measure))
     tuned = tune_hybrid(
