@@ -28,6 +28,8 @@ from rankwell.inputs.stored import TokenSource
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.rank.dense import DenseRanker
+from rankwell.rank.first_stage import FirstStage
+from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
 from rankwell.serve.search_queue import SearchQueue
 from rankwell.serve.searcher import Searcher, SearchJob, search_together
@@ -61,8 +63,8 @@ def make_searcher(documents: int, folder: Path) -> Searcher:
     index = Index.build(resampled(documents), folder)
     dense = DenseRanker(RandomDocuments.from_pretrained(DEFAULT))
     for segment in index.segments:
-        dense.vectors(segment.store)
-    return Searcher(index, dense, 0.7)
+        dense.vectors(segment.store)  # found by their name when the bi-encoder itself is opened
+    return Searcher(System(FirstStage(index, encoder=DEFAULT, share=0.7)))
 
 
 def resampled(count: int) -> Iterator[Document]:
@@ -84,7 +86,7 @@ def measure(searcher: Searcher, clients: int, options: argparse.Namespace) -> No
         rate = len(times) / lasted[most]
         ratio = rate / (len(taken[1]) / lasted[1])
         p50, p99 = 1000 * np.percentile(times, [50, 99])
-        shown = f"{len(searcher.index):>10,}{clients:>9}{most:>10}{rate:>11.1f}{p50:>9.0f}{p99:>9.0f}{ratio:>7.2f}"
+        shown = f"{len(searcher.system):>10,}{clients:>9}{most:>10}{rate:>11.1f}{p50:>9.0f}{p99:>9.0f}{ratio:>7.2f}"
         print(shown, flush=True)
 
 
@@ -98,7 +100,7 @@ async def ask(searcher: Searcher, most: int, clients: int, lasting: float) -> li
 
         async def client() -> None:
             while (begin := time.perf_counter()) < end:
-                await queue.submit(SearchJob(searcher, next(queries), 100))
+                await queue.submit(SearchJob(searcher, "hybrid", next(queries), 100))
                 seconds.append(time.perf_counter() - begin)
 
         await asyncio.gather(*(client() for _ in range(clients)))

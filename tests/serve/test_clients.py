@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from tests.serve.test_description import PLACE, installed
 
-from rankwell.serve.searcher import FusionOptions
 from rankwell.serve.state import Sources
 
 pytestmark = pytest.mark.skipif(not PLACE, reason="RANKWELL_ENVIRONMENTS names no folder to install into")
@@ -34,8 +33,8 @@ def test_clients_work_with_another_address(
     programs = installed("clients", *PACKAGES.split())
     encoder = shutil.copytree(tiny_bi_encoder, tmp_path / "finder")
     aliases = {"rerank-v3.5": "tiny", "text-embedding-3-small": "finder"}
-    fusion = FusionOptions(encoder=str(encoder), hybrid=0.5)
-    service = live(replace(sources, fusion=fusion, aliases=aliases))
+    search = {"hybrid": 0.5, "encoder": encoder}
+    service = live(replace(sources, search=search, aliases=aliases))
     calls = Path(__file__).with_name("client_calls.py")
     command = [programs / "python", calls, f"http://127.0.0.1:{service.port}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -17,7 +17,6 @@ pytest.importorskip("fastapi")
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.ranker import Ranker
-from rankwell.serve.searcher import FusionOptions
 from rankwell.serve.state import Sources, open_state, read_aliases
 
 from .conftest import opened
@@ -33,9 +32,9 @@ def encoder_folder(tiny_bi_encoder: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def client(sources: Sources, encoder_folder: Path) -> Iterator[Any]:
-    fusion = FusionOptions(encoder=str(encoder_folder), hybrid=0.5)
+    search = {"hybrid": 0.5, "encoder": encoder_folder}
     aliases = {"rerank-v3.5": "tiny", "text-embedding-3-small": "finder"}
-    with opened(replace(sources, fusion=fusion, aliases=aliases), page=None) as client:
+    with opened(replace(sources, search=search, aliases=aliases), page=None) as client:
         yield client
 
 

@@ -21,8 +21,9 @@ from rankwell.rank.hybrid import Blend, Hybrid
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.serve.searcher import FusionOptions, SearchJob, open_searcher, search_together
+from rankwell.serve.searcher import Searcher, SearchJob, search_together
 from rankwell.serve.state import Sources
 
 from .conftest import opened
@@ -38,8 +39,8 @@ def started(
     encoder: Path | None = None,
     hybrid: float | None = None,
 ) -> Any:
-    fusion = FusionOptions(shares, str(encoder) if encoder else None, hybrid=hybrid)
-    return opened(Sources(index, tuple(map(str, models)), fusion=fusion))
+    options = {"shares": shares, "hybrid": hybrid} | ({"encoder": encoder} if encoder else {})
+    return opened(Sources(index, tuple(map(str, models)), search=options))
 
 
 def search(client: Any, **body: Any) -> dict[str, float]:
@@ -155,14 +156,13 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
 
 
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
-    fusion = FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.5)
-    first = open_searcher(fusion, Index.open(served_index), has_model=False)
-    assert first is not None
-    jobs = [SearchJob(first, query, k) for query, k in (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))]
-    alone = [first.search([job.query], job.k)[0] for job in jobs]
+    searcher = Searcher(System.of_index(served_index, hybrid=0.5, encoder=tiny_bi_encoder))
+    wanted = (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))
+    jobs = [SearchJob(searcher, first, query, k) for query, k in wanted for first in ("hybrid", "bm25")]
+    alone = [searcher.search(job.first, [job.query], job.k)[0] for job in jobs]
     for (found, _), expected in zip(search_together(jobs), alone, strict=True):
         assert list(found.docids) == list(expected.docids)
-    assert [len(found) for found in alone[:3]] == [3, 5, 3]
+    assert [len(found) for found in alone[:6:2]] == [3, 5, 3]
 
 
 def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
@@ -225,8 +225,7 @@ def test_an_index_that_is_replaced_while_it_is_reloaded(
     replaced_when: Any, tiny_bi_encoder: Path, tmp_path: Path
 ) -> None:
     index = build(tmp_path / "index", 30)
-    fusion = FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.5)
-    with opened(Sources(index, (), fusion=fusion), key="k") as client:
+    with opened(Sources(index, (), search={"hybrid": 0.5, "encoder": tiny_bi_encoder}), key="k") as client:
         client.headers["Authorization"] = "Bearer k"
         before = client.post("/search", json={"query": QUERY}).json()
         build(index, 40)

@@ -46,6 +46,22 @@ def test_first_stage_depth_and_shares_are_the_systems(
     assert ready["hybrid"] == (0.6 if encoded else None)
 
 
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_the_precision_is_the_re_rankers_and_the_vectors_stay(
+    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankwell.models.devices.CPU_INFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text("Features\t: fp asimd asimddp\n")  # on this CPU vectors are in int8
+    first = FirstStage(Index.open(served_index), TUNED, tiny_bi_encoder, 0.6, device="cpu")
+    system = System(first, ranker=tiny_checkpoint).save(tmp_path / "system")
+    before = sorted(system.folder.rglob("*"))
+    assert any(path.name.startswith("vectors-") for path in before)
+    with opened(Sources.of_system(system.folder, "cpu", "fp32")) as client:
+        assert client.post("/search", json={"query": QUERY}).status_code == 200
+        assert client.get("/models").json()["models"][0]["precision"] == "fp32"
+    assert sorted(system.folder.rglob("*")) == before
+
+
 def test_a_system_without_a_re_ranker_needs_no_advice(served_index: Path, tmp_path: Path) -> None:
     system = System(FirstStage(Index.open(served_index), TUNED)).save(tmp_path / "system")
     with opened(Sources.of_system(tmp_path / "system", None, "auto")) as client:

@@ -15,7 +15,6 @@ from fastapi.testclient import TestClient
 
 from rankwell.core.errors import MissingExtraError
 from rankwell.serve.api import create_app
-from rankwell.serve.searcher import FusionOptions
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 from rankwell.serve.tracing import ENDPOINTS, Tracing, part
@@ -46,8 +45,8 @@ class TestSpans:
 
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(exporter))
-        fusion = FusionOptions(None, str(tiny_bi_encoder), {"device": "cpu"}, 0.5)
-        service = Service(Sources(served_index, (str(tiny_checkpoint),), fusion=fusion))
+        search = {"hybrid": 0.5, "encoder": tiny_bi_encoder, "device": "cpu"}
+        service = Service(Sources(served_index, (str(tiny_checkpoint),), search=search))
         with TestClient(create_app(service, tracing=Tracing(provider))) as client:
             yield client
 

@@ -126,11 +126,13 @@ def serve(
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
     _require_packages()
+    from rankwell.core.errors import RankwellError
+    from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
     from rankwell.rank.engines.engine import engine_options
+    from rankwell.rank.fusion import Shares
     from rankwell.serve.bodies import Limits
     from rankwell.serve.engine import Batching
     from rankwell.serve.listening import bind
-    from rankwell.serve.searcher import FusionOptions
     from rankwell.serve.server import ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models, read_aliases
@@ -139,9 +141,18 @@ def serve(
         fitted = ("index", "model", "backend", "label", "trust_remote_code", "fuse", "blend", "hybrid", "encoder")
         excludes(context, "a system", *fitted, "vectors", "normalise")
     needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
-    fusion = FusionOptions.from_options(fuse, blend, hybrid, normalise, encoder, device, precision, vectors)
-    if trust_remote_code:
-        fusion = replace(fusion, engine={**fusion.engine, "trust_remote_code": True})
+    if blend is not None and hybrid is not None and encoder is None:
+        choice = f"choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
+        raise RankwellError(f"--blend and --hybrid share one bi-encoder: {choice}")
+    search = {
+        "shares": Shares.from_options(fuse, blend, normalise),
+        "hybrid": hybrid if hybrid is None else Shares.hybrid(hybrid).similarity,
+        "encoder": encoder or (DEFAULT if blend is None else BACKBONE),
+        "device": device,
+        "precision": precision,
+        "vectors": vectors,
+        "trust_remote_code": trust_remote_code,
+    }
     loading = {"label": label, "trust_remote_code": trust_remote_code or None}
     limits = Limits(body_bytes=max_body, documents=max_documents, default_timeout_ms=timeout_ms)
     batching = Batching(batch_tokens, wait_ms, queue_tokens)
@@ -151,7 +162,7 @@ def serve(
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")
         computing = engine_options(backend, device, precision) if models else {}
         computing |= {name: value for name, value in loading.items() if value is not None and models}
-        sources = Sources(folder, models, backend, computing, fusion=fusion)
+        sources = Sources(folder, models, backend, computing, search=search)
         if system is not None:
             sources = Sources.of_system(system, device, precision)
         sources = replace(sources, aliases=read_aliases(alias or ()))

@@ -19,6 +19,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.models.devices import Precision
 from rankwell.rank.fusion import Shares
 from rankwell.rank.rankers import VectorSearch, open_encoder
+from rankwell.rank.texts import stores_of
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
@@ -76,6 +77,14 @@ class FirstStage:
             raise RankwellError("this first stage has no bi-encoder")
         encoder = open_encoder(self.encoder, self.device, self.precision, trust_remote_code=self.trust_remote_code)
         return DenseRanker(encoder, vectors=self.vectors)
+
+    def prepare(self) -> list[Path]:
+        """Compute the vectors that are missing; returns the folders that hold them."""
+        if self.encoder is None:
+            return []
+        # This may take long, and another process may rebuild the index meanwhile.
+        with self.index.unchanged():
+            return [vectors.folder for vectors in self.dense.prepare(stores_of(self.index))]
 
     def save(self, folder: Path) -> None:
         """Write ``first-stage.json``. Index and bi-encoder stay where they are."""

@@ -141,6 +141,35 @@ class System:
         system.folder, system.card, system.manifest = folder, record["card"], record.get("manifest", {})
         return system
 
+    @classmethod
+    def of_index(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        bm25: BM25 = DEFAULT_BM25,
+        hybrid: float | None = None,
+        encoder: str | Path = DEFAULT,
+        ranker: str | Path | None = None,
+        shares: Shares | None = None,
+        device: str | None = None,
+        precision: Precision = "auto",
+        vectors: VectorSearch = "auto",
+        trust_remote_code: bool = False,
+    ) -> System:
+        """An index as a system; ``hybrid`` is the share of the bi-encoder ``encoder`` in the search."""
+        needed = hybrid or (shares is not None and shares.similarity)
+        first = FirstStage(
+            Index.open(folder),
+            bm25,
+            encoder if needed else None,
+            hybrid or 0.0,
+            device=device,
+            precision=precision,
+            vectors=vectors,
+            trust_remote_code=trust_remote_code,
+        )
+        return cls(first, ranker=ranker, shares=shares, precision=precision)
+
     @property
     def index(self) -> Index:
         """The index, with the documents' texts."""
@@ -203,7 +232,7 @@ class System:
         folder = self._saved()
         index = Index.build(documents, self.index.folder, append=True)
         self.first_stage = replace(self.first_stage, index=index)
-        _store_vectors(self.first_stage)
+        self.first_stage.prepare()
         self._describe_in(folder, self.card)
 
     def check(self) -> Verified:
@@ -264,25 +293,12 @@ class System:
 
 
 def open_searchable(
-    folder: str | os.PathLike[str],
-    *,
-    bm25: BM25 = DEFAULT_BM25,
-    hybrid: float | None = None,
-    encoder: str = DEFAULT,
-    device: str | None = None,
-    precision: Precision = "auto",
-    vectors: VectorSearch = "auto",
-    trust_remote_code: bool = False,
+    folder: str | os.PathLike[str], *, device: str | None = None, precision: Precision = "auto", **options: Any
 ) -> System:
-    """Open a system, or an index as a system without a re-ranker.
-
-    ``device`` and ``precision`` apply to both. The rest are options of an index: ``hybrid`` is the share of the
-    bi-encoder ``encoder``.
-    """
+    """Open a system, or an index with the options of :meth:`System.of_index`, which a system has settled."""
     if is_system(folder):
         return System.open(folder, device=device, precision=precision)
-    how: Any = {"device": device, "precision": precision, "vectors": vectors, "trust_remote_code": trust_remote_code}
-    return System(FirstStage(Index.open(folder), bm25, encoder if hybrid else None, hybrid or 0.0, **how))
+    return System.of_index(folder, device=device, precision=precision, **options)
 
 
 def _reopen(folder: Path, device: str | None, precision: Precision) -> System:
@@ -317,21 +333,12 @@ def refuse_taken(folder: Path) -> None:
 
 def _link_index(first_stage: FirstStage, target: Path) -> None:
     """Link the index with the vectors of its bi-encoder, computing those that are missing."""
-    wanted = {folder.name for folder in _store_vectors(first_stage)}
+    wanted = {folder.name for folder in first_stage.prepare()}
     link_tree(
         first_stage.index.folder,
         target,
         skip=lambda path: path.name == "lock" or (path.name.startswith("vectors-") and path.name not in wanted),
     )
-
-
-def _store_vectors(first_stage: FirstStage) -> list[Path]:
-    """Compute the vectors that are missing; returns the folders that hold them."""
-    if first_stage.encoder is None:
-        return []
-    from rankwell.rank.texts import stores_of
-
-    return [vectors.folder for vectors in first_stage.dense.prepare(stores_of(first_stage.index))]
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Service:
         # One thread, so that large answers wait for each other and not for searches.
         self._highlighting = ThreadPoolExecutor(1, "rankwell-highlight")
         self._searches = SearchQueue(
-            partial(run_whole, search_together), self._preparing, SEARCH_BATCH if sources.fusion.hybrid else 1
+            partial(run_whole, search_together), self._preparing, SEARCH_BATCH if self.state.hybrid else 1
         )
         self._waiting = self._explanations = 0
         self.started = int(time.time())
@@ -117,11 +117,11 @@ class Service:
         """The vectors of texts, and the name of the bi-encoder that makes them."""
         state = self.state
         searcher = state.searcher
-        if searcher is None or searcher.dense is None or state.encoder is None:
+        if searcher is None or state.encoder is None:
             raise ApiError(409, "unavailable", "this service has no bi-encoder; start it with --hybrid or --blend")
         if body.model is not None and state.aliases.get(body.model, body.model) != state.encoder:
             raise ApiError(404, "not_found", f"unknown bi-encoder; available: {state.encoder}")
-        texts, encoder, lock = body.texts, searcher.dense.encoder, searcher.dense_lock
+        texts, encoder, lock = body.texts, searcher.system.first_stage.dense.encoder, searcher.dense_lock
         self._check_texts("input", texts)
         encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
 
@@ -150,22 +150,21 @@ class Service:
         ):
             if value > most:
                 raise _invalid(f"{name}{' + offset' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
-        stages = body.stages or ("both" if state.models else searcher.names[0])
-        if stages == "hybrid" and stages not in searcher.names:
+        stages = body.stages or ("both" if state.models else searcher.default)
+        if stages == "hybrid" and stages not in searcher.first_stages:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
-        reranks = stages not in searcher.names
+        reranks = stages not in searcher.first_stages
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
         # Admitted before anything is searched: a refusal must not wait for other requests.
         guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
         entry = self._admit(guess, deadline) if guess else None
         try:
-            first = searcher.names[0] if reranks else stages
-            searched = searcher if first == searcher.names[0] else searcher.bm25
-            job = SearchJob(searched, body.query, max(depth, body.offset + body.k))
+            first = searcher.default if reranks else stages
+            job = SearchJob(searcher, first, body.query, max(depth, body.offset + body.k))
             with part("search"):
                 candidates, first_ms = await self._admitted(self._searches.submit(job))
-            nothing = dict.fromkeys(searcher.names)
+            nothing = dict.fromkeys(searcher.first_stages)
             ms: dict[str, float | None] = {**nothing, first: round(first_ms, 3), "rerank": None, "queue": None}
             reranked = None
             if entry is not None and model is not None:
@@ -232,7 +231,7 @@ class Service:
         state = self.state
         index = state.index
         searcher = state.searcher
-        first = searcher.names if searcher else ("bm25",)
+        first = searcher.first_stages if searcher else ("bm25",)
         stages = [*first, "rerank", "both"] if state.models else list(first)
         about_index = index and {
             "name": index.folder.resolve().name,
@@ -249,7 +248,7 @@ class Service:
             "index": about_index,
             "examples": state.examples,
             "models": list(state.models),
-            "hybrid": searcher.share if searcher else None,
+            "hybrid": state.hybrid,
             "blend": searcher.describe_shares() if searcher else None,
             "depth": state.depth,
             "stages": stages if index else [],
@@ -285,7 +284,7 @@ class Service:
         scored = await self._score(model, prepare, entry, about)
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
         scores = scored.scores
-        if searcher is not None and searcher.shares is not None:
+        if searcher is not None and searcher.system.shares is not None:
             scores = await self._in(self._preparing, lambda: searcher.fuse(query, candidates, scored.scores))
         return Reranked.of(docids, scores, scored.probabilities)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +30,7 @@ from rankwell.rank.system import DEPTH, System
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.examples import example_queries
-from rankwell.serve.searcher import FusionOptions, Searcher, open_searcher
+from rankwell.serve.searcher import Searcher
 
 NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"
 WARM_UP = "how do bees keep warm in winter"
@@ -42,28 +41,37 @@ class Sources:
     """Where index and models are; ``options`` are those of the backend's engine."""
 
     index: Path | None = None
+    """An index, or a system if ``is_system``."""
     models: tuple[str, ...] = ()
     backend: str = "torch"
     options: Mapping[str, Any] = field(default_factory=dict)
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    fusion: FusionOptions = field(default_factory=FusionOptions)
-    depth: int = DEPTH
-    """The number of candidates to re-rank, unless a request says otherwise."""
+    search: Mapping[str, Any] = field(default_factory=dict)
+    """Options of :meth:`System.of_index` or, if ``is_system``, of :meth:`System.open`."""
     is_system: bool = False
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Other names of models: clients that send a fixed name can use them."""
 
     @classmethod
     def of_system(cls, folder: Path, device: str | None, precision: Precision) -> Sources:
-        """The index, models, shares and depth of a system folder."""
-        system = System.open(folder)
-        first = system.first_stage
-        encoder = None if first.encoder is None else str(first.encoder)
-        engine = {"device": device, "precision": precision} if encoder else {}
-        fusion = FusionOptions(system.shares, encoder, engine, first.share or None, first.bm25)
-        models = () if system.ranker is None else (str(system.ranker),)
+        """A system folder."""
+        ranker = System.open(folder).ranker
+        models = () if ranker is None else (str(ranker),)
         options = engine_options("torch", device, precision) if models else {}
-        return cls(first.index.folder, models, options=options, fusion=fusion, depth=system.depth, is_system=True)
+        search = {"device": device, "precision": precision}
+        return cls(folder, models, options=options, search=search, is_system=True)
+
+    def open_system(self) -> System | None:
+        """Open what is searched, if anything is."""
+        search = dict(self.search)
+        if search.get("shares") is not None and (self.index is None or not self.models):
+            raise RankwellError("fusing the scores of BM25 and a model needs an index and a model")
+        if search.get("hybrid") is not None and self.index is None:
+            raise RankwellError("hybrid search needs an index to search")
+        if self.index is None:
+            return None
+        if self.is_system:
+            return System.open(self.index, **search)
+        return System.of_index(self.index, ranker=self.models[0] if self.models else None, **search)
 
 
 def default_models(index: Path | None, backend: str) -> tuple[str, ...]:
@@ -127,15 +135,32 @@ class Model:
 class State:
     """An index and models, ready to use."""
 
-    index: Index | None
+    searcher: Searcher | None
     models: Mapping[str, Model]
     generation: int = 1
-    searcher: Searcher | None = None
-    depth: int = DEPTH
-    is_system: bool = False
     encoder: str | None = None
     """The name of the bi-encoder, if there is one."""
     aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def system(self) -> System | None:
+        """What is searched."""
+        return None if self.searcher is None else self.searcher.system
+
+    @property
+    def index(self) -> Index | None:
+        """Its index."""
+        return None if self.system is None else self.system.index
+
+    @property
+    def depth(self) -> int:
+        """The number of candidates to re-rank, unless a request says otherwise."""
+        return DEPTH if self.system is None else self.system.depth
+
+    @property
+    def hybrid(self) -> float | None:
+        """The bi-encoder's share in the search, if it has one."""
+        return None if self.system is None else self.system.first_stage.share or None
 
     @property
     def default(self) -> Model | None:
@@ -145,12 +170,11 @@ class State:
     @property
     def note(self) -> str | None:
         """A hint for the user if no model is served, unless a system was fitted without one."""
-        if self.models or self.is_system:
+        if self.models or (self.system is not None and self.system.folder is not None):
             return None
-        share = self.searcher.share if self.searcher is not None else None
         searchers = "BM25 only"
-        if share is not None:
-            searchers = "BM25 and a bi-encoder" if share < 1 else "a bi-encoder only"
+        if self.hybrid is not None:
+            searchers = "BM25 and a bi-encoder" if self.hybrid < 1 else "a bi-encoder only"
         line, lacks = NO_MODEL.format(searchers=searchers), default_lacks()
         return f"{line} ({lacks})" if lacks else f"{line}, such as {DEFAULT}"
 
@@ -206,7 +230,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     """Open everything and use it once, so that problems show now and the first request is fast."""
     if sources.index is None and not sources.models:
         raise RankwellError("nothing to serve: give an index, a model, or both")
-    index = Index.open(sources.index) if sources.index is not None else None
+    system = sources.open_system()
     models: dict[str, Model] = {}
     for source in sources.models:
         model = open_model(source, sources)
@@ -215,23 +239,20 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         if model.name in models:  # folders with the same name are distinguished by their paths
             model = replace(model, name=source)
         models[model.name] = model
-    state = State(index, models, generation, depth=sources.depth, is_system=sources.is_system)
-    if index is not None and models and not state.has_texts:
-        raise RankwellError(
-            f"{index.folder} was built without texts, which a re-ranker needs; rebuild it without --no-store"
-        )
-    # Computing vectors may take long, and another process may rebuild the index meanwhile.
-    with index.unchanged() if index is not None and sources.fusion.encoder is not None else nullcontext():
-        searcher = open_searcher(sources.fusion, index, bool(models))
-    encoder = None
-    if searcher is not None and searcher.dense is not None and sources.fusion.encoder is not None:
-        encoder = published_name(find_model(sources.fusion.encoder))
+    searcher = encoder = None
+    if system is not None:
+        if models and not system.index.has_texts:
+            problem = "was built without texts, which a re-ranker needs; rebuild it without --no-store"
+            raise RankwellError(f"{system.index.folder} {problem}")
+        system.first_stage.prepare()
+        if system.first_stage.encoder is not None:
+            encoder = published_name(find_model(system.first_stage.encoder))
+        searcher = Searcher(system)
+        searcher.search(searcher.default, [WARM_UP], 1)
     for alias, name in sources.aliases.items():
         if name not in (*models, encoder):
             raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
-    state = replace(state, searcher=searcher, encoder=encoder, aliases=sources.aliases)
-    if searcher is not None:
-        searcher.search([WARM_UP], 1)
+    state = State(searcher, models, generation, encoder, sources.aliases)
     state.tokens, state.examples  # noqa: B018  (loaded now rather than at the first request)
     return state
 
@@ -239,7 +260,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
 def open_model(source: str, sources: Sources) -> Model:
     """Open a model, check it and run it once."""
     folder = find_model(source, code=bool(sources.options.get("trust_remote_code")))
-    loaded = load(folder, sources.backend, sources.changes, sources.options)
+    loaded = load(folder, sources.backend, {}, sources.options)
     config = loaded.config
     ranker = Ranker.from_loaded(loaded)
     try:

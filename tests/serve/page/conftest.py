@@ -270,14 +270,13 @@ def start_site(page_index: Path) -> Iterator[Callable[..., Site]]:
     """Starts a service of the index and some models."""
     pytest.importorskip("fastapi")
     pytest.importorskip("uvicorn")
-    from rankwell.serve.searcher import FusionOptions
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 
     started: list[Site] = []
 
-    def start(*models: Path, fusion: FusionOptions | None = None, index: Path = page_index, **options: Any) -> Site:
-        sources = Sources(index, tuple(map(str, models)), fusion=fusion or FusionOptions())
+    def start(*models: Path, search: dict[str, Any] | None = None, index: Path = page_index, **options: Any) -> Site:
+        sources = Sources(index, tuple(map(str, models)), search=search or {})
         started.append(Site(Service(sources), **options))
         return started[-1]
 

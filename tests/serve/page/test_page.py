@@ -13,7 +13,6 @@ pytest.importorskip("torch")
 from rankwell.corpus.records import Document
 from rankwell.rank.fusion import Shares
 from rankwell.retrieve.index import Index
-from rankwell.serve.searcher import FusionOptions
 
 QUERY = "how do bees keep warm in winter"
 Opened = Callable[..., Any]
@@ -293,14 +292,14 @@ def test_a_blend_is_called_one_and_says_its_shares(
     assert (first, model) == ("score", "model score")
     assert "within one query" in of_first
     assert "logit" in of_model
-    blended = start_site(tiny_checkpoint, fusion=FusionOptions(Shares(model=0.7, first=0.3)))
+    blended = start_site(tiny_checkpoint, search={"shares": Shares(model=0.7, first=0.3)})
     assert searched(blended).run(units)[1] == ["blended score", "30 % BM25, 70 % model"]
 
 
 def test_hybrid_search_is_called_so_and_says_its_shares(
     searched: Opened, start_site: Callable[..., Any], tiny_checkpoint: Path, tiny_bi_encoder: Path
 ) -> None:
-    hybrid = start_site(tiny_checkpoint, fusion=FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.6))
+    hybrid = start_site(tiny_checkpoint, search={"encoder": tiny_bi_encoder, "hybrid": 0.6})
     page = searched(hybrid)
     assert page.run("document.querySelector('.unit').title") == "40 % BM25, 60 % similarity"
     assert page.run("document.querySelector('select.which').selectedOptions[0].text") == "Hybrid"
@@ -314,7 +313,7 @@ def test_hybrid_search_is_called_so_and_says_its_shares(
 def test_hybrid_search_without_a_model_is_not_called_bm25(
     searched: Opened, start_site: Callable[..., Any], tiny_bi_encoder: Path
 ) -> None:
-    page = searched(start_site(fusion=FusionOptions(encoder=str(tiny_bi_encoder), hybrid=0.6)))
+    page = searched(start_site(search={"encoder": tiny_bi_encoder, "hybrid": 0.6}))
     assert page.texts(".column h2") == ["Hybrid"]
     said = page.text(".notice")
     assert said.startswith("Hybrid search only.")
