@@ -106,3 +106,19 @@ def test_reports_do_not_mix_with_the_output(rankwell: Rankwell, index: Path, que
 
 def test_work_that_is_resumed_by_its_name_needs_a_file(rankwell: Rankwell) -> None:
     assert "expand needs --out with a file" in rankwell("expand", "c.tsv", "--model", "m", "--out", "-").complaint
+
+
+def test_ctrl_c_while_the_command_is_imported_prints_nothing() -> None:
+    script = """
+import builtins, sys
+load = builtins.__import__
+def interrupted(name, *rest):
+    if name == "typer":
+        raise KeyboardInterrupt
+    return load(name, *rest)
+builtins.__import__ = interrupted
+from rankwell.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from rankwell.cli.options import Device, EncoderOption
+from rankwell.cli.outputs import resumable
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
 
@@ -57,19 +58,20 @@ def fit(
 
         rankwell search my-system "how do bees keep warm"
     """
-    from rankwell.training.fit.fit import fit as fit_system
+    with resumable():
+        from rankwell.training.fit.fit import fit as fit_system
 
-    fit_system(
-        data,
-        out,
-        minutes=minutes,
-        device=device,
-        seed=seed,
-        measure=measure,
-        train=train,
-        report=report,
-        encoder=encoder or DEFAULT,
-        start=model,
-        queries_from=queries_from,
-        say=partial(print, flush=True),  # so that a log shows each rung when it is done
-    )
+        fit_system(
+            data,
+            out,
+            minutes=minutes,
+            device=device,
+            seed=seed,
+            measure=measure,
+            train=train,
+            report=report,
+            encoder=encoder or DEFAULT,
+            start=model,
+            queries_from=queries_from,
+            say=partial(print, flush=True),  # so that a log shows each rung when it is done
+        )

@@ -6,9 +6,12 @@ An option that names an output has the callback :func:`output_file` or :func:`ou
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from rankwell.core import progress
 from rankwell.core.errors import RankwellError
 from rankwell.core.streams import check_output, check_parent, is_stream
 
@@ -64,3 +67,14 @@ def say(out: Path, report: str) -> None:
 def reports(out: Path | None) -> TextIO:
     """Where to print reports on an output: standard error if the output itself goes to standard output."""
     return sys.stderr if out is not None and is_stream(out) else sys.stdout
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say how to resume the work inside if it is interrupted with Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress.clear()
+        print("rankwell: interrupted; rerun the command to resume", file=sys.stderr)
+        raise

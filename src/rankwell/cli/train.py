@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.options import Device
-from rankwell.cli.outputs import output_folder
+from rankwell.cli.outputs import output_folder, resumable
 
 
 def train(
@@ -81,4 +81,5 @@ def train(
         print("\n".join(check_recipe(checked, out, device=device, resume=resume)))
         return
     say = print if process_number() == 0 else lambda line: None
-    say(run_recipe(checked, out, device=device, resume=resume, say=say).summary())
+    with resumable():
+        say(run_recipe(checked, out, device=device, resume=resume, say=say).summary())

@@ -92,7 +92,8 @@ class Tokenizer:
 
     def save(self, folder: Path, max_length: int | None = None) -> None:
         """Write ``tokenizer.json`` and what plain transformers needs beside it."""
-        self._backend.save(str(folder / "tokenizer.json"))
+        # Not by its own ``save``, whose error on a full disk is no OSError.
+        (folder / "tokenizer.json").write_text(self._backend.to_str(pretty=True), encoding="utf-8")
         settings: dict[str, Any] = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             # Without it, transformers leaves the segments out and scores differ.

@@ -148,6 +148,25 @@ def test_the_report_begins_with_the_gain_over_bm25(
     assert "; BM25: 0.6" in said
 
 
+def test_the_reranker_reads_the_candidates_of_the_rung_below(
+    small: Path, tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fitted first stage was searched with another share in each fold, so its own search finds other documents."""
+
+    def better(task: FitTask, below: Candidate) -> Candidate:
+        relevant = {qid: {**dict.fromkeys(own, 2.0), "d0": 1.0} for qid, own in task.parts.choose.qrels.items()}
+        return Candidate(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+
+    [rerank] = [step for step in ladder.ladder() if step.name == "rerank"]
+    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", better), rerank])
+    harder = shutil.copytree(small, tmp_path / "data")
+    queries = (harder / "queries.train.tsv").read_text()
+    (harder / "queries.train.tsv").write_text(re.sub(r"(\w+)\t\w+ market", r"\1\t\1 market", queries))
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, harder)
+    assert rungs(system)["better"]["kept"]
+    assert rungs(system)["rerank"]["choose"]["R@100"]["mean"] == 1.0
+
+
 def take(folder: Path, queries: int, *splits: str) -> Path:
     """The bundled sample with fewer queries, and no other splits."""
     folder.mkdir()
@@ -215,9 +234,11 @@ def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("moment", ["rungs/bm25-tuned-*", "stages/*-listwise-*"])
-def test_a_killed_fit_resumes_to_the_same_system(
-    whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path, moment: str
+@pytest.mark.parametrize(
+    ("moment", "number"), [("rungs/bm25-tuned-*", signal.SIGINT), ("stages/*-listwise-*", signal.SIGKILL)]
+)
+def test_a_stopped_fit_resumes_to_the_same_system(
+    whole: tuple[System, str], small: Path, tmp_path: Path, tiny_bi_encoder: Path, moment: str, number: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "rankwell", "fit", str(small), "--out", str(tmp_path / "system")]
     command += [
@@ -230,12 +251,16 @@ def test_a_killed_fit_resumes_to_the_same_system(
         "--device",
         "cpu",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    settings: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **settings, env={**os.environ, "OMP_NUM_THREADS": "1"})
     work = tmp_path / "system.work"
     while process.poll() is None and not list(work.glob(moment)):
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    _, complaint = process.communicate()
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert complaint == "rankwell: interrupted; rerun the command to resume\n"
     assert work.exists()
     assert not (tmp_path / "system").exists()
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small)

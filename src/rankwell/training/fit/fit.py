@@ -61,6 +61,8 @@ class FitRequest:
         parse_measure(self.measure)
         if not self.minutes > 0:
             raise RankwellError(f"--minutes {self.minutes:g}: expected more than 0")
+        if not self.out.absolute().name:
+            raise RankwellError(f"--out {self.out}: expected the name of a new folder")
 
 
 def fit(

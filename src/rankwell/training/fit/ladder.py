@@ -117,7 +117,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
         try:
             skipped = _obstacle(task, clock, step, best.candidate)
             if skipped is None:
-                finished = _folder(task, _key(step, best.candidate)).exists()
+                finished = task.rung(_key(step, best.candidate)).exists()
                 if not finished:
                     say(f"  … {step.title}")
                 with nullcontext() if finished else time_limit(clock.left):
@@ -141,7 +141,7 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Candidate) -> Skip
         return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
     if step.name == "bm25-tuned" and len(parts.tune) < 2:
         return Skipped(step, "there are no judged queries to tune with")
-    if _folder(task, _key(step, below)).exists():
+    if task.rung(_key(step, below)).exists():
         return None
     try:
         seconds = step.seconds(task, below)
@@ -172,7 +172,7 @@ def duration(seconds: float) -> str:
 def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None) -> Rung:
     """Make a rung and measure it, or read what was measured before."""
     key = _key(step, None if below is None else below.candidate)
-    folder = _folder(task, key)
+    folder = task.rung(key)
     if folder.exists():
         rung = _read(task, step, key, folder)
         clock.before += rung.seconds
@@ -251,10 +251,6 @@ def p_value(value: float) -> str:
 def _key(step: Step, below: Candidate | None) -> str:
     """Names a rung by itself and all rungs it stands on."""
     return f"{step.name}-{digest([step.name, None if below is None else below.key])[:12]}"
-
-
-def _folder(task: FitTask, key: str) -> Path:
-    return task.work / "rungs" / key
 
 
 def _write(rung: Rung, folder: Path) -> None:

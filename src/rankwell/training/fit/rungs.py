@@ -90,9 +90,18 @@ class FitTask:
         """The number of queries that every rung ranks to be measured."""
         return len(self.parts.choose) + len(self.parts.report)
 
-    def train(self, name: str, first: FirstStage, stages: Mapping[str, Any]) -> Trained:
-        """Run a recipe on the queries to fit; what it finished before is not run again."""
+    def rung(self, key: str) -> Path:
+        """The folder of a finished rung."""
+        return self.work / "rungs" / key
+
+    def train(self, name: str, first: FirstStage, stages: Mapping[str, Any], candidates: Path | None = None) -> Trained:
+        """Run a recipe on the queries to fit; what it finished before is not run again.
+
+        ``candidates`` is a run of the queries to choose, to use instead of searching.
+        """
         searched: dict[str, Any] = {"k1": first.bm25.k1, "b": first.bm25.b, "depth": K}
+        if candidates is not None:
+            searched["dev_run"] = str(candidates)
         if first.share:
             searched |= {"hybrid": first.share, "encoder": str(first.encoder)}
         tree = {
@@ -244,7 +253,8 @@ def _rerank(task: FitTask, below: Candidate) -> Candidate:
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
     start = FIRST_STAGE_ENCODER if "encoder" in below.stages else "previous"
     stages = {"pointwise": {**POINTWISE, "start": start}, "listwise": LISTWISE}
-    trained = task.train("rerank", first_stage, stages)
+    # The candidates are those of the rung below, where each query is searched with the share chosen without it.
+    trained = task.train("rerank", first_stage, stages, task.rung(below.key) / f"{CHOOSE}.run.gz")
     model = trained.work.done[-1]
     assert model.run is not None  # a listwise stage is measured
     runs = {"model": model.run, "first": below.choose.head(K)}

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from rankwell.core.checksums import verify_folder
 from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_folder
+from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.training.loop.optimiser import load_optimiser_tensors, optimiser_tensors
 from rankwell.training.loop.running_mean import RunningMean
 
@@ -54,10 +55,10 @@ def save_state(
         return
     with atomic_folder(target) as temporary:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-        save_file(weights, temporary / "weights.safetensors")
-        save_file(optimiser_tensors(optimiser), temporary / "optimiser.safetensors")
+        write_tensors(weights, temporary / "weights.safetensors")
+        write_tensors(optimiser_tensors(optimiser), temporary / "optimiser.safetensors")
         if mean is not None:
-            save_file(mean.tensors(), temporary / "mean.safetensors")
+            write_tensors(mean.tensors(), temporary / "mean.safetensors")
         (temporary / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
     for state in older:
         shutil.rmtree(state)
