@@ -24,6 +24,8 @@ from rankwell.corpus.query_types import rule_types
 
 PRETRAINING = "pretrain"
 """A study without rankings: its stages report all there is."""
+FILES = {"rank": "rules"}
+"""Studies whose files have another name."""
 
 
 def collect(arms: Sequence[Path], out: Path, only: Sequence[str] | None = None) -> None:
@@ -39,7 +41,10 @@ def collect(arms: Sequence[Path], out: Path, only: Sequence[str] | None = None) 
         numbers.sort(key=lambda n: (results[n]["arm"]["row"], results[n]["arm"]["seed"]))
         measures = only or results[numbers[0]]["arm"].get("measures", MEASURES)
         for measure in measures if study != PRETRAINING else ():
-            _write_values(out / f"{study}.{data}.{measure.replace('@', '')}.csv.gz", measure, arms, results, numbers)
+            name = f"{FILES.get(study, study)}.{data}.{measure.replace('@', '')}.csv.gz"
+            _write_values(out / name, measure, arms, results, numbers)
+        for number in numbers:
+            _write_margins(arms[number], results[number]["arm"], out)
         described = _describe([results[n] for n in numbers])
         names = {(run["data"], run["row"]) for run in described}
         others = [run for run in runs.get(study, []) if (run["data"], run["row"]) not in names]
@@ -47,15 +52,24 @@ def collect(arms: Sequence[Path], out: Path, only: Sequence[str] | None = None) 
     write_json(path, runs)
 
 
-def collect_rare_words(folder: Path, name: str, out: Path) -> None:
-    """Write what ``rankwell experiment rare-words`` measured, without words: a row for each case."""
+def collect_rare_words(folder: Path, name: str, out: Path, seed: int | None = None) -> None:
+    """Write what ``rankwell experiment rare-words`` measured, without words: a row for each case.
+
+    With ``seed``, the columns are those of one of several trainings, and what is there of the others stays.
+    """
     with open(folder / "cases.csv", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     figures = [column.rsplit(" ", 2)[-2:] for column in header[5:]]
     half = len(figures) // 2
     names = [f"{model} {' '.join(figure)}" for k, figure in enumerate(figures) for model in [MODELS[k // half]]]
-    values = [[row[0], *row[5:]] for row in rows]
-    write_table(out / f"rare-words.{name}.csv.gz", [["qid", *names], *values])
+    path = out / f"rare-words.{name}.csv.gz"
+    columns: dict[str, list[str]] = read_columns(path) if seed is not None and path.exists() else {}
+    qids = [row[0] for row in rows]
+    if columns.setdefault("qid", qids) != qids:
+        raise InputError(folder / "cases.csv", None, f"its cases are not those of {path}")
+    for place, column in enumerate(names, 5):
+        columns[column if seed is None else f"{column}/seed {seed}"] = [row[place] for row in rows]
+    write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
 
 
 def collect_types(folder: Path, split: str, out: Path) -> None:
@@ -68,23 +82,62 @@ def collect_types(folder: Path, split: str, out: Path) -> None:
 def _write_values(
     path: Path, measure: str, arms: Sequence[Path], results: Sequence[dict[str, Any]], numbers: Sequence[int]
 ) -> None:
-    columns: dict[str, list[str]] = _read_columns(path) if path.exists() else {}
+    columns: dict[str, list[str]] = read_columns(path) if path.exists() else {}
     for number in numbers:
         source = arms[number] / "dev.csv.gz"
         with gzip.open(source, "rt", encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
-        qids = [row["qid"] for row in rows]
-        if columns.setdefault("qid", qids) != qids:
-            raise InputError(source, None, f"its queries are not those of the other columns of {path}")
-        for label in ("words", "split word"):
-            columns.setdefault(label, [row[label] for row in rows])
-        columns.setdefault("BM25", [_short(row[f"BM25 {measure}"]) for row in rows])
-        arm = results[number]["arm"]
-        columns[f"{arm['row']}/seed {arm['seed']}"] = [_short(row[measure]) for row in rows]
+        if not columns:
+            columns = {label: [row[label] for row in rows] for label in ("qid", "words", "split word")}
+            columns["BM25"] = [_short(row[f"BM25 {measure}"]) for row in rows]
+        by_qid = {row["qid"]: _short(row[measure]) for row in rows}
+        _add_column(
+            columns, _column_name(results[number]["arm"]), ["qid"], {(k,): v for k, v in by_qid.items()}, source
+        )
     write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
 
 
-def _read_columns(path: Path) -> dict[str, list[str]]:
+def _column_name(arm: dict[str, Any]) -> str:
+    return f"{arm['row']}/seed {arm['seed']}" + (" repeated" if arm.get("repeated") else "")
+
+
+def _add_column(
+    columns: dict[str, list[str]], name: str, keys: Sequence[str], values: dict[tuple[str, ...], str], source: Path
+) -> None:
+    """Add values to the rows that ``keys`` identify."""
+    rows = list(zip(*(columns[key] for key in keys), strict=True))
+    if sorted(rows) != sorted(values):
+        raise InputError(source, None, f"its rows are not those of the columns before {name}")
+    columns[name] = [values[row] for row in rows]
+
+
+def _write_margins(folder: Path, arm: dict[str, Any], out: Path) -> None:
+    """Add what ``margins`` and ``candidates`` wrote beside the values of an arm."""
+    for source in sorted(folder.glob("margins-*.csv")):
+        file = "rare-words" if source.stem == "margins-rare-words" else "traps"
+        with open(source, encoding="utf-8", newline="") as stream:
+            rows = {_key(row["case"], row["replacement"]): row["margin"] for row in csv.DictReader(stream)}
+        _join(out / f"{file}.{arm['data']}.csv.gz", arm, ["case", "replacement"], rows, source)
+    source = folder / "candidates.csv"
+    if source.exists():
+        with open(source, encoding="utf-8", newline="") as stream:
+            found = list(csv.DictReader(stream))
+        rows = {_key(row["qid"], other): row[other] for other in ("look-alike", "neither") for row in found}
+        _join(out / f"candidates.{arm['data']}.csv.gz", arm, ["qid", "other"], rows, source)
+
+
+def _key(*cells: str) -> tuple[str, ...]:
+    return cells
+
+
+def _join(path: Path, arm: dict[str, Any], keys: Sequence[str], rows: dict[tuple[str, ...], str], source: Path) -> None:
+    columns = read_columns(path) if path.exists() else {key: [row[k] for row in rows] for k, key in enumerate(keys)}
+    _add_column(columns, _column_name(arm), keys, rows, source)
+    write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
+
+
+def read_columns(path: Path) -> dict[str, list[str]]:
+    """The columns of a compressed CSV file by name."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     return {name: [row[k] for row in rows] for k, name in enumerate(header)}

@@ -19,6 +19,9 @@ from rankwell.evaluation.significance import holm, paired_t_test
 
 DATA = ("medquad", "insuranceqa", "questions")
 STARTS = {"minilm": "MiniLM", "pretrained-6500": "pre-trained"}
+LONG = "pretrained-20000"
+ALL_STARTS = {**STARTS, LONG: "20,000 steps more"}
+"""The last has full attention and STRM alone, on two data sets."""
 RULES = {"strm": "STRM", "exact_match": "exact_match"}
 MODELS = ("full", "STRM")
 """The two models of the rare-words experiment: without and with the rule."""
@@ -131,8 +134,7 @@ def rate_cell(rate: float) -> str:
 
 def gap_cell(gap: Difference, digits: int = 3) -> str:
     """A difference with its p-value over queries."""
-    p = p_value(gap.p_queries)
-    return f"{signed(gap.mean, digits)} (p {p if p.startswith('<') else f'= {p}'})"
+    return f"{signed(gap.mean, digits)} (p {equals(gap.p_queries)})"
 
 
 # Tables, in the order of the page
@@ -148,6 +150,14 @@ class Results:
     def values(self, name: str) -> PerQuery:
         """The file of this name."""
         return read_values(self._folder / f"{name}.csv.gz")
+
+    def of_page(self, name: str) -> Results:
+        """The files of another page, in the folder beside this one."""
+        return Results(self._folder.parent / name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        return (self._folder / f"{name}.csv.gz").exists()
 
     def rules(self, measure: str = "RR10") -> dict[str, PerQuery]:
         """The rankings under the three rules, by data set."""
@@ -215,12 +225,14 @@ def print_traps(results: Results) -> None:
         file = results.values(f"traps.{data}")
         alike, unlike = file.rows("replacement", "look-alike"), file.rows("replacement", "unlike")
         cases = len(alike["minilm/full"][1])
-        for start, shown in STARTS.items():
+        for start, shown in ALL_STARTS.items():
             names = [f"{start}/{rule}" for rule in ("full", *RULES)]
-            won = [wins(alike[arm]) for arm in names]
-            gaps = [gap_cell(compare(ours, won[0])) for ours in won[1:]]
-            ratios = ", ".join(number(average(alike[arm]) / average(unlike[arm]), 2) for arm in names)
-            table.row(f"{data} ({cases})", shown, *(number(average(ours), 3) for ours in won), *gaps, ratios)
+            won = {arm: wins(alike[arm]) for arm in names if arm in alike}
+            if won:
+                shares = (number(average(won[arm]), 3) if arm in won else "" for arm in names)
+                gaps = (gap_cell(compare(won[arm], won[names[0]])) if arm in won else "" for arm in names[1:])
+                ratios = ", ".join(number(average(alike[arm]) / average(unlike[arm]), 2) for arm in won)
+                table.row(f"{data} ({cases})", shown, *shares, *gaps, ratios)
 
 
 def print_rare_words(results: Results) -> None:
@@ -228,12 +240,14 @@ def print_rare_words(results: Results) -> None:
     files = {data: results.values(f"rare-words.{data}").arms for data in DATA}
 
     def pooled(arm: str, change: Callable[[Mapping[int, Values]], Mapping[int, Values]]) -> dict[int, Values]:
-        changed = [change(files[data][arm]) for data in DATA]
+        changed = [change(arms[arm]) for arms in files.values() if arm in arms]
         return {seed: np.mean([seeds[seed] for seeds in changed], axis=0) for seed in changed[0]}
 
     table = Table("start", "rule", "wins", "wins under full", "wins − full", "margin − full", labels=2)
-    for start, shown in STARTS.items():
+    for start, shown in ALL_STARTS.items():
         for rule, name in RULES.items():
+            if not any(f"{start}/{rule}" in arms for arms in files.values()):
+                continue
             ours, full = pooled(f"{start}/{rule}", wins), pooled(f"{start}/full", wins)
             margins = compare(pooled(f"{start}/{rule}", dict), pooled(f"{start}/full", dict))
             shares = (number(average(ours), 3), number(average(full), 3))
@@ -243,16 +257,54 @@ def print_rare_words(results: Results) -> None:
 def print_candidates(results: Results) -> None:
     """Candidates that contain a look-alike of a query word, as retrieval finds them."""
     columns = ("full attention", "STRM − full", "exact_match − full", "detectable, larger of the two")
-    table = Table("data (queries, documents)", *columns)
+    table = Table("data (queries, documents)", "start", *columns, labels=2)
     for data in DATA:
         file = results.values(f"candidates.{data}")
         alike = file.rows("other", "look-alike")
-        full = alike["minilm/full"]
-        queries = len(full[1])
-        documents = sum(map(int, file.labels["look-alike documents"][:queries]))
-        gaps = [compare(alike[f"minilm/{rule}"], full) for rule in RULES]
-        cells = (number(average(full)), *(gap_cell(gap, 4) for gap in gaps))
-        table.row(f"{data} ({queries}, {documents:,})", *cells, number(max(gap.detectable for gap in gaps), 3))
+        for start in ("minilm", LONG):
+            full = alike.get(f"{start}/full")
+            if full is None:
+                continue
+            queries = len(full[1])
+            documents = sum(map(int, file.labels["look-alike documents"][:queries]))
+            gaps = {rule: compare(alike[arm], full) for rule in RULES if (arm := f"{start}/{rule}") in alike}
+            cells = (gap_cell(gaps[rule], 4) if rule in gaps else "" for rule in RULES)
+            largest = max(gap.detectable for gap in gaps.values())
+            label = f"{data} ({queries}, {documents:,})"
+            table.row(label, ALL_STARTS[start], number(average(full)), *cells, number(largest, 3))
+
+
+def print_long(results: Results) -> None:
+    """STRM beside full attention after no, short and long pre-training, each under its own rule."""
+    columns = ("full attention", "STRM", "STRM − full", "p", "detectable", "split words")
+    table = Table("data", "pre-training", *columns, labels=2)
+    names = {"minilm": "none", "pretrained-6500": "6,500 steps", LONG: "6,500 and 20,000"}
+    for data in DATA:
+        file = results.values(f"rules.{data}.RR10")
+        if f"{LONG}/strm" not in file.arms:
+            continue
+        split = file.rows("split word", "1")
+        gaps: dict[str, dict[int, Values]] = {}
+        for start, shown in names.items():
+            full, strm = (file.arms[f"{start}/{rule}"] for rule in ("full", "strm"))
+            gaps[start] = {seed: strm[seed] - full[seed] for seed in full}
+            effect = Effect.of(strm, full)
+            on_split = Effect.of(split[f"{start}/strm"], split[f"{start}/full"])
+            cells = (mean_cell(full), mean_cell(strm), *effect_cells(effect))
+            table.row(data, shown, *cells, f"{signed(on_split.mean)} (p {equals(on_split.p)})")
+        change = Effect.of(gaps[LONG], gaps["pretrained-6500"])
+        table.row(data, "what 20,000 steps change", "", "", *effect_cells(change), "")
+
+
+def effect_cells(effect: Effect) -> tuple[str, str, str]:
+    """A difference, its p-value over seeds and queries, and the smallest difference that would be found."""
+    return signed(effect.mean), p_value(effect.p), number(effect.detectable, 3)
+
+
+def equals(p: float) -> str:
+    """A p-value with its relation: = .012 or < .001."""
+    text = p_value(p)
+    return text if text.startswith("<") else f"= {text}"
 
 
 def print_repeats(results: Results) -> None:

@@ -1,4 +1,4 @@
-"""The tables of docs/papers.md: what the papers published, what was measured here, and whether the two agree.
+"""The tables of docs/papers.md on the parts of DR-BERT, marks, noise and rare words.
 
 All of ours is computed from the files in docs/results/papers; the papers' own figures are written down here.
 """
@@ -20,6 +20,7 @@ from paper_tables import (
     Results,
     average,
     compare,
+    effect_cells,
     gap_cell,
     mean_cell,
     number,
@@ -30,8 +31,6 @@ from rankwell.core.types import Values
 from rankwell.evaluation.significance import paired_t_test
 
 DATA, QUESTIONS, HEADINGS = "insuranceqa", "questions", "headings"
-Published = tuple[float | None, float]
-"""Without and with what is claimed; None where the paper's text does not give the first."""
 
 DRBERT = {
     "no-pretraining": ("without pre-training", 0.413),
@@ -51,12 +50,23 @@ VARIANTS = (
     ("pointwise with marks", "marked", "pointwise, all parts off", "pointwise-only"),
     ("pointwise with marks, none on function words", "marked-content", "pointwise, all parts off", "pointwise-only"),
     ("DR-BERT with noise reduction", "denoised", "DR-BERT", "drbert"),
+    (
+        "pointwise with marks, also on query words without a match",
+        "marked-unmatched",
+        "pointwise, all parts off, trained again",
+        "pointwise-only again",
+    ),
+    ("pointwise, all parts off, trained again", "pointwise-only again", "pointwise, all parts off", "pointwise-only"),
 )
 NOISE = {
     "1 of 100/noisy": "1 of 100 is a hidden relevant passage",
     "1 of 100/threshold 0.9": "the same, noise reduction at .9",
     "1 of 100/threshold 0.97": "the same, noise reduction at .97",
     "1 of 100/clean": "without the hidden passages",
+    "1 of 33/noisy": "1 of 33 is a hidden relevant passage",
+    "1 of 33/threshold 0.9": "the same, noise reduction at .9",
+    "1 of 33/threshold 0.9, 2 folds": "the same, each half judged by a model of the other",
+    "1 of 33/clean": "without the hidden passages",
     "1 of 10/noisy": "1 of 10 is a hidden relevant passage",
     "1 of 10/threshold 0.9": "the same, noise reduction at .9",
     "1 of 10/clean": "without the hidden passages",
@@ -77,14 +87,6 @@ MARKED_TYPES = {
     "entity": (0.305, 0.315),
 }
 """MarkedBERT's Table 3, the base model and MarkedBERT; its sixth type has nine queries."""
-NOT_RUN = (
-    ("Nogueira and Cho, Figure 1", "RR@10 by the number of training pairs", "", "`--row pointwise-only --scale 0.01`"),
-    ("MarkedBERT, Table 1", "marks on doc2query's 1,000 candidates", ".302 → .328", "`first-stage`, then `depths`"),
-    ("DR-BERT, Table 1", "all parts on DeepCT's 1,000 candidates", ".367 → .420", "`first-stage`, then `depths`"),
-    ("DR-BERT, Table 1", "STRM after 20,000 steps under it", ".405 → .420", "`pretrain --steps 20000`, then `rank`"),
-)
-"""What needs a GPU, and the commands of bench/papers.py."""
-CCNU_ARM = "softmax, tags, all layers, dropout 0.4, negatives 1"
 RARE_WORDS = {"sample": "bundled sample", "insuranceqa": "mined from InsuranceQA"}
 
 
@@ -92,73 +94,6 @@ def first_stage(file: PerQuery) -> dict[int, Values]:
     """BM25's own values, the same for every seed."""
     values = np.array(file.labels["BM25"], np.float64)
     return dict.fromkeys((1, 2, 3), values)
-
-
-def print_overview(results: Results) -> None:
-    """One line for each claim that can be compared."""
-    files = {data: results.values(f"table1.{data}.RR10") for data in (DATA, QUESTIONS, HEADINGS)}
-    precision = results.values(f"table1.{HEADINGS}.AP")
-    table = Table("paper", "claim", "published", "data", "here", "detectable", "verdict", labels=2)
-
-    def row(
-        paper: str, claim: str, published: tuple[float | None, float], data: str, ours: Seeds, theirs: Seeds
-    ) -> None:
-        low, high = published
-        effect = Effect.of(ours, theirs)
-        here = f"{number(average(theirs))} → {number(average(ours))} ({interval_cell(effect)})"
-        shown = number(high, 3) if low is None else f"{number(low, 3)} → {number(high, 3)}"
-        verdict = effect.verdict(None if low is None else high - low)
-        table.row(paper, claim, shown, data, here, number(effect.detectable, 3), verdict)
-
-    for data, file in files.items():
-        claim = "BERT re-ranks BM25's candidates"
-        row("Nogueira and Cho", claim, (BM25, 0.365), data, file.arms["pointwise-only"], first_stage(file))
-    ours = precision.arms["pointwise-only"]
-    row("Nogueira and Cho", "the same, AP (TREC-CAR)", (None, 0.335), HEADINGS, ours, first_stage(precision))
-    for data in (DATA, QUESTIONS):
-        arms = files[data].arms
-        marks = arms["marked"], arms["pointwise-only"]
-        row("MarkedBERT, Table 1", "marks around matching words", (0.302, 0.328), data, *marks)
-    for data in (DATA, QUESTIONS):
-        arms = files[data].arms
-        parts = arms["drbert"], arms["pointwise-only"]
-        row("DR-BERT, Table 1", "all parts together, against BERT", (BERT, WHOLE), data, *parts)
-    arms = files[DATA].arms
-    for name, (label, without) in DRBERT.items():
-        part = label.removeprefix("without ")
-        row("DR-BERT, Table 1", part, (without, WHOLE), DATA, arms["drbert"], arms[name])
-    for claim, published, groups in (
-        ("Table 2: marks help at every length", "9 of 9", marks_by_length),
-        ("Table 3: marks help most types", "5 of 6", marks_by_type),
-    ):
-        for data in (DATA, QUESTIONS):
-            gaps = [compare(marked, base) for _, base, marked in groups(results, data)]
-            higher, clear = (sum(gap.mean > 0 and gap.p_queries < limit for gap in gaps) for limit in (2, 0.05))
-            here = f"higher in {higher} of {len(gaps)}, p < .05 in {clear}"
-            verdict = "reproduced" if 2 * clear > len(gaps) else "not reproduced"
-            paper, _, shown = claim.partition(": ")
-            table.row(f"MarkedBERT, {paper}", shown, published, data, here, "", verdict)
-    for name in RARE_WORDS:
-        before, after = misleading_ranks(results, name)
-        p = p_value(paired_t_test(after, before))
-        p = p if p.startswith("<") else f"= {p}"
-        here = f"{before.mean():.1f} → {after.mean():.1f} (mean of {len(before)}, p {p})"
-        claim, verdict = "rank of a passage with a look-alike", "cannot be told: one pair of models"
-        table.row("DR-BERT, Table 3", claim, "1 → 139, 1 → 71", name, here, "", verdict)
-    verdict = "cannot be told: small model and data, no TREC 2019"
-    table.row("CCNU, Table 1", "passages: MAP", ".278", DATA, ccnu_cell(results), "", verdict)
-    verdict = "cannot be told: no BERT-large, MNLI or TREC 2019 documents"
-    table.row("CCNU, Table 2", "documents: MAP, nDCG, P@10", ".237, .430, .598", "", "not run", "", verdict)
-    for paper, claim, published, command in NOT_RUN:
-        table.row(paper, claim, published, "", "not run yet", "", f"needs a GPU: {command}")
-
-
-def ccnu_cell(results: Results) -> str:
-    """BM25's MAP beside that of the sum of BM25 and the network."""
-    file = results.values(f"sdnet.{DATA}.AP")
-    both = file.arms[f"{CCNU_ARM}/both"]
-    bm25 = dict.fromkeys(both, first_stage(file)[1])
-    return f"{number(average(bm25))} → {number(average(both))}: {gap_cell(compare(both, bm25))}"
 
 
 def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
@@ -219,10 +154,13 @@ def print_ceiling(results: Results) -> None:
 
 def print_variants(results: Results) -> None:
     """Other trainings at the same number of pairs."""
-    arms = results.values(f"table1.{DATA}.RR10").arms
+    file = results.values(f"table1.{DATA}.RR10")
+    arms = {**file.arms, **{f"{name} again": seeds for name, seeds in file.repeated.items()}}
     columns = ("seeds", "RR@10", "beside", "RR@10", "difference", "p", "detectable")
     table = Table("", *columns)
     for label, name, other, baseline in VARIANTS:
+        if name not in arms:
+            continue
         ours = arms[name]
         theirs = {seed: arms[baseline][seed] for seed in ours}
         figures = (str(len(ours)), mean_cell(ours), other, mean_cell(theirs))
@@ -298,6 +236,8 @@ def print_noise(results: Results) -> None:
     arms = results.values(f"noise.{DATA}.RR10").arms
     table = Table("training candidates", "seeds", "RR@10", "− noisy", "p", "detectable")
     for name, label in NOISE.items():
+        if name not in arms:
+            continue
         noisy = arms[f"{name.partition('/')[0]}/noisy"]
         tests = ("", "", "") if arms[name] is noisy else difference_cells(arms[name], noisy)
         table.row(label, str(len(arms[name])), mean_cell(arms[name]), *tests)
@@ -306,12 +246,14 @@ def print_noise(results: Results) -> None:
 def print_drops(results: Results) -> None:
     """What noise reduction drops: how many hidden relevant passages it finds, and how much else."""
     columns = ("candidates dropped", "hidden passages found", "known relevant among the dropped")
-    table = Table("hidden", "threshold", *columns, labels=2)
-    for run in results.runs["noise"]:
-        share, _, arm = run["row"].partition("/")
-        if arm == "threshold 0.9":
-            for cells in drop_cells(list(run["seeds"].values())):
-                table.row(share, *cells)
+    table = Table("hidden", "judge", "threshold", *columns, labels=3)
+    judges = {"threshold 0.9": "one model", "threshold 0.9, 2 folds": "of the other half"}
+    runs = {run["row"]: run for run in results.runs["noise"]}
+    for row in NOISE:
+        share, _, arm = row.partition("/")
+        if arm in judges and row in runs:
+            for cells in drop_cells(list(runs[row]["seeds"].values())):
+                table.row(share, judges[arm], *cells)
 
 
 def drop_cells(seeds: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
@@ -347,21 +289,4 @@ def interval_cell(effect: Effect) -> str:
 
 def difference_cells(ours: Seeds, theirs: Seeds) -> tuple[str, str, str]:
     """The difference, its p-value and the smallest difference that would be found."""
-    effect = Effect.of(ours, theirs)
-    return signed(effect.mean), p_value(effect.p), number(effect.detectable, 3)
-
-
-VERDICT_TABLES = (
-    print_overview,
-    print_table1,
-    print_variants,
-    print_questions,
-    print_headings,
-    print_ceiling,
-    print_pretraining,
-    print_marked,
-    print_types,
-    print_noise,
-    print_drops,
-    print_rare_words,
-)
+    return effect_cells(Effect.of(ours, theirs))

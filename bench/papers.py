@@ -46,8 +46,8 @@ def main() -> None:
     # What trains imports torch, which the tables do without.
     if options.command == "tables":
         from paper_ccnu import CCNU_TABLES
+        from paper_overview import VERDICT_TABLES
         from paper_tables import RULE_TABLES, Results
-        from paper_verdicts import VERDICT_TABLES
 
         results = Results(options.folder)
         page = options.page or ("rules" if "rules" in results.runs else "papers")
@@ -65,7 +65,7 @@ def main() -> None:
     elif options.command == "collect-rare-words":
         from paper_collect import collect_rare_words
 
-        collect_rare_words(options.folder, options.name, options.out)
+        collect_rare_words(options.folder, options.name, options.out, options.seed)
     elif options.command == "collect-types":
         from paper_collect import collect_types
 
@@ -268,6 +268,7 @@ def read_options() -> argparse.Namespace:
     rare = commands.add_parser("collect-rare-words", help="keep what `rankwell experiment rare-words` measured")
     rare.add_argument("folder", type=Path, help="output folder of the experiment")
     rare.add_argument("--name", required=True, help="of the cases, such as sample")
+    rare.add_argument("--seed", type=int, help="of the models, if there are several trainings")
     rare.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
     types = commands.add_parser("collect-types", help="keep the types that rules guess for the queries")
     types.add_argument("--data", type=Path, required=True, help="folder of the data set")

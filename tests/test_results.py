@@ -22,8 +22,8 @@ RESULTS = ROOT / "docs" / "results" / "attention-rules"
 PAPERS = ROOT / "docs" / "results" / "papers"
 FIT = ROOT / "docs" / "results" / "fit"
 INT8 = ROOT / "docs" / "results" / "int8"
-SETTINGS = {".998", "2.11"}
-"""A threshold and a version, which look like results."""
+SETTINGS = {".998", "2.11", "0.01"}
+"""A threshold, a version and a share of the pairs, which look like results."""
 
 
 def tables_of(text: str) -> list[list[str]]:
@@ -301,6 +301,31 @@ def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:
             "qid,full right score,full misleading rank,STRM right score,STRM misleading rank",
             "q1,1.5,2,-1,30",
         ]
+
+
+def test_margins_and_trainings_done_twice_are_added_as_columns(tmp_path: Path) -> None:
+    names = [f"{prefix}{name}" for prefix in ("BM25 ", "") for name in ("RR@10", "nDCG@10", "AP")]
+    for name, again in (("first", False), ("second", True)):
+        arm = tmp_path / name
+        arm.mkdir()
+        told = {"study": "rank", "data": "small", "row": "pretrained-9/strm", "seed": 1, "repeated": again}
+        (arm / "result.json").write_text(json.dumps({"arm": told, "recipe": {}, "stages": {}}), encoding="utf-8")
+        with gzip.open(arm / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
+            rows = [["q1", 4, 0, *[0.5] * 6], ["q2", 3, 1, *[0.25] * 6]]
+            csv.writer(file).writerows([["qid", "words", "split word", *names], *(rows[::-1] if again else rows)])
+        (arm / "margins-small.csv").write_text("case,replacement,margin\n1,look-alike,0.5\n1,unlike,0.7\n")
+        (arm / "candidates.csv").write_text("qid,look-alike documents,look-alike,neither\nq1,3,0.5,1\n")
+        command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", name, "--out", "results"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+
+    def lines(name: str) -> list[str]:
+        with gzip.open(tmp_path / "results" / name, "rt", encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    both = "pretrained-9/strm/seed 1,pretrained-9/strm/seed 1 repeated"
+    assert lines("rules.small.RR10.csv.gz")[1:] == ["q1,4,0,0.5,0.5,0.5", "q2,3,1,0.25,0.25,0.25"]
+    assert lines("traps.small.csv.gz") == [f"case,replacement,{both}", "1,look-alike,0.5,0.5", "1,unlike,0.7,0.7"]
+    assert lines("candidates.small.csv.gz") == [f"qid,other,{both}", "q1,look-alike,0.5,0.5", "q1,neither,1,1"]
 
 
 def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: list[list[str]]) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests import small_textblob
+
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
@@ -85,6 +87,26 @@ def test_textblob_tags_parts_of_speech_and_the_names_it_knows() -> None:
     assert parts["can"] == "MD"
     assert parts["cancel"] == "VB"
     assert set(parts.values()) <= set(tagger.parts_of_speech)
+    assert list(tagger.tag([])) == []
+
+
+def test_sentences_are_tagged_one_at_a_time_and_labels_split_into_part_and_entity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = small_textblob.install(monkeypatch)
+    tagger = open_tagger("textblob")
+    words = "Obama bought a bought policy . In Canada".split()
+    assert list(tagger.tag(words)) == [
+        ("NNP", "PERS"),
+        ("VBD", ""),
+        ("NN", ""),
+        ("NN", ""),  # by the rules for its context
+        ("NN", ""),
+        (".", ""),
+        ("NN", ""),
+        ("NNP", "LOC"),
+    ]
+    assert calls == [words[:6], words[6:]]
     assert list(tagger.tag([])) == []
 
 

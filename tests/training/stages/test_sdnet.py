@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests import small_textblob
 from tests.training import toys
 
 import rankwell.sample
@@ -189,8 +190,10 @@ def test_it_learns_the_training_queries_of_the_sample(tiny_checkpoint: Path, tmp
     assert load_sdnet(folder / "model").config.vector_size == 3
 
 
-def test_tags_of_passages_are_read_and_the_checkpoint_names_the_tagger(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    pytest.importorskip("textblob")
+def test_tags_of_passages_are_read_and_the_checkpoint_names_the_tagger(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_textblob.install_if_missing(monkeypatch)
     data = toys.write_data(tmp_path / "data", queries=16)
     changes = {"stages__sdnet__tagger": "textblob", "stages__sdnet__best": "last"}
     done = run_recipe(recipe_of(data, tiny_checkpoint, **changes), tmp_path / "out", device="cpu")
