@@ -193,11 +193,12 @@ class Exact(System):
 
 class Compressed(System):
     def build(self, place: Path) -> None:
-        shutil.rmtree(self.vectors.folder / "codes", ignore_errors=True)
+        for folder in self.vectors.folder.glob("codes*"):
+            shutil.rmtree(folder)
         self.open(place)
 
     def open(self, place: Path) -> None:
-        self.index, self.bytes_each = VectorCodes.open(self.vectors), self.vectors.width // 8
+        self.index, self.bytes_each = VectorCodes.open(self.vectors), self.vectors.width // 8 + 12
 
     def search(self, queries: Any) -> Found:
         found: Found = self.index.search(queries, FOUND)[0]

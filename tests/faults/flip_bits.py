@@ -57,7 +57,7 @@ def use_vectors(folder: Path, encoder: BiEncoder) -> Any:
 def use_codes(folder: Path, encoder: BiEncoder) -> Any:
     vectors = [PassageVectors.open(segment.store, encoder) for segment in Index.open(folder).segments]
     codes = [VectorCodes.open(some) for some in vectors]
-    return [(part.whole().tobytes(), some.recall) for some in codes for part in some._parts]
+    return [(part.whole().tobytes(), some.recall) for some in codes for part in some._mapped]
 
 
 def use_model(folder: Path) -> Any:

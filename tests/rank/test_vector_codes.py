@@ -14,11 +14,11 @@ from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.records import Document, Query
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank import vector_codes
+from rankwell.rank import vector_cells, vector_codes
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.passage_vectors import PassageVectors
-from rankwell.rank.vector_codes import RECALL, VectorCodes, code_bytes
-from rankwell.rank.vector_kernels import bit_distances, scan_codes
+from rankwell.rank.vector_codes import NUMBER_BITS, RECALL, VectorCodes, code_bytes
+from rankwell.rank.vector_kernels import bit_distances, scan_cells
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.index import Index
 
@@ -54,6 +54,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         "_VECTORS_AT_A_TIME": 90,
     }.items():
         monkeypatch.setattr(vector_codes, name, value)
+    monkeypatch.setattr(vector_cells, "FEWEST_IN_CELLS", 1000)
+    monkeypatch.setattr(vector_cells, "CELL_SIZE", 100)
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
@@ -96,7 +98,7 @@ def test_the_recall_is_measured_and_said_once(tmp_path: Path) -> None:
     assert 0.9 < codes.recall <= 1
     assert codes.recall == pytest.approx(codes.measure_recall(), abs=1e-4)
     assert VectorCodes.open(vectors).recall == codes.recall  # without a warning, which would be an error
-    path = vectors.folder / "codes" / RECALL
+    path = codes.folder / RECALL
     path.write_text(path.read_text().replace("1", "2", 1))
     with pytest.raises(InputError, match=r"recall.json: damaged"):
         codes.recall  # noqa: B018
@@ -110,10 +112,11 @@ def test_the_recall_is_measured_and_said_once(tmp_path: Path) -> None:
 def test_codes_are_resumed_and_damage_is_found(tmp_path: Path) -> None:
     vectors = stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0))
     assert not VectorCodes.is_complete(vectors)
-    expected = VectorCodes.open(vectors).search(vectors_like_real_ones(2, 1), 10)
+    codes = VectorCodes.open(vectors)
+    expected = codes.search(vectors_like_real_ones(2, 1), 10)
     assert VectorCodes.is_complete(vectors)
-    shards = sorted((vectors.folder / "codes").glob("shard-*.bits"))
-    assert [shard.stat().st_size for shard in shards] == [1000 * code_bytes(WIDTH)] * 3
+    shards = sorted(codes.folder.glob("shard-*.codes"))
+    assert [shard.stat().st_size for shard in shards] == [1000 * (code_bytes(WIDTH) + 12)] * 3
     before = [(shard.read_bytes(), shard.stat().st_mtime_ns) for shard in shards]
     shards[1].unlink()  # as if killed before it was done
     again = VectorCodes.open(vectors).search(vectors_like_real_ones(2, 1), 10)
@@ -126,6 +129,11 @@ def test_codes_are_resumed_and_damage_is_found(tmp_path: Path) -> None:
     shards[2].write_bytes(damaged)
     with pytest.raises(InputError, match="damaged"):
         VectorCodes.open(vectors).search(vectors_like_real_ones(2, 1), 10)
+    shutil.rmtree(codes.folder / "centroids")  # they are trained again, from the same sample
+    for shard, (content, _) in zip(shards, before, strict=True):
+        shard.unlink()
+        VectorCodes.open(vectors)
+        assert shard.read_bytes() == content
 
 
 def test_products_of_some_documents(tmp_path: Path) -> None:
@@ -149,14 +157,89 @@ def test_bits_are_counted(count: int, width: int) -> None:
     bit_distances(codes[::2], query, out)
     expected = np.unpackbits(codes[::2] ^ query, axis=1).sum(axis=1)
     np.testing.assert_array_equal(out, expected)
-    planes, weights = random.integers(0, 256, (1, 3, width), np.uint8), random.normal(size=(1, 3)).astype(np.float32)
-    rows, scores, counts = np.empty((1, count), np.int64), np.empty((1, count), np.float32), np.zeros(1, np.int64)
-    limit = np.array([np.sort(expected)[count // 3]], np.uint16)
-    scan_codes(np.ascontiguousarray(codes[::2]), 70, limit, query[None], planes, weights, rows, scores, counts)
-    near = np.flatnonzero(expected <= limit[0])
-    np.testing.assert_array_equal(rows[0, : counts[0]], 70 + near)
-    shared = np.unpackbits(codes[::2][near][:, None] & planes[0], axis=2).sum(axis=2)
-    np.testing.assert_allclose(scores[0, : counts[0]], shared @ weights[0], rtol=1e-4, atol=1e-4)
+    # Two cells: the first third, and the rest. The second query leaves out the first cell.
+    records = np.concatenate([codes[::2], np.zeros((count, 12), np.uint8)], axis=1)
+    tails = records.view(np.uint32)[:, width // 4 :]
+    documents, factors = random.permutation(count), random.random((count, 2), np.float32)
+    tails[:, 0], tails.view(np.float32)[:, 1:] = documents + (5 << NUMBER_BITS), factors
+    ends, third = np.array([count // 3, count]), int(np.sort(expected)[count // 3])
+    planes, weights = random.integers(0, 256, (2, 3, width), np.uint8), random.normal(size=(2, 4)).astype(np.float32)
+    bases, limits = random.random((2, 2), np.float32), np.array([[third, third], [-1, third]], np.int32)
+    rows, scores, counts = np.empty((2, count), np.int64), np.empty((2, count), np.float32), np.zeros(2, np.int64)
+    near = limits, np.stack([query, query]), planes, weights, bases, rows, scores, counts
+    for span in ((0, count // 2), (count // 2, count)):
+        scan_cells(records, tails, tails.view(np.float32), ends, span, 70, *near)
+    for q in range(2):
+        found = np.flatnonzero(expected <= third)
+        found = found[found >= ends[0]] if q else found
+        np.testing.assert_array_equal(rows[q, : counts[q]], 70 + documents[found])
+        shared = np.unpackbits(codes[::2][found][:, None] & planes[q], axis=2).sum(axis=2)
+        estimates = factors[found, 0] * (weights[q, 3] + shared @ weights[q, :3]) + factors[found, 1]
+        estimates += bases[q][(found >= ends[0]).astype(int)]
+        np.testing.assert_allclose(scores[q, : counts[q]], estimates, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_each_document_is_in_the_cell_of_its_nearest_centroid(tmp_path: Path) -> None:
+    documents = vectors_like_real_ones(COUNT, 0)
+    codes = VectorCodes.open(stored(tmp_path / "v", documents))
+    assert len(codes._centroids) == 32
+    for number, part in enumerate(codes._parts):
+        rows = part.numbers[:, 0] & (1 << NUMBER_BITS) - 1
+        assert sorted(rows) == list(range(1000))
+        assert (np.diff(part.cells()) >= 0).all()
+        distances = np.linalg.norm(documents[1000 * number + rows][:, None] - codes._centroids, axis=2)
+        np.testing.assert_allclose(distances[np.arange(1000), part.cells()], distances.min(axis=1), atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_cells_are_left_out_only_as_far_as_the_recall_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_codes, "REACHES", (-2.0, 3.0, 40.0))
+    vectors = stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0))
+
+    def made(enough: float) -> tuple[float, object]:
+        monkeypatch.setattr(vector_codes, "ENOUGH", enough)
+        shutil.rmtree(vectors.folder / "codes-in-cells", ignore_errors=True)
+        codes = VectorCodes.open(vectors)
+        return codes.recall, codes._record().get("reach")
+
+    little, reach = made(0.01)
+    assert reach == -2.0
+    more, reach = made(0.95)
+    assert reach == 3.0
+    assert little < 0.95 <= more
+    assert made(1.01)[1] is None  # every cell is compared if no reach suffices
+    path = vectors.folder / "codes-in-cells" / RECALL
+    table_beside(path).unlink()
+    path.write_text('{"recall@100": 1, "reach": "far"}')
+    with pytest.raises(InputError, match="not a record of a recall"):
+        VectorCodes.open(vectors)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_if_the_cells_hold_too_few_documents_all_are_compared(tmp_path: Path) -> None:
+    vectors = stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0))
+    codes, queries = VectorCodes.open(vectors), vectors_like_real_ones(3, 1)
+    codes._reach = -1000
+    for left, right in zip(codes.search(queries, 30), search_vectors(queries, vectors.blocks(), 30), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_codes_of_an_earlier_version_are_used_as_they_are(tmp_path: Path) -> None:
+    documents = vectors_like_real_ones(COUNT, 0)
+    vectors, queries = stored(tmp_path / "v", documents), vectors_like_real_ones(9, 1)
+    config = {"vectors": "v", "width": WIDTH}
+    half = documents.astype(np.float16).astype(np.float32)
+    bits = (half - vector_cells.centre(vectors)) @ vector_codes._rotation(WIDTH) >= 0
+    packed = np.pad(np.packbits(bits, axis=1), ((0, 0), (0, 16 - WIDTH // 8)))
+    shards = Shards(vectors.folder / "codes", COUNT, 1000, config, suffix=".bits")
+    map_shards(shards, lambda items, file: file.write(packed[items.start : items.stop].data) and None)
+    found, _ = VectorCodes.open(vectors).search(queries, 20)
+    exact, _ = search_vectors(queries, vectors.blocks(), 20)
+    shared = [len(set(left) & set(right)) for left, right in zip(exact.tolist(), found.tolist(), strict=True)]
+    assert np.mean(shared) >= 0.9 * 20
+    assert [path.name for path in vectors.folder.glob("codes*")] == ["codes"]
 
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
@@ -182,7 +265,7 @@ def test_each_segment_of_an_index_has_its_codes(tiny_bi_encoder: Path, tmp_path:
     for qid in ("q1", "q2"):
         assert len(set(found[qid].docids) & set(exact[qid].docids)) >= 9
     # The second segment is so small that all of its vectors are compared.
-    assert [path.parent.parent.parent.name for path in tmp_path.rglob("codes")] == ["segment-0001"]
+    assert [path.parent.parent.parent.name for path in tmp_path.rglob("codes-in-cells")] == ["segment-0001"]
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
@@ -193,17 +276,17 @@ def test_codes_are_made_with_the_vectors_where_many_are_searched(
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu", max_length=32)
     store = DocumentStore.build(DOCUMENTS, tmp_path / "store")
     DenseRanker(encoder).prepare([store])
-    assert not list(tmp_path.rglob("codes"))
+    assert not list(tmp_path.rglob("codes*"))
     monkeypatch.setattr("rankwell.rank.dense.CHEAP", 300)
     DenseRanker(encoder, vectors="exact").prepare([store])
-    assert not list(tmp_path.rglob("codes"))
+    assert not list(tmp_path.rglob("codes*"))
     DenseRanker(encoder).prepare([store])
-    (codes,) = tmp_path.rglob("codes")
+    (codes,) = tmp_path.rglob("codes*")
     shutil.rmtree(codes)
     monkeypatch.setattr("rankwell.rank.dense.is_writable", lambda store: False)
     assert DenseRanker(encoder).codes(store) is None
     assert DenseRanker(encoder).search([Query("q", "honey")], store, 3)["q"].docids  # exactly
-    assert not list(tmp_path.rglob("codes"))
+    assert not list(tmp_path.rglob("codes*"))
 
 
 def test_unknown_ways_to_search_are_refused(tiny_bi_encoder: Path) -> None:

@@ -1,22 +1,25 @@
 """Compressed search among vectors: one bit for each number of a vector, and exact similarities for the best.
 
-The code of a vector is the signs of its numbers after the mean of the collection is subtracted and the rest is rotated
-at random, so that all bits are equally informative. A search has three steps:
+Vectors are grouped into cells around k-means centroids. The code of a vector is the signs of its difference from the
+centroid of its cell, rotated at random so that all bits are equally informative. A search has three steps:
 
-1. All codes are compared with that of the query, bit by bit. The nearest few per cent remain.
-2. Their similarities are estimated from their codes and the query's numbers, in four bits each.
+1. Codes are compared with that of the query, bit by bit, which gives a rough estimate of their similarity. Cells that
+   are too far from the query are left out. The nearest few per cent remain.
+2. The similarities of these are estimated from their codes and the query's numbers, in four bits each.
 3. The similarities of the best are computed from their vectors in fp16, exactly.
 
-A result therefore differs from that of exact search only in what the first two steps miss, which is measured when the
-codes are made.
+A result therefore differs from that of exact search only in what the first two steps miss. How far a cell may be is
+chosen by the recall that is measured when the codes are made.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from functools import cached_property, lru_cache
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -31,6 +34,7 @@ from rankwell.core.types import Rows
 from rankwell.models.bi_encoder import Vectors
 from rankwell.models.compute import map_lanes
 from rankwell.rank.passage_vectors import PassageVectors
+from rankwell.rank.vector_cells import centre, count_cells, nearest_cells, spread, train_centroids
 from rankwell.rank.vector_search import has_kernel, search_vectors
 
 CODES_PER_SHARD = 1 << 20
@@ -41,33 +45,44 @@ WIDEST = 31 * 8 * CODE_UNIT
 CANDIDATES = 0.005
 """The share of the documents that the first step leaves; at least ``CANDIDATES_PER_HIT`` for each requested one."""
 CANDIDATES_PER_HIT, FEWEST_CANDIDATES = 16, 16_000
-RESCORED_PER_HIT, FEWEST_RESCORED = 4, 3_000
+RESCORED_PER_HIT, FEWEST_RESCORED = 4, 1_500
 """Documents whose exact similarity is computed for each requested one."""
 RESCORING_PARTS = 8
 """Parts of one query's rows that threads rescore, so that all cores share its work."""
 QUERY_BITS = 4
 SAMPLE = 1 << 14
-"""Documents from which the limits of the first step and the mean of a collection are estimated."""
+"""Documents from which the limits of the first step are estimated."""
 RECALL = "recall.json"
 RECALL_DEPTH, RECALL_QUERIES = 100, 64
-_RANGE = 1 << 16
-"""Documents that a thread compares at a time."""
+ENOUGH, REACHES = 0.99, (3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0)
+"""The recall that a search among cells must have, and how far they may be: the shortest reach that has it is taken."""
+NUMBER_BITS = 20
+"""The low bits of a record's number are that of the document within its shard, the others that of its cell."""
+_RANGE, _RANGES = 1 << 16, 16
+"""Documents that a thread compares at a time, at least, and into how many ranges more are divided."""
+_SUFFIX, _TAIL = ".codes", 12
+"""The bytes that follow a code in its record: a number, a factor and a term."""
+_TINY = np.float32(1e-30)
 _QUERIES_AT_A_TIME = 64
 _VECTORS_AT_A_TIME = 1 << 13
 Codes = NDArray[np.uint8]
 
 
 class VectorCodes:
-    """The codes of the vectors of a store's documents, in the folder ``codes`` beside them."""
+    """The codes of the vectors of a store's documents, in a folder beside them."""
 
     def __init__(self, vectors: PassageVectors, shards: Shards):
         shards.check()
-        self.vectors = vectors
-        width = code_bytes(vectors.width)
-        self._parts = [
+        self.vectors, self.folder = vectors, shards.folder
+        in_cells = shards.suffix == _SUFFIX
+        width = code_bytes(vectors.width) + _TAIL * in_cells
+        self._mapped = [
             shards.map(number, np.uint8, (len(shards.items(number)), width)) for number in range(len(shards))
         ]
-        self._centre = _centre(vectors)
+        self._centroids = _centroids(vectors, shards) if in_cells else centre(vectors)[None]
+        self._origin = centre(vectors)
+        self._reach = math.inf
+        """How far below the limit of candidates a cell's centroid may be, in standard deviations."""
 
     @classmethod
     def open(cls, vectors: PassageVectors) -> VectorCodes:
@@ -78,17 +93,9 @@ class VectorCodes:
         if shards.pending():
             _compute(vectors, shards)
         codes = cls(vectors, shards)
-        if not (shards.folder / RECALL).exists():
-            recall = codes.measure_recall()
-            record = {f"recall@{RECALL_DEPTH}": round(recall, 4), "queries": RECALL_QUERIES}
-            with checked_binary(shards.folder / RECALL) as file:
-                file.write(json.dumps(record).encode())
-            warnings.warn(
-                f"compressed search finds {recall:.1%} of the {RECALL_DEPTH} nearest documents (measured with "
-                f"{RECALL_QUERIES} documents as queries; to compare all: --vectors exact)",
-                Notice,
-                stacklevel=2,
-            )
+        if not (codes.folder / RECALL).exists():
+            codes._choose_reach()
+        codes._reach = _reach(codes._record(), codes.folder / RECALL)
         return codes
 
     @staticmethod
@@ -102,21 +109,46 @@ class VectorCodes:
     @property
     def recall(self) -> float:
         """The share of the 100 nearest documents that compressed search finds, as measured when the codes were made."""
-        path = self.vectors.folder / "codes" / RECALL
+        value = self._record().get(f"recall@{RECALL_DEPTH}")
+        if not isinstance(value, float | int):
+            raise InputError(self.folder / RECALL, None, "not a record of a recall")
+        return float(value)
+
+    def _record(self) -> dict[str, Any]:
+        path = self.folder / RECALL
         if (checksums := checksums_beside(path)) is not None:
             checksums.check_file(path)
-        value = read_object(path).get(f"recall@{RECALL_DEPTH}")
-        if not isinstance(value, float | int):
-            raise InputError(path, None, "not a record of a recall")
-        return float(value)
+        return read_object(path)
+
+    def _choose_reach(self) -> None:
+        """Store the shortest reach with the wanted recall, with some documents as queries; if none has it, no limit."""
+        queries = self.vectors.at(spread(len(self), RECALL_QUERIES)).astype(np.float32)
+        nearest, _ = search_vectors(queries, self.vectors.blocks(), RECALL_DEPTH)
+        recall = 0.0
+        for reach in (*(REACHES if len(self._centroids) > 1 else ()), math.inf):
+            if recall < ENOUGH:
+                self._reach = reach
+                recall = self._recall_of(queries, nearest)
+        record = {f"recall@{RECALL_DEPTH}": round(recall, 4), "queries": RECALL_QUERIES}
+        if math.isfinite(self._reach):
+            record["reach"] = self._reach
+        with checked_binary(self.folder / RECALL) as file:
+            file.write(json.dumps(record).encode())
+        warnings.warn(
+            f"compressed search finds {recall:.1%} of the {RECALL_DEPTH} nearest documents (measured with "
+            f"{RECALL_QUERIES} documents as queries; to compare all: --vectors exact)",
+            Notice,
+            stacklevel=3,
+        )
 
     def measure_recall(self, queries: int = RECALL_QUERIES, k: int = RECALL_DEPTH) -> float:
         """The share of the ``k`` nearest documents that compressed search finds, with some documents as queries."""
-        rows = _spread(len(self), queries)
-        vectors = self.vectors.at(rows).astype(np.float32)
-        exact, _ = search_vectors(vectors, self.vectors.blocks(), k)
-        found, _ = self.search(vectors, k)
-        pairs = zip(exact, found, strict=True)
+        vectors = self.vectors.at(spread(len(self), queries)).astype(np.float32)
+        return self._recall_of(vectors, search_vectors(vectors, self.vectors.blocks(), k)[0])
+
+    def _recall_of(self, queries: Vectors, nearest: Rows) -> float:
+        found, _ = self.search(queries, nearest.shape[1])
+        pairs = zip(nearest, found, strict=True)
         return float(np.mean([len(np.intersect1d(left, right)) / len(left) for left, right in pairs]))
 
     def search(self, queries: Vectors, k: int) -> tuple[Rows, Vectors]:
@@ -131,10 +163,8 @@ class VectorCodes:
         return numbers, scores
 
     def _search(self, queries: Vectors, k: int, numbers: Rows, scores: Vectors) -> None:
-        rotated = (queries - self._centre) @ _rotation(self.vectors.width)
-        codes, (planes, weights) = _pack(rotated >= 0), _query_planes(rotated.astype(np.float32))
-        found = self._scan(codes, planes, weights, self._limits(codes, _candidates(len(self), k)))
-        rescored = max(RESCORED_PER_HIT * k, FEWEST_RESCORED)
+        candidates, rescored = _candidates(len(self), k), max(RESCORED_PER_HIT * k, FEWEST_RESCORED)
+        found = self._scan(queries, max(candidates, rescored))
         # The kernel's products do not depend on how the rows are divided.
         divides = len(queries) == 1 and has_kernel(self.vectors.width)
 
@@ -142,6 +172,9 @@ class VectorCodes:
             rows, estimates = (np.concatenate([part[query][column] for part in found]) for column in range(2))
             if rescored < len(rows):
                 rows = rows[np.argpartition(-estimates, rescored)[:rescored]]
+            if len(rows) < k:  # the sample misled, or the cells within reach hold too few
+                (numbers[query],), (scores[query],) = search_vectors(queries[query][None], self.vectors.blocks(), k)
+                return
             rows.sort()
             parts = np.array_split(rows, RESCORING_PARTS) if divides else [rows]
             exact = np.concatenate(map_lanes(lambda part: self.vectors.products(part, queries[query]), parts))
@@ -151,46 +184,97 @@ class VectorCodes:
 
         map_lanes(rescore, list(range(len(queries))))
 
-    def _limits(self, queries: Codes, candidates: int) -> NDArray[np.uint16]:
-        """For each query, the distance that some ``candidates`` documents do not exceed."""
+    def _scan(self, queries: Vectors, candidates: int) -> list[list[tuple[Rows, Vectors]]]:
+        """The first two steps: for each range of documents and each query, the candidates and their estimates."""
+        from rankwell.rank.vector_kernels import scan_cells  # imports numba
+
+        bases: Vectors = queries @ self._centroids.T
+        rotated = ((queries - self._origin) @ _rotation(self.vectors.width)).astype(np.float32, copy=False)
+        codes, (planes, weights) = _pack(rotated >= 0), _query_planes(rotated)
+        limits = self._limits(codes, bases, np.abs(rotated).mean(axis=1), candidates)
+
+        size = max(_RANGE, len(self) // _RANGES)
+
+        def scan(place: tuple[int, int]) -> list[tuple[Rows, Vectors]]:
+            number, begin = place
+            part = self._parts[number]
+            span = begin, min(begin + size, len(part.records))
+            shape, counts = (len(queries), span[1] - begin), np.zeros(len(queries), np.int64)
+            rows, estimates = np.empty(shape, np.int64), np.empty(shape, np.float32)
+            stored = part.records, part.numbers, part.factors, part.ends
+            scan_cells(
+                *stored, span, number * CODES_PER_SHARD, limits, codes, planes, weights, bases, rows, estimates, counts
+            )
+            return [(rows[q, :n].copy(), estimates[q, :n].copy()) for q, n in enumerate(counts.tolist())]
+
+        sizes = [len(mapped.whole()) for mapped in self._mapped]
+        return map_lanes(scan, [(n, begin) for n, count in enumerate(sizes) for begin in range(0, count, size)])
+
+    def _limits(self, queries: Codes, bases: Vectors, scales: Vectors, candidates: int) -> NDArray[np.int32]:
+        """For each query and cell, in how many bits a candidate may differ; -1 if the cell is too far.
+
+        Some ``candidates`` documents are within the limits. ``bases`` (Q, C) are the products of queries and
+        centroids, ``scales`` (Q,) the means of the queries' absolute numbers.
+        """
         from rankwell.rank.vector_kernels import bit_distances  # imports numba
 
-        sample = self._sample
+        sample, cells, factors = self._sample
         wanted = min(len(sample) - 1, -(-candidates * len(sample) // len(self)))
-        distances, limits = np.empty(len(sample), np.uint16), np.empty(len(queries), np.uint16)
-        for number, query in enumerate(queries):
+        width, distances = self.vectors.width, np.empty(len(sample), np.uint16)
+        limits = np.empty(bases.shape, np.int32)
+        for number, (query, base, scale) in enumerate(zip(queries, bases, scales, strict=True)):
             bit_distances(sample, query, distances)
-            limits[number] = np.partition(distances, wanted)[wanted]
+            estimates = base[cells] + scale * factors * (width - 2 * distances.astype(np.float32))
+            limit = -np.partition(-estimates, wanted)[wanted]
+            least = (limit - base) / np.maximum(scale * self._factors, _TINY)
+            most = np.floor(np.clip((width - least) / 2, -1, width))
+            limits[number] = np.where(least <= self._reach * math.sqrt(width), most, -1)
         return limits
 
     @cached_property
-    def _sample(self) -> Codes:
-        rows = _spread(len(self), SAMPLE)
-        sample = np.empty((len(rows), self._parts[0].values.shape[1]), np.uint8)
+    def _parts(self) -> list[_Part]:
+        width = code_bytes(self.vectors.width)
+        return [_Part(mapped.whole(), width, len(self._centroids)) for mapped in self._mapped]
+
+    @cached_property
+    def _factors(self) -> Vectors:
+        """The mean factor of each cell."""
+        sums, counts = np.zeros(len(self._centroids)), np.zeros(len(self._centroids))
+        for part in self._parts:
+            sums += np.bincount(part.cells(), part.factors[:, 1], len(sums))
+            counts += np.bincount(part.cells(), minlength=len(sums))
+        return (sums / np.maximum(counts, 1)).astype(np.float32)
+
+    @cached_property
+    def _sample(self) -> tuple[Codes, Rows, Vectors]:
+        """Codes of a sample of the documents, the cells they are in, and their factors."""
+        places = spread(len(self), SAMPLE)
+        codes, cells, factors = [], [], []
         for number, part in enumerate(self._parts):
-            inside = rows // CODES_PER_SHARD == number
-            sample[inside] = part.whole()[rows[inside] % CODES_PER_SHARD]
-        return sample
+            some = places[places // CODES_PER_SHARD == number] % CODES_PER_SHARD
+            codes.append(part.records[some, : code_bytes(self.vectors.width)])
+            cells.append(part.cells()[some])
+            factors.append(part.factors[some, 1])
+        return np.concatenate(codes), np.concatenate(cells), np.concatenate(factors)
 
-    def _scan(
-        self, queries: Codes, planes: Codes, weights: Vectors, limits: NDArray[np.uint16]
-    ) -> list[list[tuple[Rows, Vectors]]]:
-        """The first two steps: for each range of documents and each query, the candidates and their estimates."""
-        from rankwell.rank.vector_kernels import scan_codes  # imports numba
 
-        def scan(place: tuple[int, int]) -> list[tuple[Rows, Vectors]]:
-            part, begin = place
-            codes = self._parts[part].values[begin : begin + _RANGE]
-            rows, estimates = (
-                np.empty((len(queries), len(codes)), np.int64),
-                np.empty((len(queries), len(codes)), np.float32),
-            )
-            counts, first = np.zeros(len(queries), np.int64), part * CODES_PER_SHARD + begin
-            scan_codes(codes, first, limits, queries, planes, weights, rows, estimates, counts)
-            return [(rows[q, :n].copy(), estimates[q, :n].copy()) for q, n in enumerate(counts.tolist())]
+class _Part:
+    """The records of a shard, in the order of their cells: a code, the document and cell, a factor, a term."""
 
-        sizes = [len(part.whole()) for part in self._parts]
-        return map_lanes(scan, [(n, begin) for n, size in enumerate(sizes) for begin in range(0, size, _RANGE)])
+    def __init__(self, records: Codes, width: int, cells: int):
+        self.records = records
+        if records.shape[1] == width:  # of an earlier version: no cells, and all factors are equal
+            tails = np.zeros((len(records), _TAIL // 4), np.uint32)
+            tails[:, 0], tails.view(np.float32)[:, 1] = np.arange(len(records)), 1
+            tails.flags.writeable = False
+        else:
+            tails = records.view(np.uint32)[:, width // 4 :]
+        self.numbers, self.factors = tails, tails.view(np.float32)
+        self.ends: Rows = np.searchsorted(self.cells(), np.arange(cells), side="right")
+
+    def cells(self) -> Rows:
+        """The cell of each record."""
+        return (self.numbers[:, 0] >> NUMBER_BITS).astype(np.int64)
 
 
 def code_bytes(width: int) -> int:
@@ -204,8 +288,34 @@ def compares_all(documents: int, k: int) -> bool:
 
 
 def _shards(vectors: PassageVectors) -> Shards:
+    """The shards of the codes; those of an earlier version if they are complete."""
     config = {"vectors": vectors.folder.name, "width": vectors.width}
-    return Shards(vectors.folder / "codes", len(vectors), CODES_PER_SHARD, config, suffix=".bits")
+    earlier = Shards(vectors.folder / "codes", len(vectors), CODES_PER_SHARD, config, suffix=".bits")
+    if earlier.folder.is_dir() and not earlier.pending():
+        return earlier
+    config["cells"] = count_cells(len(vectors))
+    return Shards(vectors.folder / "codes-in-cells", len(vectors), CODES_PER_SHARD, config, suffix=_SUFFIX)
+
+
+def _centroids(vectors: PassageVectors, shards: Shards) -> Vectors:
+    """The centroids of the cells, which are trained first."""
+    count = int(shards.config["cells"])
+    one = Shards(shards.folder / "centroids", count, count, shards.config, suffix=".f32")
+    if one.pending():
+        map_shards(one, lambda _, file: _write(file, train_centroids(vectors, count)), description="training cells")
+    centroids: Vectors = one.map(0, np.float32, (count, vectors.width)).whole().copy()  # torch wants to write
+    return centroids
+
+
+def _write(file: IO[bytes], values: NDArray[Any]) -> None:
+    file.write(np.ascontiguousarray(values).data)
+
+
+def _reach(record: dict[str, Any], path: Path) -> float:
+    value = record.get("reach", math.inf)
+    if not isinstance(value, float | int):
+        raise InputError(path, None, "not a record of a recall")
+    return float(value)
 
 
 def _candidates(documents: int, k: int) -> int:
@@ -215,12 +325,24 @@ def _candidates(documents: int, k: int) -> int:
 
 def _compute(vectors: PassageVectors, shards: Shards) -> None:
     """Make the codes that are missing."""
-    centre, rotation = _centre(vectors), torch.from_numpy(_rotation(vectors.width))
+    centroids, rotation = torch.from_numpy(_centroids(vectors, shards)), torch.from_numpy(_rotation(vectors.width))
+    width, origin = code_bytes(vectors.width), centre(vectors) @ _rotation(vectors.width)
 
     def work(items: range, file: IO[bytes]) -> None:
-        for begin in range(items.start, items.stop, _VECTORS_AT_A_TIME):
-            some = vectors.at(np.arange(begin, min(begin + _VECTORS_AT_A_TIME, items.stop))).astype(np.float32)
-            file.write(_pack((torch.from_numpy(some - centre) @ rotation).numpy() >= 0).data)
+        records = np.empty((len(items), width + _TAIL), np.uint8)
+        tails = records.view(np.uint32)[:, width // 4 :]
+        for begin in range(0, len(items), _VECTORS_AT_A_TIME):
+            numbers = np.arange(begin, min(begin + _VECTORS_AT_A_TIME, len(items)))
+            some = torch.from_numpy(vectors.at(items.start + numbers).astype(np.float32))
+            cells = nearest_cells(some, centroids)
+            rest = ((some - centroids[cells]) @ rotation).numpy()
+            records[numbers, :width] = _pack(rest >= 0)
+            tails[numbers, 0] = cells << NUMBER_BITS | numbers
+            # The product of a vector with a query is that of its centroid, plus that of the signs with the query
+            # without the origin times the factor, on average, plus the term.
+            tails.view(np.float32)[numbers, 1] = (rest**2).sum(axis=1) / np.maximum(np.abs(rest).sum(axis=1), _TINY)
+            tails.view(np.float32)[numbers, 2] = rest @ origin
+        _write(file, records[np.argsort(tails[:, 0])])
 
     map_shards(shards, work, description="compressing vectors")
 
@@ -228,28 +350,26 @@ def _compute(vectors: PassageVectors, shards: Shards) -> None:
 def _pack(bits: NDArray[np.bool_]) -> Codes:
     """Bits (N, W) as bytes (N, B)."""
     packed = np.packbits(bits, axis=1)
-    return np.pad(packed, ((0, 0), (0, code_bytes(bits.shape[1]) - packed.shape[1])))
+    codes = np.zeros((len(bits), code_bytes(bits.shape[1])), np.uint8)
+    codes[:, : packed.shape[1]] = packed
+    return codes
 
 
 def _query_planes(rotated: Vectors) -> tuple[Codes, Vectors]:
-    """The numbers of queries (Q, W) in a few bits: planes of bits (Q, P, B), and what each is worth (Q, P).
+    """The numbers of queries (Q, W) in a few bits: planes of bits (Q, P, B), and what each is worth (Q, P + 1).
 
-    The first plane is all ones and worth the least number, the others are the digits of the rest.
+    The first plane is all ones and worth the least number, the others are the digits of the rest. The product of a
+    query and signs, of which 1 bits are positive, is the last weight and what the bits in common with each plane are
+    worth.
     """
     least, most = rotated.min(axis=1, keepdims=True), rotated.max(axis=1, keepdims=True)
-    step = np.maximum((most - least) / (2**QUERY_BITS - 1), np.float32(1e-30))
-    digits = np.rint((rotated - least) / step).astype(np.int64)
-    bits = [np.ones_like(digits), *(digits >> place & 1 for place in range(QUERY_BITS))]
-    planes = np.stack([_pack(plane > 0) for plane in bits], axis=1)
-    weights = np.concatenate([least, *(step * 2**place for place in range(QUERY_BITS))], axis=1)
+    step = np.maximum((most - least) / (2**QUERY_BITS - 1), _TINY)
+    digits = np.rint((rotated - least) / step).astype(np.uint8)
+    bits = np.stack([np.ones_like(digits), *(digits >> place & 1 for place in range(QUERY_BITS))], axis=1)
+    planes = _pack(bits.reshape(-1, rotated.shape[1]) > 0).reshape(len(rotated), QUERY_BITS + 1, -1)
+    sums = (least + step * digits).sum(axis=1, keepdims=True)
+    weights = np.concatenate([2 * least, *(2 * step * 2**place for place in range(QUERY_BITS)), -sums], axis=1)
     return planes, weights.astype(np.float32)
-
-
-def _centre(vectors: PassageVectors) -> Vectors:
-    """The mean of a sample of the vectors. In 16 bits, so that it does not depend on the order of the sum."""
-    sample = vectors.at(_spread(len(vectors), SAMPLE // 16))
-    mean: Vectors = sample.mean(axis=0, dtype=np.float64).astype(np.float16).astype(np.float32)
-    return mean
 
 
 @lru_cache(maxsize=4)
@@ -261,8 +381,3 @@ def _rotation(width: int) -> Vectors:
     orthogonal, triangle = np.linalg.qr(normal)
     rotation: Vectors = (orthogonal * np.sign(np.diag(triangle))).astype(np.float32)
     return rotation
-
-
-def _spread(documents: int, count: int) -> Rows:
-    """Up to ``count`` numbers of documents, evenly spread over all."""
-    return np.unique(np.linspace(0, documents - 1, min(count, documents)).astype(np.int64))

@@ -25,6 +25,9 @@ CODE_UNIT = 16
 """The bytes of a code must be a multiple of this, and at most 31 times as many, because bytes count its bits."""
 _CODES_AT_A_TIME = 2048
 """Codes that stay in a core's cache while they are compared with several queries."""
+NUMBER_BITS = 20
+"""The low bits of a record's number are that of the document within its shard."""
+_NUMBER = np.uint32((1 << NUMBER_BITS) - 1)
 _ONES, _TOPS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
 _I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _FLOATS, _HALVES = ir.VectorType(_F32, 4), ir.VectorType(ir.HalfType(), WIDTH_UNIT)
@@ -164,7 +167,7 @@ _count_common = _counts_of("and_")
 
 @native()
 def bit_distances(codes, query, out):
-    """``out`` (N,) uint16 = in how many bits each of the ``codes`` (N, B), whose rows may lie apart, differs from the
+    """``out`` (N,) uint16 = in how many bits each of the ``codes`` (N, ≥ B), whose rows may lie apart, differs from the
     query (B,).
     """
     stride, steps, whole = codes.strides[0], len(query) // CODE_UNIT, len(codes) - len(codes) % CODES_TOGETHER
@@ -173,52 +176,62 @@ def bit_distances(codes, query, out):
         _count_different(begin, stride, query.ctypes.data, steps, out.ctypes.data + 2 * first)
     if whole < len(codes):
         last, distances = np.zeros((CODES_TOGETHER, len(query)), np.uint8), np.empty(CODES_TOGETHER, np.uint16)
-        last[: len(codes) - whole] = codes[whole:]
+        last[: len(codes) - whole] = codes[whole:, : len(query)]
         _count_different(last.ctypes.data, len(query), query.ctypes.data, steps, distances.ctypes.data)
         out[whole : len(codes)] = distances[: len(codes) - whole]
 
 
 @native()
-def scan_codes(codes, first, limits, queries, planes, weights, rows, scores, counts):
+def scan_cells(
+    records, numbers, factors, ends, span, first, limits, queries, planes, weights, bases, rows, scores, counts
+):
     """Find the codes near each query, and estimate their similarity.
 
-    ``codes`` (N, B) are those of the documents from number ``first`` on. Those that differ from the code
-    ``queries[q]`` in at most ``limits[q]`` bits are appended to ``rows[q]``, and to ``scores[q]`` the sum over p of
-    ``weights[q, p]`` for each bit that they share with ``planes[q, p]``. ``counts`` (Q,) counts them.
+    ``records`` (N, R) begin with the codes of documents, cell by cell: cell c ends at ``ends[c]``. Those from
+    ``span[0]`` to before ``span[1]`` are scanned. ``limits`` (Q, C) is in how many bits a code may differ from
+    ``queries[q]``; a negative one leaves out the cell. For each code within the limit, ``rows[q]`` gets its document,
+    ``first`` + the low bits of ``numbers[i, 0]``, and ``scores[q]`` the estimate ``bases[q, c]`` +
+    ``factors[i, 2]`` + ``factors[i, 1]`` · (``weights[q, P]`` + the sum over p of ``weights[q, p]`` for each bit
+    shared with ``planes[q, p]``). ``counts`` (Q,) counts them.
     """
     distances = np.zeros(_CODES_AT_A_TIME, np.uint16)
     fours = distances.view(np.uint64)
     near = np.empty(_CODES_AT_A_TIME, np.int64)
-    width = codes.shape[1]
+    width = queries.shape[1]
     together, shared = np.zeros((CODES_TOGETHER, width), np.uint8), np.empty(CODES_TOGETHER, np.uint16)
     estimates = np.empty(CODES_TOGETHER, np.float32)
-    steps = width // CODE_UNIT
-    for begin in range(0, len(codes), _CODES_AT_A_TIME):
-        block = codes[begin : begin + _CODES_AT_A_TIME]
-        for q in range(len(queries)):
-            bit_distances(block, queries[q], distances)
-            limit, found = limits[q], 0
-            above = np.uint64(limit + 1) * _ONES
-            for four in range((len(block) + 3) // 4):
-                # The top bit of a distance's 16 stays set if the distance exceeds the limit: four are tested at once.
-                if ((fours[four] | _TOPS) - above) & _TOPS != _TOPS:
-                    for i in range(4 * four, min(4 * four + 4, len(block))):
-                        near[found] = i
-                        found += distances[i] <= limit
-            total = counts[q]
-            for group in range(0, found, CODES_TOGETHER):
-                count = min(CODES_TOGETHER, found - group)
-                for i in range(count):
-                    code = block[near[group + i]]
-                    for byte in range(width):
-                        together[i, byte] = code[byte]
-                estimates[:] = 0
-                for p in range(planes.shape[1]):
-                    _count_common(together.ctypes.data, width, planes[q, p].ctypes.data, steps, shared.ctypes.data)
-                    for i in range(CODES_TOGETHER):
-                        estimates[i] += weights[q, p] * np.float32(shared[i])
-                for i in range(count):
-                    rows[q, total + i] = first + begin + near[group + i]
-                    scores[q, total + i] = estimates[i]
-                total += count
-            counts[q] = total
+    steps, planes_each = width // CODE_UNIT, planes.shape[1]
+    for cell in range(len(ends)):
+        end = min(ends[cell], span[1])
+        for begin in range(max(ends[cell - 1] if cell else 0, span[0]), end, _CODES_AT_A_TIME):
+            block = records[begin : min(begin + _CODES_AT_A_TIME, end)]
+            for q in range(len(queries)):
+                limit, found = limits[q, cell], 0
+                if limit < 0:
+                    continue
+                bit_distances(block, queries[q], distances)
+                above = np.uint64(limit + 1) * _ONES
+                for four in range((len(block) + 3) // 4):
+                    # The top bit of a distance's 16 stays set if it exceeds the limit: four are tested at once.
+                    if ((fours[four] | _TOPS) - above) & _TOPS != _TOPS:
+                        for i in range(4 * four, min(4 * four + 4, len(block))):
+                            near[found] = i
+                            found += distances[i] <= limit
+                total = counts[q]
+                for group in range(0, found, CODES_TOGETHER):
+                    count = min(CODES_TOGETHER, found - group)
+                    for i in range(count):
+                        code = block[near[group + i]]
+                        for byte in range(width):
+                            together[i, byte] = code[byte]
+                    estimates[:] = weights[q, planes_each]
+                    for p in range(planes_each):
+                        _count_common(together.ctypes.data, width, planes[q, p].ctypes.data, steps, shared.ctypes.data)
+                        for i in range(CODES_TOGETHER):
+                            estimates[i] += weights[q, p] * np.float32(shared[i])
+                    for i in range(count):
+                        place = begin + near[group + i]
+                        rows[q, total + i] = first + np.int64(numbers[place, 0] & _NUMBER)
+                        scores[q, total + i] = bases[q, cell] + factors[place, 1] * estimates[i] + factors[place, 2]
+                    total += count
+                counts[q] = total
