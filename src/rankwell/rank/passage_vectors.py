@@ -10,13 +10,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.checksums import BLOCK
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.mapped import MappedArray
 from rankwell.core.shards import Shards, map_shards, recorded_size
@@ -87,16 +87,32 @@ class PassageVectors:
             return self.at(numbers).astype(np.float32) @ query
         from rankwell.rank.vector_kernels import row_products  # imports numba
 
-        ends = np.searchsorted(numbers, self._size * np.arange(1, len(self._parts) + 1)).tolist()
-        for number, (begin, end) in enumerate(pairwise([0, *ends])):
-            if begin < end:
-                local = numbers[begin:end] - number * self._size
-                self._parts[number].check(local, local + 1)
+        self._check(numbers)
         scores = np.empty(len(numbers), np.float32)
         row_products(self._addresses, self._size, numbers, query, scores)
         if not np.isfinite(scores).all():
             raise InputError(self.folder, None, "damaged: a vector has numbers that are not finite")
         return scores
+
+    def _check(self, numbers: Rows) -> None:
+        """Verify the blocks of these documents' vectors."""
+        # Asking each of many shards takes longer than computing the products, so only those with new blocks are asked.
+        shard_of, local = np.divmod(numbers, self._size)
+        for shard in np.unique(shard_of):
+            self._parts[shard].check_size()
+        bytes_each, blocks = 2 * self.width, -(-2 * self.width * self._size // BLOCK)
+        first = shard_of * blocks + local * bytes_each // BLOCK
+        last = shard_of * blocks + ((local + 1) * bytes_each - 1) // BLOCK
+        new = np.flatnonzero(~(self._verified[first] & self._verified[last]))
+        for shard in np.unique(shard_of[new]):
+            rows = new[shard_of[new] == shard]
+            self._parts[shard].check(local[rows], local[rows] + 1)
+            self._verified[first[rows]] = self._verified[last[rows]] = True
+
+    @cached_property
+    def _verified(self) -> NDArray[np.bool_]:
+        """Which blocks of the shards have been verified."""
+        return np.zeros(len(self._parts) * -(-2 * self.width * self._size // BLOCK), np.bool_)
 
     @cached_property
     def _addresses(self) -> Rows:
