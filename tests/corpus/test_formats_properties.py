@@ -24,13 +24,7 @@ from rankwell.corpus.formats import (
     write_run,
     write_types,
 )
-from rankwell.corpus.formats.triples import (
-    Example,
-    read_examples,
-    read_triples,
-    write_examples,
-    write_triples,
-)
+from rankwell.corpus.formats.triples import read_examples, read_triples
 from rankwell.corpus.records import Document, Qrels, Query, Run
 
 # The separators that str.splitlines knows and files do not must survive, so they come up often.
@@ -110,37 +104,6 @@ def test_documents_as_tsv(folder: Path, documents: list[Document], name: str) ->
 def test_documents_as_jsonl(folder: Path, documents: list[Document], name: str) -> None:
     write_documents(documents, folder / name)
     assert list(read_documents(folder / name)) == documents
-
-
-@given(
-    st.lists(
-        st.builds(Example, texts.filter(lambda t: t[:1] != "\ufeff"), st.tuples(texts), st.tuples(texts)),
-        min_size=1,
-        max_size=4,
-    ),
-    names,
-)
-def test_triples(folder: Path, triples: list[Example], name: str) -> None:
-    write_triples(triples, folder / name)
-    assert list(read_triples(folder / name)) == triples
-
-
-@given(
-    st.lists(
-        st.builds(
-            Example,
-            any_texts,
-            st.lists(any_texts, min_size=1, max_size=3).map(tuple),
-            st.lists(any_texts, max_size=3).map(tuple),
-        ),
-        min_size=1,
-        max_size=3,
-    ),
-    names,
-)
-def test_examples(folder: Path, examples: list[Example], name: str) -> None:
-    write_examples(examples, folder / name)
-    assert list(read_examples(folder / name)) == examples
 
 
 READERS: list[Callable[[Path], object]] = [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.core.errors import InputError, RankwellError
-from rankwell.corpus.formats.triples import Example, read_examples, read_triples, write_examples, write_triples
+from rankwell.core.errors import InputError
+from rankwell.corpus.formats.triples import Example, read_examples, read_triples
 
 
 def triples(path: Path) -> list[Example]:
@@ -66,20 +66,3 @@ def test_mistakes_are_named(
     with pytest.raises(InputError, match=problem) as caught:
         read(path)
     assert caught.value.line == line
-
-
-def test_what_would_not_be_read_back_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RankwellError, match="the positive holds"):
-        write_triples([Example("a", ("b\nc",), ("d",))], tmp_path / "triples.tsv")
-    with pytest.raises(RankwellError, match="byte-order mark"):
-        write_triples([Example("\ufeffa", ("b",), ("c",))], tmp_path / "triples.tsv")
-    with pytest.raises(RankwellError, match="has no positive"):
-        write_examples([Example("q", (), ("n",))], tmp_path / "train.jsonl")
-    with pytest.raises(RankwellError, match="not text"):
-        write_examples([Example("q", ("half \ud800",), ())], tmp_path / "train.jsonl")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_each_pair_of_a_positive_and_a_negative_is_a_triple(tmp_path: Path) -> None:
-    write_triples([Example("q", ("a", "b"), ("c", "d")), Example("r", ("a",), ())], tmp_path / "triples.tsv")
-    assert (tmp_path / "triples.tsv").read_text() == "q\ta\tc\nq\ta\td\nq\tb\tc\nq\tb\td\n"

@@ -20,9 +20,6 @@ from rankwell.evaluation.validate import refuse_errors
 
 Average = Literal["qrels", "both"]
 
-GEOMETRIC_FLOOR = 1e-5
-"""The least value of a query in a geometric mean, which a single 0 would make 0; as in trec_eval."""
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -43,12 +40,6 @@ class Evaluation:
         """The figure of each measure, by its notation: the mean over queries, or the sum for counts."""
         rows = zip(self.measures, self.values, strict=True)
         return {str(m): float(values.sum() if m.summary == "sum" else values.mean()) for m, values in rows}
-
-    @cached_property
-    def geometric_mean(self) -> Mapping[str, float]:
-        """The geometric mean over the queries (trec_eval's gm_map is that of AP); a query counts at least 0.00001."""
-        floored = np.log(np.maximum(self.values, GEOMETRIC_FLOOR))
-        return {str(m): float(np.exp(logs.mean())) for m, logs in zip(self.measures, floored, strict=True)}
 
     def as_dict(self, *, per_query: bool = False) -> dict[str, Any]:
         """The figures for a JSON file."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.errors import InputError
 from rankwell.corpus.formats.lines import (
     FilePath,
     check_id,
-    json_line,
     open_lines,
     read_objects,
     take_text,
     take_texts,
-    writable_cell,
-    write_lines,
     wrong_columns,
 )
 
@@ -48,24 +45,6 @@ def _triple(path: FilePath, number: int, line: str, ids: bool) -> Example:
     return Example(cells[0], (cells[1],), (cells[2],))
 
 
-def write_triples(examples: Iterable[Example], path: FilePath) -> None:
-    """Write ``query<TAB>positive<TAB>negative``, a line for each pair of a positive and a negative."""
-    lines = (
-        _triple_line(path, (example.query, positive, negative))
-        for example in examples
-        for positive in example.positives
-        for negative in example.negatives
-    )
-    write_lines(path, "triples", lines)
-
-
-def _triple_line(path: FilePath, triple: tuple[str, str, str]) -> str:
-    cells = [writable_cell(path, name, cell) for name, cell in zip(TRIPLE, triple, strict=True)]
-    if cells[0].startswith("\ufeff"):
-        raise RankwellError(f"cannot write {path}: the query {excerpt(cells[0])} starts with a byte-order mark")
-    return "\t".join(cells) + "\n"
-
-
 def read_examples(path: FilePath) -> Iterator[Example]:
     """Stream ``{"query": text, "pos": [text, …], "neg": [text, …]}``. Only ``neg`` may be empty."""
     return (_example(path, number, record) for number, record in read_objects(path, "training examples"))
@@ -77,14 +56,3 @@ def _example(path: FilePath, number: int, record: Mapping[str, Any]) -> Example:
     if not positives:
         raise InputError(path, number, "key 'pos': found an empty list, expected at least one text")
     return Example(query, positives, negatives)
-
-
-def write_examples(examples: Iterable[Example], path: FilePath) -> None:
-    """Write one JSON object per line."""
-    write_lines(path, "training examples", (_example_line(path, example) for example in examples))
-
-
-def _example_line(path: FilePath, example: Example) -> str:
-    if not example.positives:
-        raise RankwellError(f"cannot write {path}: the query {excerpt(example.query)} has no positive")
-    return json_line(path, {"query": example.query, "pos": example.positives, "neg": example.negatives})
