@@ -3,7 +3,8 @@
     python bench/fit_runs.py insuranceqa --train train --dev valid --k1 0.9 --b 0.9 --arm fit --seed 1 --out runs/fit-1
 
 Training queries set aside (600) choose checkpoints and shares, the dev queries choose nothing. ``result.json`` has the
-figures of every stage, ``STAGE.csv.gz`` the values of each dev query.
+figures of every stage, ``STAGE.csv.gz`` the values of each dev query, and ``scores.npz`` what first stage and listwise
+ranker score the candidates, to try blends with.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from harness import write_json
 from paper_recipes import Source
@@ -117,6 +120,8 @@ def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict
             found = evaluate(split.qrels, run.head(100), list(MEASURES))
             record["dev"] = dict(found.mean)
             write_values(out / f"{done.stage.name}.csv.gz", found)
+            if done.stage.kind == "listwise":
+                write_scores(out / "scores.npz", {"dev": (split, run), "choice": (done.work.data.dev, done.run)})
         stages[done.stage.name] = record
     unfitted = evaluate(base.qrels, base.run, list(MEASURES))
     write_values(out / "unfitted.csv.gz", unfitted)
@@ -150,6 +155,22 @@ def write_values(path: Path, found: Evaluation) -> None:
         table.writerow(["qid", *MEASURES])
         for column, qid in enumerate(found.qids):
             table.writerow([qid, *(f"{found.per_query[name][column]:.6g}" for name in MEASURES)])
+
+
+def write_scores(path: Path, ranked: Mapping[str, tuple[Split, Run]]) -> None:
+    """The candidates of each query: ``first`` and ``model`` are scores, NaN if missing, ``relevant`` judgments."""
+    arrays: dict[str, Any] = {}
+    for name, (split, model) in ranked.items():
+        shape = (len(split.qrels), max(map(len, split.run.values())))
+        first, scores = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float16)
+        relevant = np.zeros(shape, np.bool_)
+        for row, (qid, grades) in enumerate(sorted(split.qrels.items())):
+            score_of = dict(model[qid]) if qid in model else {}
+            for column, (docid, score) in enumerate(split.run.get(qid, ())):
+                first[row, column], scores[row, column] = score, score_of.get(docid, np.nan)
+                relevant[row, column] = grades.get(docid, 0) > 0
+        arrays |= {f"{name}.first": first, f"{name}.model": scores, f"{name}.relevant": relevant}
+    np.savez_compressed(path, **arrays)
 
 
 def main() -> None:

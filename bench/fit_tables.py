@@ -3,9 +3,10 @@
     python bench/fit_tables.py tables docs/results/fit
     python bench/fit_tables.py collect runs docs/results/fit
 
-``runs`` has a folder ARM.DATA.sSEED for each training of ``bench/fit_runs.py``. ``DATA.csv.gz`` has a row for each dev
-query and a column for each stage, seed and measure, ``aside.json`` the figures of the training queries set aside, and
-``peers.json`` is what ``bench/encoder_training.py`` wrote.
+``runs`` has a folder ARM.DATA.sSEED for each training of ``bench/fit_runs.py``; what was collected before stays.
+``DATA.csv.gz`` has a row for each dev query and a column for each stage, seed and measure, ``aside.json`` the figures
+of the training queries set aside, ``blends.csv.gz`` RR@10 of each of them under several blends, and ``peers.json`` is
+what ``bench/encoder_training.py`` wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import csv
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,12 @@ import numpy as np
 from fit_runs import MEASURES
 from harness import write_json
 from rankwell.core.types import Values
+from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.significance import bootstrap_interval, paired_t_test
+from rankwell.rank.fusion import Fusion, RankFusion
+from rankwell.rank.tuning import share_grid, tune_fusion
 
+PARTS = ("model", "first")
 DATA = {"insuranceqa": "InsuranceQA", "medquad": "MedQuAD", "questions": "wiki questions", "headings": "wiki headings"}
 ROWS = {
     "small unfitted": "BM25",
@@ -60,30 +65,51 @@ SETTINGS = {
     "random-negatives": "two negatives a query from hybrid search",
     "filtered-negatives": "two negatives a query, noise reduced by `filter`",
 }
+RANKERS = {
+    "base": "trained again",
+    "found": "`found_only` in both stages",
+}
+"""Arms that change the re-ranker: the queries set aside and dev, both blended."""
+BLENDS: Mapping[str, Sequence[Fusion]] = {
+    "z-scores, shares in steps of .1": share_grid(PARTS),
+    "z-scores, steps of .05": share_grid(PARTS, 0.05),
+    "scores from 0 to 1 (`min-max`)": share_grid(PARTS, normalise="min-max"),
+    "scores as they are": share_grid(PARTS, normalise="none"),
+    "reciprocal ranks, k of 1, 5, 10 or 60": [RankFusion(k) for k in (1, 5, 10, 60)],
+}
+DIVISIONS = 5
+"""Divisions into folds that the held-out values of a blend are averaged over."""
 COLUMNS = {"fit": "small", "encoder": "small", "final": "fit", "try-b1024-e10": "first large"}
 """Arms whose columns have another name."""
 
 
 def collect(runs: Path, out: Path) -> None:
-    """Join the results of arms."""
-    values: dict[str, dict[str, dict[str, str]]] = {}
-    aside: dict[str, dict[str, dict[str, float]]] = {}
+    """Join the results of arms, and add them to those of ``out``."""
+    values = {path.name.removesuffix(".csv.gz"): read_columns(path) for path in out.glob("*.csv.gz")}
+    blends = values.setdefault("blends", {})
+    known = out / "aside.json"
+    aside = json.loads(known.read_text(encoding="utf-8")) if known.exists() else {}
     for folder in sorted(path for path in runs.iterdir() if (path / "result.json").is_file()):
         arm, data, seed = folder.name.split(".")
         for path in folder.glob("*.csv.gz"):
             stage = path.name.split(".")[0]
-            with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-                rows = list(csv.DictReader(file))
-            for measure in MEASURES:
-                column = f"{COLUMNS.get(arm, arm)} {stage}/{seed.replace('s', 'seed ')}/{measure}"
-                values.setdefault(data, {})[column] = {row["qid"]: row[measure] for row in rows}
+            for measure, column in read_columns(path).items():
+                name = f"{COLUMNS.get(arm, arm)} {stage}/{seed.replace('s', 'seed ')}/{measure}"
+                values.setdefault(data, {})[name] = column
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         figures = result["stages"].get("encoder", {}).get("figures", {})
         hybrid = next((value for name, value in figures.items() if name.endswith("set aside, hybrid")), None)
         if hybrid is not None and seed == "s1" and arm in SETTINGS:
             aside.setdefault(arm, {})[data] = {"aside": hybrid, **result["dev"]["encoder"]}
+        if arm in RANKERS:
+            blended = next(row["mean"]["RR@10"] for row in result["choice"] if row["stage"] == "blend")
+            aside.setdefault(arm, {})[data] = {"aside": blended, **result["dev"]["blend"]}
+        if (folder / "scores.npz").exists():
+            blends |= {f"{data}/{arm}/{name}": column for name, column in try_blends(folder / "scores.npz").items()}
     out.mkdir(parents=True, exist_ok=True)
     for data, columns in values.items():
+        if not columns:
+            continue
         qids = list(next(iter(columns.values())))
         with gzip.open(out / f"{data}.csv.gz", "wt", encoding="utf-8", newline="") as file:
             table = csv.writer(file)
@@ -92,12 +118,39 @@ def collect(runs: Path, out: Path) -> None:
     write_json(out / "aside.json", aside)
 
 
-def read_values(path: Path) -> dict[str, Values]:
-    """The columns of a file."""
+def try_blends(path: Path) -> dict[str, dict[str, str]]:
+    """RR@10 of the queries set aside under each way to blend, each query with the setting chosen without its fold."""
+    arrays = np.load(path)
+    relevant = arrays["choice.relevant"]
+    # A document that nobody ranks: queries without a relevant candidate count 0.
+    qrels = Qrels({str(row): {"": 1, **{str(d): 1 for d in np.flatnonzero(own)}} for row, own in enumerate(relevant)})
+    runs = {
+        part: Run.from_scores(
+            {
+                str(row): {str(d): float(own[d]) for d in np.flatnonzero(~np.isnan(own))}
+                for row, own in enumerate(arrays[f"choice.{part}"])
+            }
+        )
+        for part in PARTS
+    }
+    tried = {}
+    for name, settings in BLENDS.items():
+        tuned = [tune_fusion(runs, qrels, list(settings), seed=seed) for seed in range(DIVISIONS)]
+        held_out = np.mean([own.held_out for own in tuned], axis=0)
+        tried[name] = {qid: f"{value:.6g}" for qid, value in zip(qrels, held_out, strict=True)}
+    return tried
+
+
+def read_columns(path: Path) -> dict[str, dict[str, str]]:
+    """The columns of a file, by query."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
-    table = np.array([[float(cell) for cell in row[1:]] for row in rows])
-    return dict(zip(header[1:], table.T, strict=True))
+    return {name: {row[0]: row[place] for row in rows} for place, name in enumerate(header) if place}
+
+
+def read_values(path: Path) -> dict[str, Values]:
+    """The same as numbers."""
+    return {name: np.array(list(map(float, column.values()))) for name, column in read_columns(path).items()}
 
 
 def seeds_of(values: dict[str, Values], row: str, measure: str) -> list[Values]:
@@ -121,6 +174,18 @@ def figure(columns: list[Values]) -> str:
     return f"{np.mean(means):.3f}{spread}"
 
 
+def p_value(ours: Values, theirs: Values) -> str:
+    """The p-value of a paired t-test, for readers."""
+    p = paired_t_test(ours, theirs)
+    return "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0")
+
+
+def difference(ours: Values, theirs: Values) -> str:
+    """A difference of means and its p-value."""
+    p = p_value(ours, theirs)
+    return f"{(ours - theirs).mean():+.3f} (p {p if p.startswith('<') else f'= {p}'})"
+
+
 def tables(folder: Path) -> None:
     """Print all tables."""
     read = {data: read_values(folder / f"{data}.csv.gz") for data in DATA}
@@ -141,9 +206,8 @@ def tables(folder: Path) -> None:
                 continue
             left, right = (np.mean(columns, axis=0) for columns in pair)
             low, high = bootstrap_interval(left, right)
-            p = paired_t_test(left, right)
-            shown = "< .001" if p < 0.001 else f"{p:.3f}".lstrip("0")
-            rows.append([DATA[data], step, f"{(left - right).mean():+.3f}", f"{low:+.3f} to {high:+.3f}", shown])
+            interval = f"{low:+.3f} to {high:+.3f}"
+            rows.append([DATA[data], step, f"{(left - right).mean():+.3f}", interval, p_value(left, right)])
     print_table(["data", "RR@10 of", "difference", "95 %", "p"], rows)
     headings = read["headings"]
     print_table(
@@ -163,6 +227,20 @@ def tables(folder: Path) -> None:
             for arm, name in SETTINGS.items()
         ],
     )
+    print_table(
+        ["re-ranker", *(f"{DATA[data]} {names[key]}" for data in first for key in ("aside", "RR@10"))],
+        [
+            [name, *(f"{aside[arm][data][key]:.3f}" for data in first for key in ("aside", "RR@10"))]
+            for arm, name in RANKERS.items()
+        ],
+    )
+    blends = read_values(folder / "blends.csv.gz")
+    usual = next(iter(BLENDS))
+    rows = [[usual, *(f"{blends[f'{data}/base/{usual}'].mean():.3f}" for data in first)]]
+    for name, column in [*((name, f"base/{name}") for name in list(BLENDS)[1:]), (RANKERS["found"], f"found/{usual}")]:
+        compared = [(blends[f"{data}/{column}"], blends[f"{data}/base/{usual}"]) for data in first]
+        rows.append([name, *(difference(ours, theirs) for ours, theirs in compared)])
+    print_table(["blend, on the queries set aside", *(DATA[data] for data in first)], rows)
     peers = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
     rows = []
     for name in ("sentence-transformers", "rankwell", "rankwell, cached"):

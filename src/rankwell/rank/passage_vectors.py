@@ -172,7 +172,7 @@ def _compute(store: DocumentStore, encoder: BiEncoder, shards: Shards) -> None:
             raise RankwellError(f"the vector of document {docid!r} has numbers that are not finite in 16 bits")
         file.write(half.data)
 
-    how = " in int8 (exact: --precision fp32)" if encoder.precision == "int8" else ""
+    how = " in int8" if encoder.precision == "int8" else ""
     map_shards(shards, work, description=f"computing vectors{how}")
 
 

@@ -23,7 +23,7 @@ from rankwell.core.manifest import digest
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import Contrast, compare
-from rankwell.evaluation.evaluate import Evaluation, evaluate
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
@@ -216,14 +216,9 @@ def _milliseconds(system: System, queries: Sequence[Query]) -> float:
     return statistics.median(times[1:] or times or [0.0])
 
 
-def evaluate_part(part: Part, run: Run, measures: Sequence[str]) -> Evaluation:
-    """A run's figures on a part; queries without results count 0."""
-    return evaluate(part.qrels, run, list(measures))
-
-
 def interval_of(part: Part, run: Run, measure: str) -> tuple[float, Interval]:
     """The mean of a measure and its 95 % interval."""
-    values = evaluate_part(part, run, [measure]).per_query[measure]
+    values = evaluate(part.qrels, run, [measure]).per_query[measure]
     return float(values.mean()), mean_interval(values)
 
 

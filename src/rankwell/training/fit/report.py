@@ -11,11 +11,12 @@ from typing import Any
 from rankwell.core.manifest import machine
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import STYLE as PICTURES
 from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
 from rankwell.plots.pictures import page
-from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, duration, evaluate_part, interval_of, p_value
+from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, duration, interval_of, p_value
 from rankwell.training.fit.parts import Part
 from rankwell.training.fit.rungs import FitTask
 
@@ -77,7 +78,7 @@ def _figures(tried: Rung | Skipped, task: FitTask) -> dict[str, Any]:
         ("report", task.parts.report, tried.report),
     ):
         if run is not None and len(part):
-            values = evaluate_part(part, run, measures_of(task.measure)).per_query
+            values = evaluate(part.qrels, run, measures_of(task.measure)).per_query
             record[part_name] = {
                 measure: {"mean": float(row.mean()), "interval": list(mean_interval(row))}
                 for measure, row in values.items()
@@ -99,7 +100,7 @@ def query_table(task: FitTask, climbed: Climb) -> str:
     rungs = [rung for rung in climbed.rungs if rung.report is not None]
     rows = [["query", *(rung.step.name for rung in rungs)]]
     if rungs and len(task.parts.report):
-        evaluations = [evaluate_part(task.parts.report, rung.report or Run(), [task.measure]) for rung in rungs]
+        evaluations = [evaluate(task.parts.report.qrels, rung.report or Run(), [task.measure]) for rung in rungs]
         columns = [evaluation.per_query[task.measure].tolist() for evaluation in evaluations]
         rows += [
             [qid, *(f"{value:.6g}" for value in values)]
@@ -248,8 +249,9 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
     assert best.report is not None
     assert base.report is not None
     if best is not base:
-        ours, theirs = (evaluate_part(part, run, [measure]).per_query[measure] for run in (best.report, base.report))
-        qids = evaluate_part(part, best.report, [measure]).qids
+        evaluations = [evaluate(part.qrels, run, [measure]) for run in (best.report, base.report)]
+        ours, theirs = (evaluation.per_query[measure] for evaluation in evaluations)
+        qids = evaluations[0].qids
         gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
         changes = [
             _Change(query, gap_of[query.qid], _rank(task, base.report, query), _rank(task, best.report, query))

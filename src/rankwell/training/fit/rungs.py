@@ -302,12 +302,10 @@ def _rerank_seconds(task: FitTask, below: Candidate) -> float:
 
 def ladder() -> list[Step]:
     """The rungs above BM25, the cheapest first."""
-    steps = [
+    return [
         Step("bm25-tuned", "BM25, tuned", _tune_bm25),
         Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds),
         Step("adapter", "an adapter on its vectors", _learned("adapter"), _adapter_seconds, trains=True),
         Step("encoder", "a fitted bi-encoder", _learned("encoder"), _encoder_seconds, trains=True),
         Step("rerank", "a re-ranker on top", _rerank, _rerank_seconds, trains=True),
     ]
-    kinds = stage_kinds()
-    return [step for step in steps if step.name not in ("adapter", "encoder") or step.name in kinds]
