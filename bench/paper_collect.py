@@ -104,10 +104,12 @@ def _column_name(arm: dict[str, Any]) -> str:
 def _add_column(
     columns: dict[str, list[str]], name: str, keys: Sequence[str], values: dict[tuple[str, ...], str], source: Path
 ) -> None:
-    """Add values to the rows that ``keys`` identify."""
+    """Add values to the rows that ``keys`` identify; those of other rows are left out, and counted aloud."""
     rows = list(zip(*(columns[key] for key in keys), strict=True))
-    if sorted(rows) != sorted(values):
-        raise InputError(source, None, f"its rows are not those of the columns before {name}")
+    if not set(rows) <= set(values):
+        raise InputError(source, None, f"it lacks rows of the columns before {name}")
+    if len(values) > len(rows):
+        print(f"{source}: {len(values) - len(rows)} rows that other columns lack are left out")
     columns[name] = [values[row] for row in rows]
 
 

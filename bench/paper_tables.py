@@ -18,8 +18,8 @@ from rankwell.core.types import Values
 from rankwell.evaluation.significance import holm, paired_t_test
 
 DATA = ("medquad", "insuranceqa", "questions")
-STARTS = {"minilm": "MiniLM", "pretrained-6500": "pre-trained"}
-LONG = "pretrained-20000"
+SHORT, LONG = "pretrained-6500", "pretrained-20000"
+STARTS = {"minilm": "MiniLM", SHORT: "pre-trained"}
 ALL_STARTS = {**STARTS, LONG: "20,000 steps more"}
 """The last has full attention and STRM alone, on two data sets."""
 RULES = {"strm": "STRM", "exact_match": "exact_match"}
@@ -218,21 +218,32 @@ def print_pretraining(results: Results) -> None:
 
 
 def print_traps(results: Results) -> None:
-    """Trap pairs: how often the true passage wins, and what a look-alike costs beside an unlike word."""
-    columns = ("full", "STRM", "exact_match", "STRM − full", "exact_match − full", "cost ratios")
-    table = Table("data (pairs)", "start", *columns, labels=2)
+    """Trap pairs: how often the true passage wins, beside a look-alike and beside an unlike word."""
+    rules = ("full", *RULES)
+    columns = (
+        *(RULES.get(rule, rule) for rule in rules),
+        "STRM − full",
+        "p, seeds too",
+        "exact_match − full",
+        "p, seeds too",
+    )
+    table = Table("data (pairs)", "start", *columns, "against an unlike word", "cost ratios", labels=2)
     for data in DATA:
         file = results.values(f"traps.{data}")
         alike, unlike = file.rows("replacement", "look-alike"), file.rows("replacement", "unlike")
-        cases = len(alike["minilm/full"][1])
         for start, shown in ALL_STARTS.items():
-            names = [f"{start}/{rule}" for rule in ("full", *RULES)]
-            won = {arm: wins(alike[arm]) for arm in names if arm in alike}
-            if won:
-                shares = (number(average(won[arm]), 3) if arm in won else "" for arm in names)
-                gaps = (gap_cell(compare(won[arm], won[names[0]])) if arm in won else "" for arm in names[1:])
-                ratios = ", ".join(number(average(alike[arm]) / average(unlike[arm]), 2) for arm in won)
-                table.row(f"{data} ({cases})", shown, *shares, *gaps, ratios)
+            won = {rule: wins(alike[arm]) for rule in rules if (arm := f"{start}/{rule}") in alike}
+            if not won:
+                continue
+            tests: list[str] = []
+            for rule in RULES:
+                pair = (won[rule], won["full"]) if rule in won else None
+                tests += [gap_cell(compare(*pair)), p_value(Effect.of(*pair).p)] if pair else ["", ""]
+            shares = (number(average(won[rule]), 3) if rule in won else "" for rule in rules)
+            plain = ", ".join(number(average(wins(unlike[f"{start}/{rule}"])), 3) for rule in won)
+            costs = ((average(some[f"{start}/{rule}"]) for some in (alike, unlike)) for rule in won)
+            ratios = ", ".join(number(cost / other, 2) for cost, other in costs)
+            table.row(f"{data} ({len(won['full'][1])})", shown, *shares, *tests, plain, ratios)
 
 
 def print_rare_words(results: Results) -> None:
@@ -243,15 +254,17 @@ def print_rare_words(results: Results) -> None:
         changed = [change(arms[arm]) for arms in files.values() if arm in arms]
         return {seed: np.mean([seeds[seed] for seeds in changed], axis=0) for seed in changed[0]}
 
-    table = Table("start", "rule", "wins", "wins under full", "wins − full", "margin − full", labels=2)
+    columns = ("wins", "wins under full", "wins − full", "margin − full", "p, seeds too")
+    table = Table("start", "rule", *columns, labels=2)
     for start, shown in ALL_STARTS.items():
         for rule, name in RULES.items():
             if not any(f"{start}/{rule}" in arms for arms in files.values()):
                 continue
             ours, full = pooled(f"{start}/{rule}", wins), pooled(f"{start}/full", wins)
-            margins = compare(pooled(f"{start}/{rule}", dict), pooled(f"{start}/full", dict))
+            margins = pooled(f"{start}/{rule}", dict), pooled(f"{start}/full", dict)
             shares = (number(average(ours), 3), number(average(full), 3))
-            table.row(shown, name, *shares, gap_cell(compare(ours, full)), gap_cell(margins, 2))
+            cells = (gap_cell(compare(ours, full)), gap_cell(compare(*margins), 2), p_value(Effect.of(*margins).p))
+            table.row(shown, name, *shares, *cells)
 
 
 def print_candidates(results: Results) -> None:
@@ -278,7 +291,7 @@ def print_long(results: Results) -> None:
     """STRM beside full attention after no, short and long pre-training, each under its own rule."""
     columns = ("full attention", "STRM", "STRM − full", "p", "detectable", "split words")
     table = Table("data", "pre-training", *columns, labels=2)
-    names = {"minilm": "none", "pretrained-6500": "6,500 steps", LONG: "6,500 and 20,000"}
+    names = {"minilm": "none", SHORT: "6,500 steps", LONG: "6,500 and 20,000"}
     for data in DATA:
         file = results.values(f"rules.{data}.RR10")
         if f"{LONG}/strm" not in file.arms:
@@ -292,8 +305,11 @@ def print_long(results: Results) -> None:
             on_split = Effect.of(split[f"{start}/strm"], split[f"{start}/full"])
             cells = (mean_cell(full), mean_cell(strm), *effect_cells(effect))
             table.row(data, shown, *cells, f"{signed(on_split.mean)} (p {equals(on_split.p)})")
-        change = Effect.of(gaps[LONG], gaps["pretrained-6500"])
-        table.row(data, "what 20,000 steps change", "", "", *effect_cells(change), "")
+        changes = [Effect.of(*(file.arms[f"{start}/{rule}"] for start in (LONG, SHORT))) for rule in ("full", "strm")]
+        shown_changes = (f"{signed(change.mean)} (p {equals(change.p)})" for change in changes)
+        table.row(
+            data, "what 20,000 steps change", *shown_changes, *effect_cells(Effect.of(gaps[LONG], gaps[SHORT])), ""
+        )
 
 
 def effect_cells(effect: Effect) -> tuple[str, str, str]:
@@ -324,6 +340,7 @@ RULE_TABLES = (
     print_summary,
     print_rules,
     print_pretraining,
+    print_long,
     print_traps,
     print_rare_words,
     print_candidates,

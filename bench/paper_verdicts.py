@@ -26,6 +26,7 @@ from paper_tables import (
     number,
     p_value,
     signed,
+    wins,
 )
 from rankwell.core.types import Values
 from rankwell.evaluation.significance import paired_t_test
@@ -170,12 +171,24 @@ def print_variants(results: Results) -> None:
 def print_pretraining(results: Results) -> None:
     """Pre-training on the domain: how well the model predicts held-out passages."""
     columns = ("MLM loss", "MLM accuracy", "NSP accuracy")
-    table = Table("attention", "steps", *columns, labels=1)
-    rows = [(*run["row"].split("/"), run["seeds"]["1"]["stages"]["pretrain"]) for run in results.runs["pretrain"]]
-    for rule, steps, figures in sorted(rows, key=lambda row: (row[0], int(row[1]))):
+    table = Table("attention", "general pre-training", "steps", *columns, labels=2)
+    runs = [(*run["row"].split("/"), run) for run in results.runs["pretrain"]]
+    for rule, steps, run in sorted(runs, key=lambda row: (row[0], int(row[1]))):
+        start, figures = run["recipe"]["model"]["start"], run["seeds"]["1"]["stages"]["pretrain"]
         loss, *accuracies = (figures[f"held-out {name}"] for name in columns)
         cells = (number(loss, 2), *(number(accuracy, 3) for accuracy in accuracies))
-        table.row(RULES.get(rule, rule), f"{int(steps):,}", *cells)
+        table.row(RULES.get(rule, rule), "STRM" if start.endswith("strm") else "full", f"{int(steps):,}", *cells)
+
+
+def print_query_types(results: Results) -> None:
+    """DR-BERT's types alone: none, and those given with the data; one seed."""
+    reciprocal, precision = (results.values(f"table1.medquad.{name}").arms for name in ("RR10", "AP"))
+    table = Table("types", "seeds", "RR@10", "AP", "− none", "detectable")
+    for name, label in (("full", "none"), ("typed", "given with the data")):
+        gap = compare(reciprocal[name], reciprocal["full"])
+        tests = (gap_cell(gap), number(gap.detectable, 3)) if name != "full" else ("", "")
+        cells = (mean_cell(reciprocal[name]), number(average(precision[name])))
+        table.row(label, str(len(reciprocal[name])), *cells, *tests)
 
 
 Group = tuple[str, dict[int, Values], dict[int, Values]]
@@ -280,6 +293,58 @@ def print_rare_words(results: Results) -> None:
             p = "" if model == MODELS[0] else p_value(paired_t_test(ranks[model], ranks[MODELS[0]]))
             cells = (number(wins, 3), f"{right:.1f}", f"{ranks[model].mean():.1f}", p)
             table.row(f"{shown} ({len(ranks[model])})", model, *cells)
+
+
+def rare_word_files(results: Results) -> dict[str, PerQuery]:
+    """Models that differ in the rule alone, after long pre-training under it: their cases by name."""
+    names = {
+        "insuranceqa.sample": "bundled sample, models of insuranceqa",
+        "medquad.sample": "bundled sample, models of medquad",
+        "insuranceqa.mined": "mined from insuranceqa",
+        "medquad.mined": "mined from medquad",
+    }
+    return {
+        label: results.values(f"rare-words.{name}")
+        for name, label in names.items()
+        if results.has(f"rare-words.{name}")
+    }
+
+
+def misleading_ranks_by_seed(file: PerQuery) -> tuple[dict[int, Values], dict[int, Values]]:
+    """The ranks of the misleading documents, without and with STRM."""
+    full, strm = (file.arms[f"{model} misleading rank"] for model in MODELS)
+    return full, strm
+
+
+def rank_cell(difference: float) -> str:
+    """A difference of ranks."""
+    return f"{difference:+.1f}".replace("-", "−")
+
+
+def print_rare_words_by_seed(results: Results) -> None:
+    """DR-BERT's Table 3 with models that differ in the rule alone, over seeds."""
+    columns = (
+        "right document wins, full",
+        "STRM",
+        "rank of the misleading, full",
+        "STRM",
+        "difference",
+        "p",
+        "detectable",
+    )
+    table = Table("cases", "seeds", *columns)
+    for label, file in rare_word_files(results).items():
+        won = [
+            wins({seed: right - file.arms[f"{model} misleading score"][seed] for seed, right in seeds.items()})
+            for model in MODELS
+            for seeds in [file.arms[f"{model} right score"]]
+        ]
+        full, strm = misleading_ranks_by_seed(file)
+        effect = Effect.of(strm, full)
+        ranks = (f"{average(full):.1f}", f"{average(strm):.1f}")
+        shares = (number(average(some), 3) for some in won)
+        tests = (rank_cell(effect.mean), p_value(effect.p), f"{effect.detectable:.1f}")
+        table.row(f"{label} ({len(full[1])})", str(len(full)), *shares, *ranks, *tests)
 
 
 def interval_cell(effect: Effect) -> str:
