@@ -67,9 +67,12 @@ def figures_of(text: str) -> set[str]:
     return set(re.findall(r"[+−]?(?<![\d.])\.\d{3}(?!\d)|\d\.\d\d(?!\d)", text))
 
 
-@pytest.mark.parametrize("page", ["results.md", "papers.md"])
+RESULTS_PAGES = ("results.md", "papers.md", "attention-rules.md")
+
+
+@pytest.mark.parametrize("page", RESULTS_PAGES)
 def test_figures_in_sentences_are_in_the_tables_of_the_results_pages(page: str) -> None:
-    pages = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "papers.md")}
+    pages = {name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in RESULTS_PAGES}
     tables = "\n".join(line for text in pages.values() for table in tables_of(text) for line in table)
     known = figures_of(tables) | {figure.lstrip("+−") for figure in figures_of(tables)}
     said = figures_of("\n".join(line for line in pages[page].splitlines() if not line.startswith("|")))
