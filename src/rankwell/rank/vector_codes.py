@@ -47,7 +47,7 @@ CANDIDATES = 0.005
 CANDIDATES_PER_HIT, FEWEST_CANDIDATES = 16, 16_000
 RESCORED_PER_HIT, FEWEST_RESCORED = 4, 1_500
 """Documents whose exact similarity is computed for each requested one."""
-RESCORING_PARTS = 8
+RESCORING_PARTS = 4
 """Parts of one query's rows that threads rescore, so that all cores share its work."""
 QUERY_BITS = 4
 SAMPLE = 1 << 14
@@ -58,8 +58,8 @@ ENOUGH, REACHES = 0.99, (3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0)
 """The recall that a search among cells must have, and how far they may be: the shortest reach that has it is taken."""
 NUMBER_BITS = 20
 """The low bits of a record's number are that of the document within its shard, the others that of its cell."""
-_RANGE, _RANGES = 1 << 16, 16
-"""Documents that a thread compares at a time, at least, and into how many ranges more are divided."""
+_RANGE, _RANGES = 1 << 16, 8
+"""Documents that a thread compares with some queries at a time, at least, and into how many ranges more are divided."""
 _SUFFIX, _TAIL = ".codes", 12
 """The bytes that follow a code in its record: a number, a factor and a term."""
 _TINY = np.float32(1e-30)
@@ -193,7 +193,7 @@ class VectorCodes:
         codes, (planes, weights) = _pack(rotated >= 0), _query_planes(rotated)
         limits = self._limits(codes, bases, np.abs(rotated).mean(axis=1), candidates)
 
-        size = max(_RANGE, len(self) // _RANGES)
+        size = max(_RANGE, len(self) // (_RANGES * len(queries)))
 
         def scan(place: tuple[int, int]) -> list[tuple[Rows, Vectors]]:
             number, begin = place
