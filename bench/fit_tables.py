@@ -66,7 +66,7 @@ SETTINGS = {
     "filtered-negatives": "two negatives a query, noise reduced by `filter`",
 }
 RANKERS = {
-    "base": "trained again",
+    "base": "the recipe, trained again",
     "found": "`found_only` in both stages",
 }
 """Arms that change the re-ranker: the queries set aside and dev, both blended."""
