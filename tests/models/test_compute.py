@@ -70,5 +70,5 @@ def test_a_gpu_that_runs_out_of_memory_twice_is_the_callers_concern() -> None:
 
 
 def test_packing_needs_an_encoder_that_the_kernels_support() -> None:
-    with pytest.raises(RankwellError, match="packed attention needs the package triton and a BERT"):
+    with pytest.raises(RankwellError, match="packed attention needs triton and a BERT"):
         compute(packed=True)

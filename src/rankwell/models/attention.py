@@ -65,6 +65,15 @@ def without_rule(layout: Layout | Packed) -> Layout | Packed:
     return replace(layout, mask=real[:, None, None, :])
 
 
+def within(layout: Layout | Packed, window: int) -> Layout | Packed:
+    """The same batch for a layer in which a token attends to itself and at most ``window`` tokens on each side."""
+    if isinstance(layout, Packed):
+        return replace(layout, window=window)
+    places = torch.arange(layout.longest, device=layout.lengths.device)
+    near = (places[:, None] - places).abs() <= window
+    return replace(layout, mask=near[None, None] if layout.mask is None else near & layout.mask)
+
+
 def dense_mask(words: Tensor, last: Tensor, real: Tensor | None, rule: AttentionRule) -> Tensor:
     """The rule as a mask (B, 1, L, L), true where row ``a`` may attend to column ``b``; all inputs are (B, L)."""
     if rule == "full":

@@ -24,6 +24,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.inputs.batching import Sequences
 from rankwell.models.attention import make_layout
 from rankwell.models.encoder import Encoder
+from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.layout import Blocks, Layout, Packed
 from rankwell.models.spec import AttentionRule, under_rule
 
@@ -90,10 +91,15 @@ class Block(NamedTuple):
     sizes: BlockSizes
 
 
-def packed_blocks(encoder: nn.Module, rule: AttentionRule) -> Blocks | None:
-    """How the kernels for packed batches divide this encoder's work; ``None`` if they cannot compute it."""
-    if find_spec("triton") is None or not isinstance(encoder, Encoder):
+def packed_blocks(encoder: nn.Module, rule: AttentionRule, *, trained: bool = False) -> Blocks | None:
+    """How the kernels for packed batches divide this encoder's work; ``None`` if they cannot compute it.
+
+    If it is ``trained``, they must have gradients.
+    """
+    foreign = isinstance(encoder, ForeignEncoder) and encoder.packable and not trained and rule == "full"
+    if find_spec("triton") is None or not (foreign or isinstance(encoder, Encoder)):
         return None
+    assert isinstance(encoder, Encoder | ForeignEncoder)
     from rankwell.models.kernels.triton_attention import blocks_for
 
     return blocks_for(encoder.config.head_size, rule)

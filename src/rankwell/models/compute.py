@@ -31,6 +31,7 @@ from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences,
 from rankwell.models.batch import Placer, packed_blocks
 from rankwell.models.devices import DTypeName, chosen_device
 from rankwell.models.encoder import Encoder
+from rankwell.models.foreign import ForeignEncoder
 from rankwell.models.int8 import quantise_encoder, restore_encoder
 from rankwell.models.spec import AttentionRule
 
@@ -87,7 +88,7 @@ class Compute:
         on_gpu = self.device.type == "cuda"
         explicit = DTYPES[dtype] if isinstance(dtype, str) else dtype
         self.dtype = explicit or (gpu_dtype if on_gpu else torch.float32)
-        model.eval().to(self.device, self.dtype)
+        _move(model.eval(), self.device, self.dtype)
         if int8 := dtype == "int8":
             if self.device.type != "cpu":
                 raise RankwellError(f"int8 is for CPUs; use the precision fp32 or bf16 on {self.device}")
@@ -101,8 +102,8 @@ class Compute:
         wants_packed = packed or (packed is None and on_gpu and self.dtype in HALF_TYPES)
         blocks = packed_blocks(encoder, rule) if wants_packed and encoder is not None else None
         if packed and blocks is None:
-            size = encoder.config.head_size if isinstance(encoder, Encoder) else "unknown"
-            raise RankwellError(f"packed attention needs the package triton and a BERT (its heads' size: {size})")
+            size = encoder.config.head_size if isinstance(encoder, Encoder | ForeignEncoder) else "unknown"
+            raise RankwellError(f"packed attention needs triton and a BERT or ModernBERT (its heads' size: {size})")
         self.place = Placer(self.device, rule, blocks, parts=parts)
         self._halved = False
 
@@ -203,6 +204,17 @@ class Compute:
     def _on_device(self) -> AbstractContextManager[object]:
         # Triton launches on the current device, which need not be this one.
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+
+def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Move a model to a device and a type. The frequencies of rotary positions stay in fp32: in 16 bits, a token would
+    be turned the further from its angle the later it stands.
+    """
+    exact = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
+    model.to(device, dtype)
+    for name, buffer in exact.items():
+        owner, _, own_name = name.rpartition(".")
+        setattr(model.get_submodule(owner), own_name, buffer.to(device))
 
 
 def lane_threads(lanes: int) -> ThreadPoolExecutor:

@@ -21,6 +21,7 @@ from rankwell.core.jsonfile import read_object
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.families import has_remote_code
 from rankwell.models.layout import Layout, Packed
+from rankwell.models.modernbert import classify, encode, is_packable
 from rankwell.models.spec import EncoderConfig
 
 _POSITIONS = 2**20
@@ -38,6 +39,8 @@ class ForeignEncoder(nn.Module):
         accepted = inspect.signature(backbone.forward).parameters
         self._takes_segments = "token_type_ids" in accepted
         self.config = _numbers(backbone, segments=self._takes_segments)
+        self.packable = is_packable(backbone)
+        """Whether batches can be computed packed, without gradients."""
         self.layers = nn.ModuleList()  # transformers has its own layers
 
     @property
@@ -55,6 +58,8 @@ class ForeignEncoder(nn.Module):
         ``positions`` are ignored: each sequence fills a row from its beginning, and transformers counts positions
         itself, in some models not from 0.
         """
+        if self.packable and isinstance(layout, Packed):
+            return encode(self.backbone, tokens, positions, layout, first_only=first_only)
         hidden = self.run(*padded(tokens, segments, layout, self.config.model_type))
         assert isinstance(layout, Layout)
         if first_only:
@@ -130,6 +135,8 @@ class ForeignCrossEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
         """The logits (B, outputs). ``positions`` are ignored, see :meth:`ForeignEncoder.forward`."""
+        if self.encoder.packable and isinstance(layout, Packed):
+            return classify(self.model, tokens, positions, layout)
         return self.run(*padded(tokens, segments, layout, self.encoder.config.model_type))
 
     def run(self, tokens: Tensor, segments: Tensor, mask: Tensor | None) -> Tensor:

@@ -55,7 +55,8 @@ class Packed:
     """Where the tokens of a packed batch lie; ``kernels/triton_attention.py`` describes the tables.
 
     ``seeds`` (1,) is the seed of the batch's dropout (``kernels/triton_dropout.py``); ``parts`` is the layout of the
-    same rows in which each part is a sequence.
+    same rows in which each part is a sequence. With ``window``, tokens attend to at most so many on each side, in
+    inference only (``attention.within``).
     """
 
     rule: AttentionRule
@@ -66,6 +67,7 @@ class Packed:
     column_codes: Tensor
     seeds: Tensor | None = None
     parts: Packed | None = None
+    window: int = 0
 
     @property
     def first(self) -> Tensor:

@@ -46,8 +46,8 @@ def test_the_kernel_compiles_to_the_matrix_instructions_of_a_gpu(rule: int) -> N
 
     from rankwell.models.kernels.triton_attention import _attend_kernel as kernel
 
-    constants = {"HEADS": 4, "SIZE": 32, "RULE": rule, "ROWS": 64, "COLUMNS": 32, "PRECISION": "tf32", "WIDE": False}
-    constants |= {"TRAINED": False, "DROPPED": 0}
+    constants = {"HEADS": 4, "SIZE": 32, "RULE": rule, "WINDOW": 64 * rule, "ROWS": 64, "COLUMNS": 32}
+    constants |= {"PRECISION": "tf32", "WIDE": False, "TRAINED": False, "DROPPED": 0}
     types = {"qkv": "*bf16", "out": "*bf16", "sums": "*bf16", "scale": "fp32", "site": "i32"}
     source = ASTSource(
         kernel,

@@ -144,6 +144,7 @@ def _attend_kernel(
     HEADS: tl.constexpr,  # noqa: N803
     SIZE: tl.constexpr,  # noqa: N803
     RULE: tl.constexpr,  # noqa: N803
+    WINDOW: tl.constexpr,  # noqa: N803
     ROWS: tl.constexpr,  # noqa: N803
     COLUMNS: tl.constexpr,  # noqa: N803
     PRECISION: tl.constexpr,  # noqa: N803
@@ -171,7 +172,12 @@ def _attend_kernel(
     peak = tl.full([ROWS], CLOSED, tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, SIZE], tl.float32)
-    for start in range(0, length, COLUMNS):
+    first_column = 0
+    end = length
+    if WINDOW > 0:
+        first_column = tl.maximum(first_row - WINDOW, 0) // COLUMNS * COLUMNS
+        end = tl.minimum(length, first_row + (ROWS + WINDOW))
+    for start in range(first_column, end, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = column < length
         place = own + column[:, None] * (3 * width) + feature[None, :]
@@ -183,6 +189,8 @@ def _attend_kernel(
         else:
             shared = tl.load(column_codes + codes_at + column)[None, :] & row_code[:, None]
             allowed = (shared == 0) if RULE == 1 else (shared <= 0)
+        if WINDOW > 0:
+            allowed = allowed & (tl.abs(row[:, None] - column[None, :]) <= WINDOW)
         score = tl.where(allowed, score, CLOSED)
         # `scale` holds log2(e) too, since exp2 is what the hardware computes.
         new_peak = tl.maximum(peak, tl.max(score, axis=1) * scale)
@@ -295,6 +303,7 @@ def attend_packed(
         HEADS=heads,
         SIZE=size,
         RULE=RULES[layout.rule],
+        WINDOW=layout.window,
         ROWS=layout.blocks.rows,
         COLUMNS=layout.blocks.columns,
         # Triton's default for fp32 is tf32, which loses half of the digits.
@@ -321,6 +330,7 @@ def attend_first_packed(
     """Attention of the first row of each sequence: ``query`` (B, H), ``keys_values`` (T, 2H) → (B, H); ``sums`` is
     (B, heads), and all else as for :func:`attend_packed`.
     """
+    assert not layout.window, "only attend_packed knows windows"
     size = query.shape[1] // heads
     out = torch.empty_like(query)
     _attend_first_kernel[(len(query) * heads,)](

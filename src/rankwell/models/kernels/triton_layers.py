@@ -18,18 +18,25 @@ from torch import Tensor, nn
 from rankwell.models.kernels.triton_dropout import drop, readable, seed_at
 
 ROWS = 4  # tokens of a program: one warp each
+_HEADS = 64  # of a program that rotates
+_GATED = (16, 128)  # tokens and features of a program that gates
 
 
 @triton.jit
-def _normalise(x, inside, weight, bias, feature, epsilon, WIDTH: tl.constexpr):  # noqa: N803
+def _scale(x, inside, weight, feature, epsilon, WIDTH: tl.constexpr):  # noqa: N803
+    """A norm without its bias."""
     mean = tl.sum(x, axis=1) / WIDTH
     centred = tl.where(inside, x - mean[:, None], 0.0)
     variance = tl.sum(centred * centred, axis=1) / WIDTH
     scaled = centred * tl.rsqrt(variance + epsilon)[:, None]
-    known = feature < WIDTH
-    gain = tl.load(weight + feature, mask=known, other=0.0).to(tl.float32)
-    shift = tl.load(bias + feature, mask=known, other=0.0).to(tl.float32)
-    return scaled * gain[None, :] + shift[None, :]
+    gain = tl.load(weight + feature, mask=feature < WIDTH, other=0.0).to(tl.float32)
+    return scaled * gain[None, :]
+
+
+@triton.jit
+def _normalise(x, inside, weight, bias, feature, epsilon, WIDTH: tl.constexpr):  # noqa: N803
+    shift = tl.load(bias + feature, mask=feature < WIDTH, other=0.0).to(tl.float32)
+    return _scale(x, inside, weight, feature, epsilon, WIDTH) + shift[None, :]
 
 
 @triton.jit(do_not_specialize=["count", "site"])
@@ -97,6 +104,79 @@ def _embed_norm_kernel(
     tl.store(out + row[:, None] * WIDTH + feature[None, :], normal.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["count"])
+def _add_then_norm_kernel(
+    x,
+    y,
+    weight,
+    bias,
+    sums,
+    out,
+    count,
+    epsilon,
+    BIASED: tl.constexpr,  # noqa: N803
+    WIDTH: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    feature = tl.arange(0, BLOCK)
+    inside = (row < count)[:, None] & (feature < WIDTH)[None, :]
+    place = row[:, None] * WIDTH + feature[None, :]
+    summed = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    summed += tl.load(y + place, mask=inside, other=0.0)
+    tl.store(sums + place, summed.to(sums.dtype.element_ty), mask=inside)
+    if BIASED:
+        normal = _normalise(summed, inside, weight, bias, feature, epsilon, WIDTH)
+    else:
+        normal = _scale(summed, inside, weight, feature, epsilon, WIDTH)
+    tl.store(out + place, normal.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _rotate_kernel(
+    qkv,
+    cosines,
+    sines,
+    count,
+    HEADS: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+):
+    HALF: tl.constexpr = SIZE // 2  # noqa: N806
+    # A row is a head of the queries or of the keys of a token.
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = (row < count)[:, None]
+    token = (row // (2 * HEADS)).to(tl.int64)[:, None]
+    half = tl.arange(0, HALF)[None, :]
+    place = qkv + token * (3 * HEADS * SIZE) + (row % (2 * HEADS) * SIZE)[:, None] + half
+    cosine = tl.load(cosines + token * HALF + half, mask=inside, other=0.0)
+    sine = tl.load(sines + token * HALF + half, mask=inside, other=0.0)
+    first = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(place + HALF, mask=inside, other=0.0).to(tl.float32)
+    tl.store(place, (first * cosine - second * sine).to(qkv.dtype.element_ty), mask=inside)
+    tl.store(place + HALF, (second * cosine + first * sine).to(qkv.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _gelu_gate_kernel(
+    x,
+    out,
+    count,
+    WIDTH: tl.constexpr,  # noqa: N803
+    ROWS: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
+):
+    row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
+    feature = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    inside = (row < count) & (feature < WIDTH)
+    place = x + row * (2 * WIDTH) + feature
+    inner = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.load(place + WIDTH, mask=inside, other=0.0).to(tl.float32)
+    gelu = 0.5 * inner * (1.0 + tl.erf(inner * 0.7071067811865476))
+    tl.store(out + row * WIDTH + feature, (gelu * factor).to(out.dtype.element_ty), mask=inside)
+
+
 def add_norm(
     x: Tensor, y: Tensor, norm: nn.LayerNorm, dropped: int = 0, seeds: Tensor | None = None, site: int = 0
 ) -> Tensor:
@@ -153,5 +233,48 @@ def embed_norm(
         ROWS=ROWS,
         DROPPED=dropped,
         num_warps=ROWS,
+    )
+    return out
+
+
+def add_then_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """``x + y`` of (T, H), and its norm: what a layer with the norm before it needs. The norm may lack a bias."""
+    count, width = x.shape
+    sums, out = torch.empty_like(x), torch.empty_like(x)
+    _add_then_norm_kernel[(triton.cdiv(count, ROWS),)](
+        x,
+        y,
+        norm.weight,
+        norm.weight if norm.bias is None else norm.bias,
+        sums,
+        out,
+        count,
+        norm.eps,
+        BIASED=norm.bias is not None,
+        WIDTH=width,
+        BLOCK=triton.next_power_of_2(width),
+        ROWS=ROWS,
+        num_warps=ROWS,
+    )
+    return sums, out
+
+
+def rotate_heads(qkv: Tensor, cosines: Tensor, sines: Tensor, heads: int) -> Tensor:
+    """Turn queries and keys of ``qkv`` (T, 3H), in place, by each token's angles: tables (T, size of a head / 2)."""
+    count = len(qkv) * 2 * heads
+    size = qkv.shape[1] // (3 * heads)
+    _rotate_kernel[(triton.cdiv(count, _HEADS),)](
+        qkv, cosines, sines, count, HEADS=heads, SIZE=size, ROWS=_HEADS, num_warps=4
+    )
+    return qkv
+
+
+def gelu_gate(x: Tensor) -> Tensor:
+    """(T, 2I) → (T, I): gelu of the first half, times the second."""
+    count, width = len(x), x.shape[1] // 2
+    rows, columns = _GATED
+    out = x.new_empty(count, width)
+    _gelu_gate_kernel[(triton.cdiv(count, rows), triton.cdiv(width, columns))](
+        x, out, count, WIDTH=width, ROWS=rows, COLUMNS=columns, num_warps=4
     )
     return out

@@ -330,6 +330,7 @@ class _AttendFirst(torch.autograd.Function):
 
 def attend_trained(qkv: Tensor, layout: Packed, heads: int, dropout: float, site: int) -> Tensor:
     """:func:`~rankwell.models.kernels.triton_attention.attend_packed` with dropout and gradients."""
+    assert not layout.window, "the backward pass knows no windows"
     found: Tensor = _Attend.apply(qkv, layout, heads, parts(dropout), site)  # type: ignore[no-untyped-call]
     return found
 

@@ -48,7 +48,7 @@ class Gradients:
             self.computing = partial(torch.autocast, self.device.type, _SHORT[precision])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")  # type: ignore[attr-defined,unused-ignore]
         encoder = getattr(model, "encoder", model)
-        blocks = packed_blocks(encoder, rule) if on_gpu and precision in _SHORT else None
+        blocks = packed_blocks(encoder, rule, trained=True) if on_gpu and precision in _SHORT else None
         self.budget = options.budget or (gpu_budget(encoder, self.device) if on_gpu else CPU_BUDGET)
         self.halved = False
         self.graphed: GraphedEncoder | None = None
