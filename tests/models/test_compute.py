@@ -72,3 +72,16 @@ def test_a_gpu_that_runs_out_of_memory_twice_is_the_callers_concern() -> None:
 def test_packing_needs_an_encoder_that_the_kernels_support() -> None:
     with pytest.raises(RankwellError, match="packed attention needs triton and a BERT"):
         compute(packed=True)
+
+
+def test_rotary_frequencies_are_not_rounded_to_16_bits() -> None:
+    model = torch.nn.Module()
+    model.rotary = torch.nn.Module()
+    frequencies = 10_000.0 ** -torch.linspace(0, 1, 8)
+    model.rotary.register_buffer("inv_freq", frequencies.clone(), persistent=False)
+    model.linear = torch.nn.Linear(2, 2)
+    for dtype, weights in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        Compute(model, device="cpu", dtype=dtype)
+        assert model.linear.weight.dtype == weights
+        assert torch.equal(model.rotary.inv_freq, frequencies)
+    assert not model.state_dict().keys() & {"rotary.inv_freq"}

@@ -51,6 +51,32 @@ def test_the_classifier_form_with_a_chat_template_and_without(tiny_models: Any, 
     assert np.abs(found - plain).max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("positions", "stated", "length"), [(40_960, 131_072, 8192), (4096, 131_072, 4096), (40_960, 700, 700)]
+)
+def test_pairs_are_as_long_as_model_and_tokenizer_allow(
+    tiny_models: Any, tmp_path: Path, positions: int, stated: int, length: int
+) -> None:
+    folder = tiny_models.make_language_model("qwen3", tmp_path / "chat")
+    for name, setting in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
+        settings = json.loads((folder / name).read_text())
+        settings[setting] = positions if name == "config.json" else stated
+        (folder / name).write_text(json.dumps(settings))
+    ranker = Ranker(folder, windows=None)
+    reader = ranker.reader
+    assert reader.template.max_length == length
+    fields = {"query": reader.encode_queries(["bees"]), "document": reader.encode(["honey " * length])}
+    assert reader.lay_out(fields).sequences.lengths()[0] == pytest.approx(length, abs=2)
+
+
+def test_a_pair_of_thousands_of_tokens_scores_as_in_sentence_transformers(tiny_models: Any, tmp_path: Path) -> None:
+    folder = tiny_models.make_language_model("qwen3", tmp_path / "chat")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "model_max_length": 131_072}))
+    pairs = [("bees", "honey " * 1300 + "bees"), ("tea", "tea")]
+    assert np.abs(Ranker(folder, windows=None).predict(pairs) - their_scores(folder, pairs)).max() < 1e-5
+
+
 JUDGE = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
     'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'

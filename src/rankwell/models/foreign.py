@@ -40,7 +40,7 @@ class ForeignEncoder(nn.Module):
         self._takes_segments = "token_type_ids" in accepted
         self.config = _numbers(backbone, segments=self._takes_segments)
         self.packable = is_packable(backbone)
-        """Whether batches can be computed packed, without gradients."""
+        """Whether rankwell can compute batches itself, in inference (``modernbert.py``)."""
         self.layers = nn.ModuleList()  # transformers has its own layers
 
     @property
@@ -58,7 +58,7 @@ class ForeignEncoder(nn.Module):
         ``positions`` are ignored: each sequence fills a row from its beginning, and transformers counts positions
         itself, in some models not from 0.
         """
-        if self.packable and isinstance(layout, Packed):
+        if self.computes(layout):
             return encode(self.backbone, tokens, positions, layout, first_only=first_only)
         hidden = self.run(*padded(tokens, segments, layout, self.config.model_type))
         assert isinstance(layout, Layout)
@@ -66,6 +66,12 @@ class ForeignEncoder(nn.Module):
             return hidden[:, 0]
         rows = hidden.reshape(-1, hidden.shape[2])
         return rows if layout.places is None else rows[layout.places]
+
+    def computes(self, layout: Layout | Packed) -> bool:
+        """Whether rankwell computes a batch itself: in inference, packed or on a CPU. Elsewhere transformers does."""
+        if not self.packable or isinstance(layout, Packed):
+            return self.packable
+        return layout.first.device.type == "cpu" and not self.backbone.training and not torch.is_grad_enabled()
 
     def recompute(self) -> None:
         """Let training compute each layer again in the backward pass, instead of storing its activations."""
@@ -135,7 +141,7 @@ class ForeignCrossEncoder(nn.Module):
 
     def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
         """The logits (B, outputs). ``positions`` are ignored, see :meth:`ForeignEncoder.forward`."""
-        if self.encoder.packable and isinstance(layout, Packed):
+        if self.encoder.computes(layout):
             return classify(self.model, tokens, positions, layout)
         return self.run(*padded(tokens, segments, layout, self.encoder.config.model_type))
 

@@ -27,7 +27,8 @@ from rankwell.models.families import has_bert_layers
 from rankwell.models.foreign import ForeignEncoder, build_model, check_remote_code, fill_model, padded
 from rankwell.models.layout import Layout, Packed
 
-MAX_LENGTH, MAX_QUERY = 2048, 512
+MAX_LENGTH, MAX_QUERY = 8192, 512
+"""Tokens of a pair, unless the model or its tokenizer allows fewer, and of its query."""
 _QUERY, _DOCUMENT = "RANKWELLQUERY", "RANKWELLDOCUMENT"
 _CONFIG = "config_sentence_transformers.json"
 
