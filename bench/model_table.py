@@ -3,6 +3,7 @@
     python bench/model_table.py                           the table, as Markdown
     python bench/model_table.py --only qwen3,qwen2        some of its rows
     python bench/model_table.py --no-table --speed 60     its last column: speed on a CPU beside CrossEncoder
+    python bench/model_table.py --no-table --ways 500     ModernBERT by rankwell and by transformers, 500 tokens each
 
 Scores are compared with sentence-transformers' CrossEncoder, or for the language models that it cannot prompt with
 transformers. Training runs two steps on the bundled sample; exports are compared with the model by rank_agreement.
@@ -153,6 +154,40 @@ def speed(place: Path, count: int, only: set[str]) -> list[tuple[str, ...]]:
     return made
 
 
+def ways(place: Path, tokens: int) -> list[tuple[str, ...]]:
+    """The least CPU seconds of ModernBERT by transformers and by rankwell in six alternating rounds, by length."""
+    torch: Any = import_module("torch")
+    text = " ".join((FOLDER / "collection.tsv").read_text(encoding="utf-8").split()[:3000])
+    folder = tiny.make("modernbert", place / "ways", **{**SHAPE, **MORE["modernbert"], "max_position_embeddings": 8192})
+    ranker = Ranker(folder, windows=None, max_length=2048, engine={"lanes": 1})
+    torch.set_num_threads(1)
+    reader, encoder = ranker.reader, ranker.engine.model.encoder  # type: ignore[attr-defined]
+    query, document = reader.encode_queries(["bees keep warm"]), reader.encode([text])
+    made: list[tuple[str, ...]] = []
+    for length in (32, 128, 180, 512):
+        for least in (length, length // 4):  # all of one length, or of many
+            sizes = np.linspace(least, length, max(1, 2 * tokens // (least + length))).astype(int)
+            same_text = np.zeros(len(sizes), np.int64)
+            documents = document.take(same_text)
+            cut = documents.cut(documents.begins, np.maximum(1, sizes - len(query.ids) - 3))
+            sequences = reader.lay_out({"query": query.take(same_text), "document": cut}).sequences
+            seconds: dict[bool, list[float]] = {False: [], True: []}
+            scores: dict[bool, Any] = {}
+            for turn in range(1 + 2 * ROUNDS):  # the first warms up
+                for own, taken in seconds.items():
+                    encoder.packable = own
+                    begin = time.process_time()
+                    scores[own] = ranker.engine.logits(sequences)
+                    taken += [time.process_time() - begin] if turn else []
+            theirs, ours = (min(taken) for taken in seconds.values())
+            same = f"{np.abs(scores[True] - scores[False]).max():.0e}"
+            lengths = sequences.lengths()
+            span = f"{lengths.min()}–{lengths.max()}" if least < length else str(lengths.max())
+            made.append((span, str(len(sizes)), f"{theirs:.2f}", f"{ours:.2f}", f"{theirs / ours:.2f}", same))
+            print(made[-1], flush=True)
+    return made
+
+
 def markdown(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ("---",) * len(head), *lines))
 
@@ -161,6 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--speed", type=int, metavar="PAIRS", help="also measure rates on this many pairs")
     parser.add_argument("--no-table", action="store_true", help="measure rates only")
+    parser.add_argument("--ways", type=int, metavar="TOKENS", help="also measure both ways of computing ModernBERT")
     parser.add_argument("--only", default="", metavar="TYPE,TYPE,...", help="rows of these types only")
     options = parser.parse_args()
     only = set(filter(None, options.only.split(",")))
@@ -171,6 +207,9 @@ def main() -> None:
         if options.speed:
             columns = ("type", "CrossEncoder, s", "rankwell, s", "ratio")
             print(markdown(columns, speed(Path(place), options.speed, only)))
+        if options.ways:
+            columns = ("tokens", "pairs", "transformers, s", "rankwell, s", "ratio", "difference")
+            print(markdown(columns, ways(Path(place), options.ways)))
 
 
 if __name__ == "__main__":

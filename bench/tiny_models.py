@@ -73,8 +73,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
     },
 }
 """Encoders by model type: the tokenizer's kind, and the settings of the configuration."""
-OWN = ("bert", "electra", "roberta", "xlm-roberta", "camembert")
-"""Those that rankwell computes itself."""
+OWN = ("bert", "electra", "roberta", "xlm-roberta", "camembert", "modernbert")
+"""Those that rankwell computes itself; ModernBERT in inference only."""
 DECODERS: dict[str, dict[str, Any]] = {
     "qwen3": {"tokenizer": "bytes-chat", **SIZES, **WIDE, "num_key_value_heads": 2, "head_dim": 8},
     "qwen2": {"tokenizer": "bytes-chat", **SIZES, **WIDE, "num_key_value_heads": 2},

@@ -69,6 +69,8 @@ def within(layout: Layout | Packed, window: int) -> Layout | Packed:
     """The same batch for a layer in which a token attends to itself and at most ``window`` tokens on each side."""
     if isinstance(layout, Packed):
         return replace(layout, window=window)
+    if layout.longest <= window + 1:
+        return layout
     places = torch.arange(layout.longest, device=layout.lengths.device)
     near = (places[:, None] - places).abs() <= window
     return replace(layout, mask=near[None, None] if layout.mask is None else near & layout.mask)

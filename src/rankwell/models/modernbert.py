@@ -92,10 +92,11 @@ def rotate(qkv: Tensor, angles: Rotary, heads: int, *, packed: bool) -> Tensor:
         from rankwell.models.kernels.triton_layers import rotate_heads
 
         return rotate_heads(qkv, *angles, heads)
-    turned = qkv.view(len(qkv), 3 * heads, -1)[:, : 2 * heads]
-    first, second = turned.float().chunk(2, dim=2)
-    cosines, sines = (table[:, None] for table in angles)
-    turned.copy_(torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=2))
+    first, second = qkv.view(len(qkv), 3 * heads, -1)[:, : 2 * heads].chunk(2, dim=2)
+    cosines, sines = (table[:, None].to(qkv.dtype) for table in angles)
+    turned = (first * cosines).addcmul_(second, sines, value=-1)
+    second.mul_(cosines).addcmul_(first, sines)
+    first.copy_(turned)
     return qkv
 
 
