@@ -100,7 +100,7 @@ class Compute:
         self.budget = budget or (gpu_budget if on_gpu else cpu_budget)
         self.lanes = 1 if self.device.type != "cpu" else lanes or torch.get_num_threads()
         self._divide = divide or int8  # whose rows do not depend on their batch
-        # Packed, ModernBERT has been tested, but not measured on a GPU: there it is computed so on request only.
+        # ModernBERT's packed kernels have not been timed on a GPU, so they are used on request only.
         usual = on_gpu and self.dtype in HALF_TYPES and isinstance(encoder, Encoder)
         wants_packed = usual if packed is None else packed
         blocks = packed_blocks(encoder, rule) if wants_packed and encoder is not None else None
@@ -210,8 +210,8 @@ class Compute:
 
 
 def _move(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Move a model to a device and a type. The frequencies of rotary positions stay in fp32: in 16 bits, a token would
-    be turned the further from its angle the later it stands.
+    """Move a model to a device and a type. Rotary frequencies stay in fp32: rounded to 16 bits, they would give angles
+    whose error grows with the position.
     """
     exact = {name: buffer for name, buffer in model.named_buffers() if name.endswith("inv_freq")}
     model.to(device, dtype)

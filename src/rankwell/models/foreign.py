@@ -2,7 +2,7 @@
 
 :class:`ForeignEncoder` is called like :class:`~rankwell.models.encoder.Encoder`, :class:`ForeignCrossEncoder` like
 :class:`~rankwell.models.encoder.CrossEncoder`. They pad the batch, and every token attends to every other: attention
-rules need BERT's layers (``families.py``).
+rules need BERT's layers (``families.py``). In inference, ModernBERT can do without padding (``modernbert.py``).
 """
 
 from __future__ import annotations

@@ -92,11 +92,15 @@ def rotate(qkv: Tensor, angles: Rotary, heads: int, *, packed: bool) -> Tensor:
         from rankwell.models.kernels.triton_layers import rotate_heads
 
         return rotate_heads(qkv, *angles, heads)
-    first, second = qkv.view(len(qkv), 3 * heads, -1)[:, : 2 * heads].chunk(2, dim=2)
-    cosines, sines = (table[:, None].to(qkv.dtype) for table in angles)
+    rows = qkv.view(len(qkv), 3 * heads, -1)[:, : 2 * heads]
+    exact = rows.float()  # the rows themselves if they are fp32
+    first, second = exact.chunk(2, dim=2)
+    cosines, sines = (table[:, None] for table in angles)
     turned = (first * cosines).addcmul_(second, sines, value=-1)
     second.mul_(cosines).addcmul_(first, sines)
     first.copy_(turned)
+    if exact is not rows:
+        rows.copy_(exact)
     return qkv
 
 
