@@ -208,8 +208,8 @@ def main() -> None:
             columns = ("type", "CrossEncoder, s", "rankwell, s", "ratio")
             print(markdown(columns, speed(Path(place), options.speed, only)))
         if options.ways:
-            columns = ("tokens", "pairs", "transformers, s", "rankwell, s", "ratio", "difference")
-            print(markdown(columns, ways(Path(place), options.ways)))
+            names = ("tokens", "pairs", "transformers, s", "rankwell, s", "ratio", "difference")
+            print(markdown(names, ways(Path(place), options.ways)))
 
 
 if __name__ == "__main__":
