@@ -158,7 +158,8 @@ def test_a_reload_under_load_never_mixes_and_drops_nothing(
     old = [Document(f"d{n}", f"bees {text}") for n, text in enumerate(texts(1, 20))]
     new = [Document(f"d{n}", f"bees {text}") for n, text in enumerate(texts(2, 20))]
     Index.build(old, index)
-    service = live(Sources(index, (str(model),)), key="k")
+    # On a busy machine, requests would be refused that could not be done in time.
+    service = live(Sources(index, (str(model),)), Limits(default_timeout_ms=600_000), key="k")
     headers = {"Authorization": "Bearer k"}
     body = {"query": "bees in winter", "k": 20, "highlight": False}
     expected = {1: service.post("/search", body, **headers)[1]}
