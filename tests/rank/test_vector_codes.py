@@ -136,6 +136,18 @@ def test_codes_are_resumed_and_damage_is_found(tmp_path: Path) -> None:
         assert shard.read_bytes() == content
 
 
+@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
+def test_documents_that_a_shard_does_not_have_are_refused(tmp_path: Path) -> None:
+    vectors = stored(tmp_path / "v", vectors_like_real_ones(COUNT, 0))
+    VectorCodes.open(vectors)
+    codes = VectorCodes.open(vectors)
+    records = codes._mapped[1].whole().copy()  # as if its checksums had been made for it
+    records.view(np.uint32)[5, code_bytes(WIDTH) // 4] |= 1000
+    codes._mapped[1].values = records
+    with pytest.raises(InputError, match="a document that the shard does not have"):
+        codes.search(vectors_like_real_ones(2, 1), 10)
+
+
 def test_products_of_some_documents(tmp_path: Path) -> None:
     documents, query = vectors_like_real_ones(600, 0), vectors_like_real_ones(1, 1)[0]
     vectors = stored(tmp_path / "v", documents)

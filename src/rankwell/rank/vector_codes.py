@@ -235,7 +235,12 @@ class VectorCodes:
     @cached_property
     def _parts(self) -> list[_Part]:
         width = code_bytes(self.vectors.width)
-        return [_Part(mapped.whole(), width, len(self._centroids)) for mapped in self._mapped]
+        parts = [_Part(mapped.whole(), width, len(self._centroids)) for mapped in self._mapped]
+        for part, mapped in zip(parts, self._mapped, strict=True):
+            # The numbers are addresses in the kernels.
+            if (part.numbers[:, 0] & ((1 << NUMBER_BITS) - 1)).max(initial=0) >= max(1, len(part.records)):
+                raise InputError(mapped.path, None, "damaged: a document that the shard does not have")
+        return parts
 
     @cached_property
     def _factors(self) -> Vectors:
