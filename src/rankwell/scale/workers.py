@@ -73,7 +73,8 @@ class Cluster:
     def run(self, job: Job, shards: Shards, description: str) -> None:
         """See :class:`~rankwell.core.jobs.Workers`."""
         with self.connected() as ray:
-            count = min(self.workers or self.room(ray), len(shards.pending()))
+            room = self.room(ray)  # raises if a worker would wait for ever
+            count = min(self.workers or room, len(shards.pending()))
             # A task, not an actor: it loads its model once too, and Ray reruns it if its process is lost.
             options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": RETRIES}
             remote = ray.remote(_work).options(scheduling_strategy="SPREAD", **options)
