@@ -19,6 +19,7 @@ from rankwell import cli
 from rankwell.cli.help import Verb, Verbs
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError
+from rankwell.core.stopping import interruptible
 from rankwell.core.streams import reading_pipes_once
 
 PACKAGE = Path(__file__).parents[1]
@@ -102,7 +103,7 @@ def main() -> None:
     # Imports and the compiler create many objects that stay; looking for garbage among them slows short commands.
     gc.set_threshold(50_000)
     try:
-        with warnings.catch_warnings(), reading_pipes_once():
+        with interruptible(), warnings.catch_warnings(), reading_pipes_once():
             warnings.showwarning = partial(_show_warning, warnings.showwarning)
             code = app(prog_name="rankwell", standalone_mode=False)
             sys.stdout.flush()  # here, where a closed pipe is caught

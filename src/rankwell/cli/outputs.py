@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 from rankwell.core import progress
 from rankwell.core.errors import RankwellError
+from rankwell.core.stopping import interruptible
 from rankwell.core.streams import check_output, check_parent, is_stream
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def reports(out: Path | None) -> TextIO:
 def resumable() -> Iterator[None]:
     """Say how to resume the work inside if it is interrupted with Ctrl-C."""
     try:
-        yield
+        with interruptible():
+            yield
     except KeyboardInterrupt:
         progress.clear()
         print("rankwell: interrupted; rerun the command to resume", file=sys.stderr)

@@ -19,8 +19,8 @@ from tests.training import toys
 
 pytest.importorskip("torch")
 from rankwell import sample
-from rankwell.core.deadlines import TimeIsUp
 from rankwell.core.errors import RankwellError
+from rankwell.core.stopping import TimeIsUp
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate

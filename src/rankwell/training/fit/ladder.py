@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankwell.core.deadlines import TimeIsUp, time_limit
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.manifest import digest
+from rankwell.core.stopping import TimeIsUp, time_limit
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import Contrast, compare
