@@ -33,29 +33,7 @@ SMALL = Blocks(16, 16, 1, 1)  # small blocks meet their boundaries in short sequ
 def test_the_kernels_hold_in_the_interpreter(interpret: Callable[..., str]) -> None:
     outcomes = interpret(__file__)
     assert outcomes.count(".") > 10
-    assert outcomes.count("s") == 3  # this test and the two of the compiler
-
-
-@pytest.mark.skipif(INTERPRETED, reason="what is interpreted is not compiled")
-@pytest.mark.parametrize("rule", [0, 1])
-def test_the_kernel_compiles_to_the_matrix_instructions_of_a_gpu(rule: int) -> None:
-    # The interpreter accepts what the compiler does not; and no GPU is needed to compile for one.
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from rankwell.models.kernels.triton_attention import _attend_kernel as kernel
-
-    constants = {"HEADS": 4, "SIZE": 32, "RULE": rule, "WINDOW": 64 * rule, "ROWS": 64, "COLUMNS": 32}
-    constants |= {"PRECISION": "tf32", "WIDE": False, "TRAINED": False, "DROPPED": 0}
-    types = {"qkv": "*bf16", "out": "*bf16", "sums": "*bf16", "scale": "fp32", "site": "i32"}
-    source = ASTSource(
-        kernel,
-        {name: "constexpr" if name in constants else types.get(name, "*i32") for name in kernel.arg_names},
-        {(kernel.arg_names.index(name),): value for name, value in constants.items()},
-    )
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-    assert "wgmma" in compiled.asm["ptx"]
+    assert outcomes.count("s") == 1  # this test
 
 
 def packed(words: Tensor, last: Tensor, lengths: list[int], rule: AttentionRule, blocks: Blocks) -> Packed:

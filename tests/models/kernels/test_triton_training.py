@@ -28,37 +28,13 @@ kernels_run = pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available
 RULES: tuple[AttentionRule, ...] = ("full", "strm", "strict", "exact_match")
 SMALL = Blocks(16, 16, 1, 1)  # small blocks meet their boundaries in short sequences
 SIZE = 16
-COMPILED = ("_query_gradient_kernel", "_key_value_gradient_kernel")
 
 
 @pytest.mark.skipif(INTERPRETED, reason="this is the process it starts")
 def test_the_gradients_hold_in_the_interpreter(interpret: Callable[..., str]) -> None:
     outcomes = interpret(__file__)
     assert outcomes.count(".") > 10
-    assert outcomes.count("s") == 1 + len(COMPILED)  # this test and those of the compiler
-
-
-@pytest.mark.skipif(INTERPRETED, reason="what is interpreted is not compiled")
-@pytest.mark.parametrize("name", COMPILED)
-def test_the_kernels_compile_to_the_matrix_instructions_of_a_gpu(name: str) -> None:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from rankwell.models.kernels import triton_training
-
-    kernel = getattr(triton_training, name)
-    constants = {"HEADS": 4, "SIZE": 64, "RULE": 1, "ROWS": 64, "COLUMNS": 32, "PRECISION": "tf32", "WIDE": False}
-    constants["DROPPED"] = 1000
-    types = {"sums": "*fp32", "deltas": "*fp32", "scale": "fp32", "site": "i32"}
-    types |= dict.fromkeys(("qkv", "out", "grad_out", "grad_qkv"), "*bf16")
-    source = ASTSource(
-        kernel,
-        {name: "constexpr" if name in constants else types.get(name, "*i32") for name in kernel.arg_names},
-        {(kernel.arg_names.index(name),): value for name, value in constants.items()},
-    )
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
-    assert "wgmma" in compiled.asm["ptx"]
+    assert outcomes.count("s") == 1  # this test
 
 
 def layouts(lengths: list[int], rule: AttentionRule, blocks: Blocks = SMALL, seed: int = 0) -> tuple[Packed, Layout]:
