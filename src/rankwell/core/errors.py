@@ -35,6 +35,10 @@ class InputError(RankwellError):
         super().__init__(f"{place}: {problem}")
 
 
+class WriteError(RankwellError):
+    """A file or folder cannot be written: the disk is full, or permissions are missing."""
+
+
 class MissingExtraError(RankwellError):
     """An optional package is not installed. The message includes the command that installs it."""
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, TextIO, cast
 
 from rankwell.core.checksums import FileChecksums, encode_checksums, table_beside, write_checksums
-from rankwell.core.errors import InputError, RankwellError, system_reason
+from rankwell.core.errors import InputError, WriteError, system_reason
 from rankwell.core.streams import is_stream, link_target, open_input, open_output
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -86,12 +86,12 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def disk_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Report a full disk or missing permissions while writing ``path`` as a :class:`RankwellError`."""
+    """Report a full disk or missing permissions while writing ``path`` as a :class:`WriteError`."""
     try:
         yield
     except OSError as error:
         if error.errno in DISK_ERRORS or _cannot_be_made(error, Path(path)):
-            raise RankwellError(f"cannot write {path}: {system_reason(error)}") from error
+            raise WriteError(f"cannot write {path}: {system_reason(error)}") from error
         raise
 
 

@@ -18,6 +18,8 @@ import pytest
 from tests.training import toys
 
 pytest.importorskip("torch")
+from tests.training.fit.fitting import fitted, perfect, rungs
+
 from rankwell import sample
 from rankwell.core.errors import RankwellError
 from rankwell.core.stopping import TimeIsUp
@@ -28,27 +30,7 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.fit import ladder
-from rankwell.training.fit.fit import fit
 from rankwell.training.fit.rungs import Candidate, FitTask, Step
-
-
-def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any) -> tuple[System, str]:
-    """A system and what was said while it was fitted."""
-    lines: list[str] = []
-    system = fit(
-        str(data),
-        out,
-        encoder=str(encoder),
-        start=str(encoder),
-        device="cpu",
-        say=lines.append,
-        **{"minutes": 30, **options},
-    )
-    return system, "\n".join(lines)
-
-
-def rungs(system: System) -> dict[str, dict[str, Any]]:
-    return {rung["rung"]: rung for rung in system.card["rungs"]}
 
 
 @pytest.fixture(scope="module")
@@ -134,13 +116,7 @@ def test_when_the_time_is_up_the_best_so_far_is_saved(
 def test_the_report_begins_with_the_gain_over_bm25(
     tmp_path: Path, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def better(task: FitTask, below: Candidate) -> Candidate:
-        relevant = {
-            qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.choose.qrels.items()
-        }
-        return Candidate(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
-
-    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", better)])
+    monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", perfect)])
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     page = (system.folder / "report.html").read_text()
     assert f"<h1>Search fitted to {sample.FOLDER.name}</h1>" in page

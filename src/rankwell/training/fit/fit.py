@@ -205,6 +205,9 @@ def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
         lines.append(f"{task.measure} {mean:.3f} [{low:.3f}, {high:.3f}] on {where}{compared}")
     if best is base and climbed.late:
         lines.append("No better system was made in this time; try more --minutes.")
+    failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
+    if failed:
+        lines.append(f"Failed: {', '.join(failed)}. The report says why.")
     return [
         *lines,
         f"report:  {out / 'report.html'}",

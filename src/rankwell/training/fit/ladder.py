@@ -1,25 +1,27 @@
 """Climbing the ladder: each rung is made, measured, and kept only if it is better than what was kept below it.
 
 A finished rung is stored in the work folder under a hash of the rungs it stands on, so an interrupted fit resumes with
-the rung it was at.
+the rung it was at. A rung that fails is left out, and is tried again if the fit is resumed.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from rankwell.core.errors import InputError, RankwellError
+import torch
+
+from rankwell.core.errors import InputError, RankwellError, WriteError
 from rankwell.core.files import atomic_folder
 from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.manifest import digest
-from rankwell.core.stopping import TimeIsUp, time_limit
+from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import Contrast, compare
@@ -70,6 +72,7 @@ class Skipped:
     step: Step
     reason: str
     late: bool = False
+    outcome: Literal["skipped", "failed"] = "skipped"
 
 
 @dataclass
@@ -105,33 +108,63 @@ class Climb:
     @property
     def late(self) -> bool:
         """Whether rungs were skipped for lack of time."""
-        return any(isinstance(tried, Skipped) and tried.late for tried in self.tried)
+        return any(skipped.late for skipped in self.skipped)
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The rungs that were not measured."""
+        return [rung for rung in self.tried if isinstance(rung, Skipped)]
 
 
 def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
-    """Climb as far as the time allows."""
+    """Climb as far as the time allows. Errors in the lowest rung end the fit; a higher one that fails is left out."""
     best = _make_rung(task, clock, BASE, None)
     say(line_of(best, task))
     tried: list[Rung | Skipped] = [best]
     for step in ladder():
-        try:
-            skipped = _obstacle(task, clock, step, best.candidate)
-            if skipped is None:
-                finished = task.rung(_key(step, best.candidate)).exists()
-                if not finished:
-                    say(f"  … {step.title}")
-                with nullcontext() if finished else time_limit(clock.left):
-                    rung = _make_rung(task, clock, step, best)
-        except TimeIsUp:
-            skipped = Skipped(step, "the time was up before it was finished", late=True)
-        if skipped is not None:
-            tried.append(skipped)
-            say(f"  – {step.title}: skipped, {skipped.reason}")
-            continue
+        rung = _try_rung(task, clock, step, best, say)
         tried.append(rung)
+        if isinstance(rung, Skipped):
+            say(f"  – {step.title}: {rung.outcome}, {rung.reason}")
+            continue
         say(line_of(rung, task))
         best = rung if rung.kept else best
     return Climb(tuple(tried))
+
+
+def _try_rung(task: FitTask, clock: Clock, step: Step, best: Rung, say: Say) -> Rung | Skipped:
+    """A rung on top of the best one, or why there is none."""
+    if task.rung(_key(step, best.candidate)).exists():
+        return _make_rung(task, clock, step, best)
+    try:
+        # Its own handler of Ctrl-C, so that an error that native code makes of it does not count as a failure.
+        with interruptible():
+            if (obstacle := _obstacle(task, clock, step, best.candidate)) is not None:
+                return obstacle
+            say(f"  … {step.title}")
+            with time_limit(clock.left):
+                return _make_rung(task, clock, step, best)
+    except TimeIsUp:
+        return Skipped(step, "the time was up before it was finished", late=True)
+    except Exception as error:
+        if (reason := _failure(error)) is None:
+            raise
+    gc.collect()  # what the failed rung held is free only now
+    torch.cuda.empty_cache()
+    return Skipped(step, reason, outcome="failed")
+
+
+def _failure(error: Exception) -> str | None:
+    """Why a rung failed; None for an error that ends the fit.
+
+    Where a rung cannot be written, the system cannot be saved either.
+    """
+    if isinstance(error, RankwellError):
+        return None if isinstance(error, WriteError) else str(error)
+    on_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)  # torch has no class for it
+    if on_cpu or isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return "it ran out of memory"
+    return None
 
 
 def _obstacle(task: FitTask, clock: Clock, step: Step, below: Candidate) -> Skipped | None:
@@ -141,10 +174,9 @@ def _obstacle(task: FitTask, clock: Clock, step: Step, below: Candidate) -> Skip
         return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
     if step.name == "bm25-tuned" and len(parts.tune) < 2:
         return Skipped(step, "there are no judged queries to tune with")
-    if task.rung(_key(step, below)).exists():
-        return None
     try:
-        seconds = step.seconds(task, below)
+        with interruptible():
+            seconds = step.seconds(task, below)
     except RankwellError as error:
         return Skipped(step, str(error))
     if seconds > (left := clock.left):

@@ -70,7 +70,7 @@ def figures_of(data: str, task: FitTask, climbed: Climb) -> dict[str, Any]:
 def _figures(tried: Rung | Skipped, task: FitTask) -> dict[str, Any]:
     name = {"rung": tried.step.name, "title": tried.step.title}
     if isinstance(tried, Skipped):
-        return {**name, "skipped": tried.reason}
+        return {**name, tried.outcome: tried.reason}
     record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.system.describe()}
     record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1)}
     for part_name, part, run in (
@@ -134,6 +134,14 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
             lines.append(f"| {rung['title']} | {means} | {rung['milliseconds']:.0f} |")
     else:
         lines.append("Nothing was measured: there were no judged queries.")
+    missing = [
+        f"- {rung['title']}: {outcome}, {rung[outcome]}"
+        for rung in figures["rungs"]
+        for outcome in ("skipped", "failed")
+        if outcome in rung
+    ]
+    if missing:
+        lines += ["", "Not measured:", "", *missing]
     lines += ["", 'Search it with `rankwell search FOLDER "a question"` or `System.open(FOLDER).search("a question")`.']
     return "\n".join(lines) + "\n"
 
@@ -207,9 +215,8 @@ def _table(heads: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
 def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
     name = _text(tried.step.title)
     if isinstance(tried, Skipped):
-        return (
-            f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">skipped: {_text(tried.reason)}</td></tr>'
-        )
+        words = f"{tried.outcome}: {_text(tried.reason)}"
+        return f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">{words}</td></tr>'
     cells = ["", "", ""]
     if len(task.parts.choose):
         cells[0] = _mean(task.parts.choose, tried.candidate.choose, task.measure)
