@@ -27,7 +27,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.models.kernels.triton_dropout import kept, readable, seed_at
+from rankwell.models.kernels.triton_dropout import kept, readable, scale_kept, seed_at
 from rankwell.models.layout import Blocks, Packed
 from rankwell.models.spec import AttentionRule
 
@@ -92,6 +92,16 @@ def pack(
 
 
 @triton.jit
+def table_row(table, number, MULTIPLE: tl.constexpr):  # noqa: N803  (constants of the compilation are capitals)
+    """The begin and length of a tile or sequence, and the first row of the tile or the first tile of the sequence,
+    which is a multiple of MULTIPLE.
+    """
+    begin = tl.load(table + 3 * number)
+    length = tl.load(table + 3 * number + 1)
+    return begin, length, tl.multiple_of(tl.load(table + 3 * number + 2), MULTIPLE)
+
+
+@triton.jit
 def _codes_kernel(
     words,
     last,
@@ -102,9 +112,8 @@ def _codes_kernel(
     ROWS: tl.constexpr,  # noqa: N803
 ):
     tile = tl.program_id(0)
-    begin = tl.load(tiles + 3 * tile)
-    length = tl.load(tiles + 3 * tile + 1)
-    row = tl.load(tiles + 3 * tile + 2) + tl.arange(0, ROWS)
+    begin, length, first_row = table_row(tiles, tile, ROWS)
+    row = first_row + tl.arange(0, ROWS)
     inside = row < length
     word = tl.load(words + begin + row, mask=inside, other=0)
     is_last = tl.load(last + begin + row, mask=inside, other=0) != 0
@@ -154,9 +163,7 @@ def _attend_kernel(
 ):
     tile = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
-    begin = tl.load(tiles + 3 * tile)
-    length = tl.load(tiles + 3 * tile + 1)
-    first_row = tl.multiple_of(tl.load(tiles + 3 * tile + 2), ROWS)
+    begin, length, first_row = table_row(tiles, tile, ROWS)
     codes_at = tile * ROWS - first_row
     row = first_row + tl.arange(0, ROWS)
     feature = tl.arange(0, SIZE)
@@ -204,7 +211,7 @@ def _attend_kernel(
         peak = new_peak
     mixed = mixed / total[:, None]
     if DROPPED > 0:
-        mixed = mixed * (16777216 / (16777216 - DROPPED))
+        mixed = scale_kept(mixed, DROPPED)
     if TRAINED:
         # The sum of rows that pad a tile is 0: finite, as the backward pass needs it.
         own_sums = sums + (tile * HEADS + head) * ROWS + tl.arange(0, ROWS)
@@ -235,9 +242,8 @@ def _attend_first_kernel(
 ):
     sequence = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
-    begin = tl.load(sequences + 3 * sequence)
-    length = tl.load(sequences + 3 * sequence + 1)
-    codes_at = tl.load(sequences + 3 * sequence + 2) * ROWS
+    begin, length, first_tile = table_row(sequences, sequence, 1)
+    codes_at = first_tile * ROWS
     feature = tl.arange(0, SIZE)
     width = HEADS * SIZE
     at = sequence.to(tl.int64) * width + head * SIZE + feature
@@ -274,7 +280,7 @@ def _attend_first_kernel(
         peak = new_peak
     mixed = mixed / total
     if DROPPED > 0:
-        mixed = mixed * (16777216 / (16777216 - DROPPED))
+        mixed = scale_kept(mixed, DROPPED)
     if TRAINED:
         tl.store(sums + tl.program_id(0), tl.max(peak + tl.log2(total), axis=0))
     tl.store(out + at, mixed.to(out.dtype.element_ty))

@@ -49,9 +49,15 @@ def kept(seed, row, column, DROPPED: tl.constexpr):  # noqa: N803  (constants of
 
 
 @triton.jit
+def scale_kept(x, DROPPED: tl.constexpr):  # noqa: N803
+    """Elements that stay, scaled so that the expected sum is that without dropout."""
+    return x * (16777216 / (16777216 - DROPPED))
+
+
+@triton.jit
 def drop(x, seed, row, column, DROPPED: tl.constexpr):  # noqa: N803
     """Dropout of a block at the positions ``row`` and ``column``, two vectors."""
-    return tl.where(kept(seed, row[:, None], column[None, :], DROPPED), x * (16777216 / (16777216 - DROPPED)), 0.0)
+    return tl.where(kept(seed, row[:, None], column[None, :], DROPPED), scale_kept(x, DROPPED), 0.0)
 
 
 def parts(probability: float) -> int:

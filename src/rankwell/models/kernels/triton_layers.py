@@ -177,6 +177,11 @@ def _gelu_gate_kernel(
     tl.store(out + row * WIDTH + feature, (gelu * factor).to(out.dtype.element_ty), mask=inside)
 
 
+def row_constants(width: int) -> dict[str, int]:
+    """The constants of a kernel that goes over rows of this width."""
+    return {"WIDTH": width, "BLOCK": triton.next_power_of_2(width), "ROWS": ROWS}
+
+
 def add_norm(
     x: Tensor, y: Tensor, norm: nn.LayerNorm, dropped: int = 0, seeds: Tensor | None = None, site: int = 0
 ) -> Tensor:
@@ -193,11 +198,9 @@ def add_norm(
         norm.eps,
         readable(seeds, dropped, out),
         site,
-        WIDTH=width,
-        BLOCK=triton.next_power_of_2(width),
-        ROWS=ROWS,
         DROPPED=dropped,
         num_warps=ROWS,
+        **row_constants(width),
     )
     return out
 
@@ -228,11 +231,9 @@ def embed_norm(
         norm.eps,
         readable(seeds, dropped, out),
         site,
-        WIDTH=width,
-        BLOCK=triton.next_power_of_2(width),
-        ROWS=ROWS,
         DROPPED=dropped,
         num_warps=ROWS,
+        **row_constants(width),
     )
     return out
 
@@ -251,10 +252,8 @@ def add_then_norm(x: Tensor, y: Tensor, norm: nn.LayerNorm) -> tuple[Tensor, Ten
         count,
         norm.eps,
         BIASED=norm.bias is not None,
-        WIDTH=width,
-        BLOCK=triton.next_power_of_2(width),
-        ROWS=ROWS,
         num_warps=ROWS,
+        **row_constants(width),
     )
     return sums, out
 

@@ -27,8 +27,9 @@ from rankwell.models.kernels.triton_attention import (
     attend_packed,
     product,
     score_scale,
+    table_row,
 )
-from rankwell.models.kernels.triton_dropout import kept, parts, readable, seed_at
+from rankwell.models.kernels.triton_dropout import kept, parts, readable, scale_kept, seed_at
 from rankwell.models.layout import Packed
 
 # Depth of the load pipeline by head size: the backward pass holds more at a time than the forward pass.
@@ -61,9 +62,7 @@ def _query_gradient_kernel(
 ):
     tile = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
-    begin = tl.load(tiles + 3 * tile)
-    length = tl.load(tiles + 3 * tile + 1)
-    first_row = tl.multiple_of(tl.load(tiles + 3 * tile + 2), ROWS)
+    begin, length, first_row = table_row(tiles, tile, ROWS)
     codes_at = tile * ROWS - first_row
     row = first_row + tl.arange(0, ROWS)
     feature = tl.arange(0, SIZE)
@@ -100,7 +99,7 @@ def _query_gradient_kernel(
         weight = tl.where(allowed, tl.exp2(score * scale - row_sum[:, None]), 0.0)
         if DROPPED > 0:
             stays = kept(seed, ((codes_at + row) * HEADS + head)[:, None], column[None, :], DROPPED)
-            grad_weight = tl.where(stays, grad_weight * (16777216 / (16777216 - DROPPED)), 0.0)
+            grad_weight = tl.where(stays, scale_kept(grad_weight, DROPPED), 0.0)
         grad_score = weight * (grad_weight - delta[:, None])
         grad_query = product(grad_score.to(key.dtype), key, grad_query, PRECISION, WIDE)
     place = grad_qkv + begin * (3 * width) + head * SIZE + row[:, None] * (3 * width) + feature[None, :]
@@ -132,9 +131,7 @@ def _key_value_gradient_kernel(
     # A program has ROWS columns of the scores and goes over their rows, COLUMNS at a time: everything is transposed.
     tile = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
-    begin = tl.load(tiles + 3 * tile)
-    length = tl.load(tiles + 3 * tile + 1)
-    first_column = tl.multiple_of(tl.load(tiles + 3 * tile + 2), ROWS)
+    begin, length, first_column = table_row(tiles, tile, ROWS)
     codes_at = tile * ROWS - first_column
     column = first_column + tl.arange(0, ROWS)
     feature = tl.arange(0, SIZE)
@@ -172,8 +169,8 @@ def _key_value_gradient_kernel(
         dropped = weight
         if DROPPED > 0:
             stays = kept(seed, ((codes_at + row) * HEADS + head)[None, :], column[:, None], DROPPED)
-            dropped = tl.where(stays, weight * (16777216 / (16777216 - DROPPED)), 0.0)
-            grad_weight = tl.where(stays, grad_weight * (16777216 / (16777216 - DROPPED)), 0.0)
+            dropped = tl.where(stays, scale_kept(weight, DROPPED), 0.0)
+            grad_weight = tl.where(stays, scale_kept(grad_weight, DROPPED), 0.0)
         grad_value = product(dropped.to(grad.dtype), grad, grad_value, PRECISION, WIDE)
         grad_score = weight * (grad_weight - delta[None, :])
         grad_key = product(grad_score.to(query.dtype), query, grad_key, PRECISION, WIDE)
@@ -206,9 +203,8 @@ def _first_gradient_kernel(
 ):
     sequence = tl.program_id(0) // HEADS
     head = tl.program_id(0) % HEADS
-    begin = tl.load(sequences + 3 * sequence)
-    length = tl.load(sequences + 3 * sequence + 1)
-    codes_at = tl.load(sequences + 3 * sequence + 2) * ROWS
+    begin, length, first_tile = table_row(sequences, sequence, 1)
+    codes_at = first_tile * ROWS
     feature = tl.arange(0, SIZE)
     width = HEADS * SIZE
     at = sequence.to(tl.int64) * width + head * SIZE + feature
@@ -239,8 +235,8 @@ def _first_gradient_kernel(
         dropped = weight
         if DROPPED > 0:
             stays = kept(seed, tl.program_id(0), column, DROPPED)
-            dropped = tl.where(stays, weight * (16777216 / (16777216 - DROPPED)), 0.0)
-            grad_weight = tl.where(stays, grad_weight * (16777216 / (16777216 - DROPPED)), 0.0)
+            dropped = tl.where(stays, scale_kept(weight, DROPPED), 0.0)
+            grad_weight = tl.where(stays, scale_kept(grad_weight, DROPPED), 0.0)
         grad_score = weight * (grad_weight - delta) * (scale * LN2)
         grad_first += tl.sum(grad_score[:, None] * key, axis=0)
         grad_key = (grad_score[:, None] * first[None, :]).to(grad_keys_values.dtype.element_ty)

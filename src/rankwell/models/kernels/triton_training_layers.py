@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from rankwell.models.kernels.triton_dropout import drop, parts, readable, seed_at
-from rankwell.models.kernels.triton_layers import ROWS, add_norm, embed_norm
+from rankwell.models.kernels.triton_layers import ROWS, add_norm, embed_norm, row_constants
 
 PROGRAMS = 512  # about four to a multiprocessor
 
@@ -156,9 +156,9 @@ def _drop_kernel(
 
 def _cut(count: int, width: int, dropped: int) -> tuple[int, dict[str, int]]:
     """How many programs go over ``count`` rows, and the constants of their kernel."""
-    block = triton.next_power_of_2(width)
-    constants = {"WIDTH": width, "BLOCK": block, "ROWS": ROWS, "DROPPED": dropped}
-    return min(PROGRAMS, triton.cdiv(count, ROWS)), {**constants, "num_warps": 8 if block >= 1024 else 4}
+    constants = row_constants(width)
+    warps = 8 if constants["BLOCK"] >= 1024 else 4
+    return min(PROGRAMS, triton.cdiv(count, ROWS)), {**constants, "DROPPED": dropped, "num_warps": warps}
 
 
 class _AddNorm(torch.autograd.Function):
