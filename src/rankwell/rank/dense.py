@@ -18,7 +18,8 @@ from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.rankers import VectorSearch, queries_by_id
 from rankwell.rank.texts import Texts, is_writable, stores_of
-from rankwell.rank.vector_codes import WIDEST, VectorCodes, compares_all
+from rankwell.rank.vector_codes import VectorCodes, compares_all
+from rankwell.rank.vector_records import WIDEST
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.bm25 import Hits
 from rankwell.retrieve.index import Index

@@ -35,13 +35,10 @@ from rankwell.models.bi_encoder import Vectors
 from rankwell.models.compute import map_lanes
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.vector_cells import centre, count_cells, nearest_cells, spread, train_centroids
+from rankwell.rank.vector_records import NUMBER_BITS, TAIL, WIDEST, Codes, Records, code_bytes, pack_bits
 from rankwell.rank.vector_search import has_kernel, search_vectors
 
 CODES_PER_SHARD = 1 << 20
-CODE_UNIT = 16
-"""The bytes of a code are a multiple of this, as the kernels read them."""
-WIDEST = 31 * 8 * CODE_UNIT
-"""The kernels count the bits of wider codes wrongly."""
 CANDIDATES = 0.005
 """The share of the documents that the first step leaves; at least ``CANDIDATES_PER_HIT`` for each requested one."""
 CANDIDATES_PER_HIT, FEWEST_CANDIDATES = 16, 16_000
@@ -57,16 +54,12 @@ RECALL_DEPTH, RECALL_QUERIES = 100, 64
 ENOUGH, REACHES = 0.99, (4.5, 5.0, 5.5, 6.0, 7.0, 8.0)
 """The recall that a search among cells must have, and how far they may be: the shortest reach that has it is taken.
 Queries can be harder than the documents it is measured with, so there are no shorter ones."""
-NUMBER_BITS = 20
-"""The low bits of a record's number are that of the document within its shard, the others that of its cell."""
 _RANGE, _RANGES = 1 << 16, 8
 """Documents that a thread compares with some queries at a time, at least, and into how many ranges more are divided."""
-_SUFFIX, _TAIL = ".codes", 12
-"""The bytes that follow a code in its record: a number, a factor and a term."""
+_SUFFIX = ".codes"
 _TINY = np.float32(1e-30)
 _QUERIES_AT_A_TIME = 64
 _VECTORS_AT_A_TIME = 1 << 13
-Codes = NDArray[np.uint8]
 
 
 class VectorCodes:
@@ -76,7 +69,7 @@ class VectorCodes:
         shards.check()
         self.vectors, self.folder = vectors, shards.folder
         in_cells = shards.suffix == _SUFFIX
-        width = code_bytes(vectors.width) + _TAIL * in_cells
+        width = code_bytes(vectors.width) + TAIL * in_cells
         self._mapped = [
             shards.map(number, np.uint8, (len(shards.items(number)), width)) for number in range(len(shards))
         ]
@@ -142,11 +135,6 @@ class VectorCodes:
             stacklevel=3,
         )
 
-    def measure_recall(self, queries: int = RECALL_QUERIES, k: int = RECALL_DEPTH) -> float:
-        """The share of the ``k`` nearest documents that compressed search finds, with some documents as queries."""
-        vectors = self.vectors.at(spread(len(self), queries)).astype(np.float32)
-        return self._recall_of(vectors, search_vectors(vectors, self.vectors.blocks(), k)[0])
-
     def _recall_of(self, queries: Vectors, nearest: Rows) -> float:
         found, _ = self.search(queries, nearest.shape[1])
         pairs = zip(nearest, found, strict=True)
@@ -191,7 +179,7 @@ class VectorCodes:
 
         bases: Vectors = queries @ self._centroids.T
         rotated = ((queries - self._origin) @ _rotation(self.vectors.width)).astype(np.float32, copy=False)
-        codes, (planes, weights) = _pack(rotated >= 0), _query_planes(rotated)
+        codes, (planes, weights) = pack_bits(rotated >= 0), _query_planes(rotated)
         limits = self._limits(codes, bases, np.abs(rotated).mean(axis=1), candidates)
 
         size = max(_RANGE, len(self) // (_RANGES * len(queries)))
@@ -233,12 +221,12 @@ class VectorCodes:
         return limits
 
     @cached_property
-    def _parts(self) -> list[_Part]:
+    def _parts(self) -> list[Records]:
         width = code_bytes(self.vectors.width)
-        parts = [_Part(mapped.whole(), width, len(self._centroids)) for mapped in self._mapped]
+        parts = [Records(mapped.whole(), width, len(self._centroids)) for mapped in self._mapped]
         for part, mapped in zip(parts, self._mapped, strict=True):
             # The numbers are addresses in the kernels.
-            if (part.numbers[:, 0] & ((1 << NUMBER_BITS) - 1)).max(initial=0) >= max(1, len(part.records)):
+            if part.documents().max(initial=0) >= max(1, len(part.records)):
                 raise InputError(mapped.path, None, "damaged: a document that the shard does not have")
         return parts
 
@@ -262,30 +250,6 @@ class VectorCodes:
             cells.append(part.cells()[some])
             factors.append(part.factors[some, 1])
         return np.concatenate(codes), np.concatenate(cells), np.concatenate(factors)
-
-
-class _Part:
-    """The records of a shard, in the order of their cells: a code, the document and cell, a factor, a term."""
-
-    def __init__(self, records: Codes, width: int, cells: int):
-        self.records = records
-        if records.shape[1] == width:  # of an earlier version: no cells, and all factors are equal
-            tails = np.zeros((len(records), _TAIL // 4), np.uint32)
-            tails[:, 0], tails.view(np.float32)[:, 1] = np.arange(len(records)), 1
-            tails.flags.writeable = False
-        else:
-            tails = records.view(np.uint32)[:, width // 4 :]
-        self.numbers, self.factors = tails, tails.view(np.float32)
-        self.ends: Rows = np.searchsorted(self.cells(), np.arange(cells), side="right")
-
-    def cells(self) -> Rows:
-        """The cell of each record."""
-        return (self.numbers[:, 0] >> NUMBER_BITS).astype(np.int64)
-
-
-def code_bytes(width: int) -> int:
-    """The bytes of the code of a vector."""
-    return -(-width // (8 * CODE_UNIT)) * CODE_UNIT
 
 
 def compares_all(documents: int, k: int) -> bool:
@@ -335,14 +299,14 @@ def _compute(vectors: PassageVectors, shards: Shards) -> None:
     width, origin = code_bytes(vectors.width), centre(vectors) @ _rotation(vectors.width)
 
     def work(items: range, file: IO[bytes]) -> None:
-        records = np.empty((len(items), width + _TAIL), np.uint8)
+        records = np.empty((len(items), width + TAIL), np.uint8)
         tails = records.view(np.uint32)[:, width // 4 :]
         for begin in range(0, len(items), _VECTORS_AT_A_TIME):
             numbers = np.arange(begin, min(begin + _VECTORS_AT_A_TIME, len(items)))
             some = torch.from_numpy(vectors.at(items.start + numbers).astype(np.float32))
             cells = nearest_cells(some, centroids)
             rest = ((some - centroids[cells]) @ rotation).numpy()
-            records[numbers, :width] = _pack(rest >= 0)
+            records[numbers, :width] = pack_bits(rest >= 0)
             tails[numbers, 0] = cells << NUMBER_BITS | numbers
             # The product of a vector with a query is that of its centroid, plus that of the signs with the query
             # without the origin times the factor, on average, plus the term.
@@ -351,14 +315,6 @@ def _compute(vectors: PassageVectors, shards: Shards) -> None:
         _write(file, records[np.argsort(tails[:, 0])])
 
     map_shards(shards, work, description="compressing vectors")
-
-
-def _pack(bits: NDArray[np.bool_]) -> Codes:
-    """Bits (N, W) as bytes (N, B)."""
-    packed = np.packbits(bits, axis=1)
-    codes = np.zeros((len(bits), code_bytes(bits.shape[1])), np.uint8)
-    codes[:, : packed.shape[1]] = packed
-    return codes
 
 
 def _query_planes(rotated: Vectors) -> tuple[Codes, Vectors]:
@@ -372,7 +328,7 @@ def _query_planes(rotated: Vectors) -> tuple[Codes, Vectors]:
     step = np.maximum((most - least) / (2**QUERY_BITS - 1), _TINY)
     digits = np.rint((rotated - least) / step).astype(np.uint8)
     bits = np.stack([np.ones_like(digits), *(digits >> place & 1 for place in range(QUERY_BITS))], axis=1)
-    planes = _pack(bits.reshape(-1, rotated.shape[1]) > 0).reshape(len(rotated), QUERY_BITS + 1, -1)
+    planes = pack_bits(bits.reshape(-1, rotated.shape[1]) > 0).reshape(len(rotated), QUERY_BITS + 1, -1)
     sums = (least + step * digits).sum(axis=1, keepdims=True)
     weights = np.concatenate([2 * least, *(2 * step * 2**place for place in range(QUERY_BITS)), -sums], axis=1)
     return planes, weights.astype(np.float32)

@@ -16,17 +16,14 @@ from numba.extending import intrinsic
 
 from rankwell.core.native import native
 from rankwell.models.kernels.tile_kernels import call_vector, multiply_add
+from rankwell.rank.vector_records import CODE_UNIT, NUMBER_BITS
 
 TOGETHER = 4
 WIDTH_UNIT = 8
 """The width of fp16 vectors must be a multiple of this."""
 CODES_TOGETHER = 8
-CODE_UNIT = 16
-"""The bytes of a code must be a multiple of this, and at most 31 times as many, because bytes count its bits."""
 _CODES_AT_A_TIME = 2048
 """Codes that stay in a core's cache while they are compared with several queries."""
-NUMBER_BITS = 20
-"""The low bits of a record's number are that of the document within its shard."""
 _NUMBER = np.uint32((1 << NUMBER_BITS) - 1)
 _ONES, _TOPS = np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
 _I8, _I16, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()

@@ -1,0 +1,57 @@
+"""The records of compressed vectors: each has a code of one bit per number, the document and cell, a factor, a term.
+
+The kernels read them as they are on disk, so this is the one place that knows their layout.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.types import Rows
+
+Codes = NDArray[np.uint8]
+CODE_UNIT = 16
+"""The bytes of a code are a multiple of this, and at most 31 times as many, because the kernels count bits in bytes."""
+WIDEST = 31 * 8 * CODE_UNIT
+"""The most numbers of a vector that has a code."""
+NUMBER_BITS = 20
+"""The low bits of a record's number are that of the document within its shard, the others that of its cell."""
+TAIL = 12
+"""The bytes that follow a code in its record: a number, a factor and a term."""
+
+
+class Records:
+    """The records of a shard, in the order of their cells."""
+
+    def __init__(self, records: Codes, width: int, cells: int):
+        self.records = records
+        if records.shape[1] == width:  # of an earlier version: no cells, and all factors are equal
+            tails = np.zeros((len(records), TAIL // 4), np.uint32)
+            tails[:, 0], tails.view(np.float32)[:, 1] = np.arange(len(records)), 1
+            tails.flags.writeable = False
+        else:
+            tails = records.view(np.uint32)[:, width // 4 :]
+        self.numbers, self.factors = tails, tails.view(np.float32)
+        self.ends: Rows = np.searchsorted(self.cells(), np.arange(cells), side="right")
+
+    def documents(self) -> NDArray[np.uint32]:
+        """The number of each record's document within the shard."""
+        return self.numbers[:, 0] & np.uint32((1 << NUMBER_BITS) - 1)
+
+    def cells(self) -> Rows:
+        """The cell of each record."""
+        return (self.numbers[:, 0] >> NUMBER_BITS).astype(np.int64)
+
+
+def code_bytes(width: int) -> int:
+    """The bytes of the code of a vector."""
+    return -(-width // (8 * CODE_UNIT)) * CODE_UNIT
+
+
+def pack_bits(bits: NDArray[np.bool_]) -> Codes:
+    """Bits (N, W) as codes (N, B)."""
+    packed = np.packbits(bits, axis=1)
+    codes = np.zeros((len(bits), code_bytes(bits.shape[1])), np.uint8)
+    codes[:, : packed.shape[1]] = packed
+    return codes
