@@ -233,6 +233,26 @@ def fuse(
     return Run(rankings, name=name)
 
 
+def fuse_reranked(
+    first: Run, model: Run, fusion: Fusion, similarity: Run | None = None, *, depth: int | None = None
+) -> Run:
+    """Fuse the run of a model with the first stage's and, if there is one, with a bi-encoder's of the same documents.
+
+    With a bi-encoder only the model's documents are ranked; without, those that only the first stage has are, too.
+    """
+    if similarity is None:
+        return fuse({"first": first, "model": model}, fusion, depth=depth)
+    known = Run({qid: _restrict(first[qid], ranking) for qid, ranking in model.items() if qid in first})
+    return fuse({"model": model, "similarity": similarity, "first": known}, fusion, depth=depth)
+
+
+def _restrict(ranking: Ranking, candidates: Ranking) -> Ranking:
+    """The documents of a ranking that are among the candidates."""
+    wanted = set(candidates.docids)
+    places = [place for place, docid in enumerate(ranking.docids) if docid in wanted]
+    return Ranking.of([ranking.docids[place] for place in places], ranking.scores[places])
+
+
 def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) -> Ranking:
     scores, keep = fused_scores(candidates, fusion)
     if not keep.any():

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Qrels, Query, Ranking, Run
+from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DEEP, DenseRanker
-from rankwell.rank.fusion import Fusion, Shares, fuse
+from rankwell.rank.fusion import Fusion, Shares, fuse, fuse_reranked
 from rankwell.rank.pipeline import First, ReadingStage, StageInput
 from rankwell.rank.texts import Texts
 from rankwell.rank.tuning import share_grid, tune_fusion
@@ -155,9 +155,8 @@ class Blend(ReadingStage):
     def apply(self, state: StageInput) -> Run:
         """Compare and fuse."""
         run = state.run.head(self.depth)
-        similar = _opened(self.encoder).rerank(run, state.queries, self.texts_of(state), depth=self.depth)
-        first = Run({qid: _restrict(state.first[qid], ranking) for qid, ranking in run.items() if qid in state.first})
-        return fuse({"model": run, "similarity": similar, "first": first}, self.fusion)
+        similarity = _opened(self.encoder).rerank(run, state.queries, self.texts_of(state), depth=self.depth)
+        return fuse_reranked(state.first, run, self.fusion, similarity)
 
 
 def _open_encoder(stage: Hybrid | Blend) -> None:
@@ -169,10 +168,3 @@ def _open_encoder(stage: Hybrid | Blend) -> None:
 def _opened(encoder: DenseRanker | BiEncoder | str) -> DenseRanker:
     assert isinstance(encoder, DenseRanker)
     return encoder
-
-
-def _restrict(ranking: Ranking, candidates: Ranking) -> Ranking:
-    """The documents of a ranking that are among the candidates."""
-    wanted = set(candidates.docids)
-    places = [place for place, docid in enumerate(ranking.docids) if docid in wanted]
-    return Ranking.of([ranking.docids[place] for place in places], ranking.scores[places])

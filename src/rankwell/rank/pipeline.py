@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.rank.duo import PairwiseOptions, rerank_duo
-from rankwell.rank.fusion import Fusion, Shares, fuse
+from rankwell.rank.fusion import Fusion, Shares, fuse_reranked
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
 from rankwell.rank.texts import Texts
@@ -234,7 +234,7 @@ class Fuse(Stage):
 
     def apply(self, state: StageInput) -> Run:
         """Fuse."""
-        return fuse({"first": state.first, "model": state.run}, self.fusion, depth=self.depth)
+        return fuse_reranked(state.first, state.run, self.fusion, depth=self.depth)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
-from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.fusion import Shares, fuse_reranked
 from rankwell.rank.rankers import AnyRanker, VectorSearch, open_ranker
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
@@ -221,11 +221,11 @@ class System:
         """The re-ranker's run of the first stage's candidates, with every part's share in their scores."""
         if self.shares is None:
             return model
-        if not self.shares.similarity:
-            return fuse({"first": first, "model": model}, self.shares)
-        depth = max(map(len, model.values()), default=1)
-        similarity = self.first_stage.dense.rerank(model, queries, self.index, depth=depth)
-        return fuse({"model": model, "similarity": similarity, "first": first}, self.shares)
+        similarity = None
+        if self.shares.similarity:
+            depth = max(map(len, model.values()), default=1)
+            similarity = self.first_stage.dense.rerank(model, queries, self.index, depth=depth)
+        return fuse_reranked(first, model, self.shares, similarity)
 
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""

@@ -39,7 +39,7 @@ from rankwell.models.sdnet.taggers import Tagger, open_tagger
 from rankwell.models.sdnet.word_features import FeatureEncoder, FeatureSource, PairMaker, WordTable
 from rankwell.models.sdnet.word_vectors import WordVectors, open_vectors
 from rankwell.plots.curves import draw_sweep
-from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.fusion import NORMALISATIONS, Shares, fuse
 from rankwell.rank.sdnet import SdnetRanker
 from rankwell.rank.tuning import tune_fusion
 from rankwell.training.data.lists import Lists
@@ -57,7 +57,6 @@ from rankwell.training.stage_options.rankers import SdnetOptions
 from rankwell.training.stages.shared import check_lists, training_candidates
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
-NORMALISATIONS = ("none", "min-max", "z-score")
 PAPER = Shares(model=0.2, first=0.8, normalise="none")
 
 
