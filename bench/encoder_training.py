@@ -274,6 +274,7 @@ def main() -> None:
     parser.add_argument("--aside", type=int, default=ASIDE, help="training queries set aside")
     parser.add_argument("--start", default=BACKBONE)
     parser.add_argument("--only", help="name of the one system to train")
+    parser.add_argument("--warm-up", type=int, default=0, help="steps of each system before the timed ones")
     parser.add_argument("--pool", type=Path)
     parser.add_argument("--trained", type=Path, help="file to make when all are trained and the machine may be shared")
     parser.add_argument("--out", type=Path, required=True)
@@ -281,8 +282,8 @@ def main() -> None:
     options = parser.parse_args()
     source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside, options.queries)
     pool = options.pool or options.out / "pool"
-    few = "" if options.queries is None else f"-{options.queries}"
-    data = set_aside(source, pool / f"{options.data.name}-{options.train}{few}")
+    small = "" if options.queries is None else f"-{options.queries}"
+    data = set_aside(source, pool / f"{options.data.name}-{options.train}{small}")
     if options.queries is not None:
         data = judged_documents(data, ["fit", "choice"] if options.speed else ["fit", "choice", "dev"])
 
@@ -304,6 +305,12 @@ def main() -> None:
     results |= {"tokenising seconds": tokenising.seconds, "tokenising CPU seconds": tokenising.cpu}
     results |= {"trainer": find_spec("datasets") is not None, "load at the start": os.getloadavg()}
     models: dict[str, Path] = {}
+    if options.warm_up:
+        short = argparse.Namespace(**{**vars(options), "steps": options.warm_up, "out": options.out / "warm-up"})
+        for name, train in systems(short, recipe, pool, pairs):
+            if options.only in (None, name) and "cached" not in name:  # those compile nothing else
+                (out := short.out / f"{name}-first").mkdir(parents=True, exist_ok=True)
+                train(out)
     for name, train in systems(options, recipe, pool, pairs):
         if options.only not in (None, name):
             continue
