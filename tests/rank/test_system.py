@@ -198,6 +198,40 @@ def test_check_finds_a_changed_part_of_the_same_size(hybrid: FirstStage, tmp_pat
         System.open(copy).check()
 
 
+def test_a_system_that_is_saved_again_keeps_its_card_and_report(hybrid: FirstStage, tmp_path: Path) -> None:
+    texts = {"README.md": "# A card\n", "report.html": "<p>naïve</p>\n", "queries.tsv": "query\tbm25\n"}
+    System(hybrid).save(tmp_path / "system", card={"seed": 7}, files=texts)
+    again = System.open(tmp_path / "system").save(tmp_path / "again")
+    assert again.card == {"seed": 7}
+    assert {name: (tmp_path / "again" / name).read_text() for name in texts} == texts
+    assert again.check().without == 0
+    System.open(tmp_path / "again").save(tmp_path / "bare", card={}, files={})
+    assert System.open(tmp_path / "bare").card == {}
+    assert not any((tmp_path / "bare" / name).exists() for name in texts)
+
+
+def test_a_card_may_be_edited_or_removed(index: Index, tmp_path: Path) -> None:
+    System(FirstStage(index)).save(tmp_path / "system", files={"README.md": "# A card\n"})
+    (tmp_path / "system" / "README.md").write_text("# A card\n\nAsk Ann before changing it.\n")
+    again = System.open(tmp_path / "system").save(tmp_path / "again")
+    assert "Ann" in (tmp_path / "again" / "README.md").read_text()
+    (tmp_path / "again" / "README.md").unlink()
+    assert again.check().without == 0
+    System.open(tmp_path / "again").save(tmp_path / "third")
+
+
+@pytest.mark.parametrize("name", ["encoder/model.safetensors", "report.html"])
+def test_a_damaged_system_is_not_saved_as_a_sound_one(name: str, hybrid: FirstStage, tmp_path: Path) -> None:
+    System(hybrid).save(tmp_path / "system", files={"report.html": "<p>a report</p>"})
+    copy = shutil.copytree(tmp_path / "system", tmp_path / "copy")
+    content = bytearray((copy / name).read_bytes())
+    content[-1] ^= 1
+    (copy / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}: damaged: block "):
+        System.open(copy).save(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 @pytest.mark.parametrize("name", ["first-stage.json", "encoder/config.json"])
 def test_a_changed_setting_of_the_same_size_is_found_when_a_system_is_opened(
     name: str, hybrid: FirstStage, tmp_path: Path

@@ -16,13 +16,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from rankwell.core.checksums import TABLE, Verified, read_checksums, verify_folder, write_checksums, write_table
+from rankwell.core.checksums import (
+    NOT_COVERED,
+    TABLE,
+    Verified,
+    read_checksums,
+    verify_folder,
+    write_checksums,
+    write_table,
+)
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.jsonfile import read_object
@@ -94,25 +102,22 @@ class System:
     ) -> System:
         """Put everything into a new folder, by hard links where the disk has them; returns the system there.
 
-        ``card`` is recorded as it is; ``files`` are further files by name, such as ``report.html``.
+        ``card`` is recorded as it is; ``files`` are further files by name, such as ``report.html``. By default both are
+        those of the folder that the system was opened from.
         """
         folder, first = Path(folder), self.first_stage
         refuse_taken(folder)
+        written = self._files() if files is None else {name: text.encode() for name, text in files.items()}
         with atomic_folder(folder, checksums=False) as temporary:
             _link_index(first, temporary / INDEX)
-            encoder = None
-            if first.encoder is not None:
-                encoder = temporary / ENCODER
-                link_tree(find_model(first.encoder), encoder)
+            encoder = None if first.encoder is None else _link_model(first.encoder, temporary / ENCODER)
             if self.ranker is not None:
-                link_tree(find_model(self.ranker), temporary / RANKER)
-            for name in (ENCODER, RANKER):  # models from elsewhere have no checksums
-                write_checksums(temporary / name)
+                _link_model(self.ranker, temporary / RANKER)
             FirstStage(Index.open(temporary / INDEX), first.bm25, encoder, first.share).save(temporary)
-            for name, text in (files or {}).items():
-                (temporary / name).write_text(text, encoding="utf-8")
-            write_table(temporary, [FIRST_STAGE, *(files or {})])
-            self._describe_in(temporary, card or self.card)
+            for name, data in written.items():
+                (temporary / name).write_bytes(data)
+            write_table(temporary, [FIRST_STAGE, *written])
+            self._describe_in(temporary, self.card if card is None else card)
         return System.open(folder, device=self.device, precision=self.precision)
 
     @classmethod
@@ -243,6 +248,15 @@ class System:
         self.index.check()
         return verify_folder(folder)
 
+    def _files(self) -> dict[str, bytes]:
+        """The report and whatever else :meth:`save` was given as files; nothing if the system has no folder yet."""
+        if self.folder is None:
+            return {}
+        names = [name for name in _read(self.folder)["parts"] if "/" not in name and name not in (FIRST_STAGE, TABLE)]
+        for name, checksums in (read_checksums(self.folder / TABLE) or {}).items():
+            checksums.check_file(self.folder / name)
+        return {name: (self.folder / name).read_bytes() for name in names if (self.folder / name).exists()}
+
     def _saved(self) -> Path:
         if self.folder is None:
             raise RankwellError("this system is not in a folder yet; save it first")
@@ -289,7 +303,7 @@ class System:
         return f"System({place}{len(self):,} documents: {self.describe()})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._saved(), self.device, self.precision)
+        return partial(System.open, device=self.device, precision=self.precision), (self._saved(),)
 
 
 def open_searchable(
@@ -299,10 +313,6 @@ def open_searchable(
     if is_system(folder):
         return System.open(folder, device=device, precision=precision)
     return System.of_index(folder, device=device, precision=precision, **options)
-
-
-def _reopen(folder: Path, device: str | None, precision: Precision) -> System:
-    return System.open(folder, device=device, precision=precision)
 
 
 def before_rest(top: Run, first: Run) -> Run:
@@ -341,6 +351,15 @@ def _link_index(first_stage: FirstStage, target: Path) -> None:
     )
 
 
+def _link_model(source: str | Path, target: Path) -> Path:
+    """Link a model and write its checksums, which models from elsewhere do not have. Raises if it is damaged."""
+    model = find_model(source)
+    verify_folder(model, editable=True)
+    link_tree(model, target)
+    write_checksums(target)
+    return target
+
+
 def _read(folder: Path) -> dict[str, Any]:
     path = folder / SYSTEM
     try:
@@ -361,13 +380,15 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _check_size(folder: Path, name: str, part: Any) -> None:
-    """Raise unless a part is there, within the folder, and as long as it was."""
+    """Raise unless a part is there, within the folder, and as long as it was; cards may be edited or removed."""
     try:
         wanted = int(part["bytes"])
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise ValueError
     except (TypeError, KeyError, ValueError):
         raise InputError(folder / SYSTEM, None, f"not the description of a system (its part {name!r})") from None
+    if name.endswith(NOT_COVERED):
+        return
     try:
         size = (folder / name).stat().st_size
     except OSError:
