@@ -102,11 +102,14 @@ def test_missing_files(rankwell: Rankwell, index: Path, queries: Path, qrels: Pa
         (["index", "c.tsv", "--out", "x", "--stop-words", "none.txt"], "none.txt: no such file"),
         (["search", index, "none.tsv", "--out", "x.run"], "none.tsv: no such file"),
         (["search", index, "folder", "--out", "x.run"], "folder: is a folder, expected a file"),
-        (["search", "none", queries, "--out", "x.run"], "none: not an index (it has no index.json)"),
-        (["search", "folder", queries, "--out", "x.run"], "folder: not an index"),
-        (["search", queries, queries, "--out", "x.run"], "queries.dev.tsv: not an index"),
+        (["search", "none", queries, "--out", "x.run"], "none: no such folder; make an index with"),
+        (["search", "folder", queries, "--out", "x.run"], "folder: not an index (it has no index.json); make"),
+        (["search", queries, queries, "--out", "x.run"], "queries.dev.tsv: is a file, expected a folder; make"),
+        (["search", "how warm", index], f"{index} comes first: rankwell search {index} 'how warm'"),
+        (["search", index, "how", "warm"], "got unexpected extra argument (warm); put a question in quotes"),
+        (["index", index, "--out", "x"], ": an index, expected a collection or a data set"),
         (["tune", index, queries, "none.txt"], "none.txt: no such file"),
-        (["tune", "none", queries, qrels], "none: not an index"),
+        (["tune", "none", queries, qrels], "none: no such folder"),
         (["evaluate", "none.txt", "none.run"], "none.txt: no such file"),
         (["evaluate", qrels, "none.run"], "none.run: no such file"),
     ):
@@ -204,7 +207,10 @@ def test_a_broken_index(rankwell: Rankwell, queries: Path) -> None:
     description = json.loads(Path("index/index.json").read_text())
     Path("index/index.json").write_text(json.dumps({**description, "version": 99}))
     line = rankwell("search", "index", queries, "--out", "bm25.run").complaint
-    assert line == "index/index.json: an index of version 99; this rankwell reads version 1: build it again"
+    assert (
+        line
+        == "index/index.json: an index of version 99; this rankwell reads version 1: update rankwell or build it again"
+    )
     assert not Path("bm25.run").exists()
 
 

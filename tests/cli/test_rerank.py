@@ -310,7 +310,11 @@ def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
         (["--duo-depth", "5"], {}, "--duo-depth needs --duo"),
         (["--normalise", "none"], {}, "--normalise needs --fuse or --blend"),
         (["--windows", "0", "--aggregate", "top3"], {}, "--windows 0 truncates documents"),
-        (["--blend", "0.3", "--encoder", "nowhere"], {}, "nowhere: not a checkpoint (it has no config.json)"),
+        (
+            ["--blend", "0.3", "--encoder", "nowhere"],
+            {},
+            "nowhere: no such folder; a model is a folder, PACKAGE:FOLDER",
+        ),
         ([], {"out": "none.tsv/x.run"}, "cannot write none.tsv/x.run: none.tsv is not a directory"),
     ],
     ids=range(29),

@@ -58,7 +58,7 @@ ARRAY = [{"_id": "d1", "text": "Bees keep warm.", "title": "Bees"}, {"_id": "d2"
         ),
         ("a.tsv.gz", "Doc ID\tTitle\tBody\nd1\tBees\tBees keep warm.\nd2\t\tTea, hot.\n", "id: 'Doc ID', text: 'Body'"),
         ("a.csv", 'id,title,text\nd1,Bees,Bees keep warm.\nd2,,"Tea, hot."\n', "the first line is a header"),
-        ("a.csv", 'd1,Bees,Bees keep warm.\nd2,,"Tea, hot."\n', None),
+        ("a.csv", 'd1,Bees,Bees keep warm.\nd2,,"Tea, hot."\n', "no header; columns: document id, title, text"),
         ("a", 'docno,headline,contents\nd1,Bees,Bees keep warm.\nd2,,"Tea, hot."\n', "title: 'headline'"),
         ("a.csv", "id;title;text\nd1;Bees;Bees keep warm.\nd2;;Tea, hot.\n", "the first line is a header"),
         ("a.jsonl", "\n".join(map(json.dumps, ARRAY)), None),
@@ -83,7 +83,7 @@ def test_documents_in_every_text_format(file: Write, name: str, content: str, sa
     ("name", "content", "said"),
     [
         ("q.tsv", "qid\tquery\n1\thow warm\n2\twhat, tea\n", "the first line is a header; id: 'qid', text: 'query'"),
-        ("q.csv", '1,how warm\n2,"what, tea"\n', None),
+        ("q.csv", '1,how warm\n2,"what, tea"\n', "no header; columns: query id, text"),
         ("q.csv", 'question_id,question\n1,how warm\n2,"what, tea"\n', "the first line is a header"),
         ("q.json", '[{"id": 1, "question": "how warm"},\n{"id": 2, "question": "what, tea"}]', None),
         ("q.txt", "how warm\n\nwhat, tea\n", "no ids: each line is a query, numbered from 1"),

@@ -93,7 +93,7 @@ def test_the_data_hash_depends_on_every_text_and_id(tmp_path: Path) -> None:
 def test_no_documents_are_an_error_and_no_index(tmp_path: Path) -> None:
     with pytest.raises(RankwellError, match="the collection has no documents"):
         Index.build([], tmp_path / "index")
-    with pytest.raises(InputError, match="not an index"):
+    with pytest.raises(InputError, match="no such folder"):
         Index.open(tmp_path / "index")
 
 
@@ -225,8 +225,12 @@ def test_an_empty_folder_is_built_into(tmp_path: Path) -> None:
 
 def test_a_folder_without_an_index_says_how_to_make_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
-        with pytest.raises(InputError, match=r"not an index \(it has no index\.json\); make one with `rankwell index`"):
+    for path, problem in (
+        (tmp_path, r"not an index \(it has no index\.json\)"),
+        (tmp_path / "nowhere", "no such folder"),
+        (tmp_path / "file", "is a file, expected a folder"),
+    ):
+        with pytest.raises(InputError, match=f"{problem}; make an index with `rankwell index`"):
             Index.open(path)
 
 
@@ -246,7 +250,7 @@ def test_a_folder_in_the_place_of_the_description_is_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("version", 99, "an index of version 99; this rankwell reads version 1: build it again"),
+        ("version", 99, "an index of version 99; this rankwell reads version 1: update rankwell or build it again"),
         ("version", None, "an index of version None"),
         ("segments", [], "names no segments"),
         ("segments", None, "names no segments"),

@@ -76,3 +76,5 @@ def test_a_system_is_served_whole_or_not_at_all(
     System(FirstStage(Index.open(served_index))).save(tmp_path / "system")
     assert rankwell("serve", "system", "--index", served_index).complaint == "--index does not go with a system"
     assert "not a system (it has no system.json)" in rankwell("serve", tmp_path, "--port", "0").complaint
+    line = rankwell("serve", served_index, "--port", "0").complaint
+    assert line == f"{served_index}: an index, not a system; serve it with --index {served_index}"

@@ -192,7 +192,7 @@ def test_what_would_fail_later_is_refused_before_the_first_stage(bench: Bench) -
         ({"model.max_length": 513}, "model.max_length is 513, but"),
         ({"model.max_query": 78}, "needs a length of at least"),
         ({"model.template": "mona"}, "no template is called 'mona'; did you mean mono?"),
-        ({"model.start": "/nowhere"}, "/nowhere: not a checkpoint (it has no config.json)"),
+        ({"model.start": "/nowhere"}, "/nowhere: no such folder"),
     ],
 )
 def test_a_checkpoint_that_does_not_suit_is_refused(bench: Bench, overrides: dict[str, object], expected: str) -> None:

@@ -28,14 +28,14 @@ def check(
     from rankwell.core.checksums import verify_folder
     from rankwell.core.errors import InputError
     from rankwell.rank.system import System, is_system
-    from rankwell.retrieve.index import Index
+    from rankwell.retrieve.index import Index, is_index
 
     if not folder.is_dir():
         raise InputError(folder, None, "no such folder")
     index = None
     if is_system(folder):
         index = System.open(folder).index
-    elif (folder / "index.json").exists():
+    elif is_index(folder):
         index = Index.open(folder)
     if index is not None:
         print(index)

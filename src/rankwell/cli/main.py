@@ -114,7 +114,11 @@ def main() -> None:
             print(message)
         else:
             command = error.ctx.command_path if error.ctx else "rankwell"
-            print(f"rankwell: {message[:1].lower()}{message[1:].rstrip('.')} (see {command} --help)", file=sys.stderr)
+            message = f"{message[:1].lower()}{message[1:].rstrip('.')}"
+            if message.startswith("got unexpected extra argument"):
+                message = message.replace("(s)", "")
+                message += "; put a question in quotes" * command.endswith(("search", "rerank"))
+            print(f"rankwell: {message} (see {command} --help)", file=sys.stderr)
         sys.exit(error.exit_code)
     except RankwellError as error:
         print(f"rankwell: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -97,16 +98,20 @@ def search(
     standardised scores. Document vectors are computed on first use and cached beside the index; rankwell tune --hybrid
     finds the share. With --ray, each worker holds some of the index's segments and their vectors; the run is the same.
     """
+    from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats.fields import Columns
     from rankwell.rank.search_request import SearchRequest, SearchWorkers
     from rankwell.rank.system import is_system
     from rankwell.retrieve.bm25 import BM25
+    from rankwell.retrieve.index import is_index
     from rankwell.scale.search import ClusterSearch
 
     cluster = cluster_of(context, "trust_remote_code")
     check_run(out, tag, cluster)
     printed = answer_format(context)
+    if not index.exists() and (is_system(queries) or is_index(queries)):
+        raise RankwellError(f"{queries} comes first: rankwell search {queries} {quote(str(index))}")
     if is_system(index):
         of_an_index = ("k1", "b", "k2", "hybrid", "encoder", "vectors", "trust_remote_code")
         excludes(context, "a system", *of_an_index, "ray", "workers")

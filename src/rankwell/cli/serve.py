@@ -130,6 +130,8 @@ def serve(
     from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
     from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import Shares
+    from rankwell.rank.system import is_system
+    from rankwell.retrieve.index import is_index
     from rankwell.serve.bodies import Limits
     from rankwell.serve.engine import Batching
     from rankwell.serve.listening import bind
@@ -140,6 +142,8 @@ def serve(
     if system is not None:
         fitted = ("index", "model", "backend", "label", "trust_remote_code", "fuse", "blend", "hybrid", "encoder")
         excludes(context, "a system", *fitted, "vectors", "normalise")
+        if is_index(system) and not is_system(system):
+            raise RankwellError(f"{system}: an index, not a system; serve it with --index {system}")
     needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
     if blend is not None and hybrid is not None and encoder is None:
         choice = f"choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"

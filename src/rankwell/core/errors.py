@@ -35,6 +35,15 @@ class InputError(RankwellError):
         super().__init__(f"{place}: {problem}")
 
 
+def folder_error(folder: str | os.PathLike[str], problem: str, make: str = "") -> InputError:
+    """The error for a folder that lacks what it should have, or does not exist. ``make`` says how to get one."""
+    if not os.path.exists(folder):
+        problem = "no such folder"
+    elif not os.path.isdir(folder):
+        problem = "is a file, expected a folder"
+    return InputError(folder, None, f"{problem}; {make}" if make else problem)
+
+
 class WriteError(RankwellError):
     """A file or folder cannot be written: the disk is full, or permissions are missing."""
 

@@ -118,6 +118,8 @@ class FolderDataset(Dataset):
         self.folder = folder
         self.name = str(folder)
         if not any(self._files.values()):
+            if (folder / "index.json").is_file():
+                raise InputError(folder, None, "an index, expected a collection or a data set")
             raise self._missing("files of a data set", *FILE_NAMES, error=NoDatasetError)
         named = {split for kind in ("queries", "qrels") for split in self._files[kind]}
         self.splits = tuple(sorted(named - {ALL}) or sorted(named))

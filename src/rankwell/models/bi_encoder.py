@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import RankwellError
 from rankwell.core.jsonfile import read_object
 from rankwell.core.manifest import digest
 from rankwell.inputs.batching import Sequences, row_blocks
@@ -28,6 +28,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder_modules import Modules, read_base, read_length, read_modules, read_prompts
+from rankwell.models.checkpoints.config import not_a_checkpoint
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.identity import encoder_digest
 from rankwell.models.checkpoints.names import find_model
@@ -283,7 +284,7 @@ def _dtype(precision: Precision, encoder: Encoder | ForeignEncoder, device: str 
 def is_cross_encoder(folder: Path) -> bool:
     """Whether a checkpoint scores pairs, rather than giving texts vectors."""
     if not (folder / "config.json").is_file():
-        raise InputError(folder, None, "not a checkpoint (it has no config.json)")
+        raise not_a_checkpoint(folder)
     if (folder / "rankwell.json").is_file():
         return True
     architectures = read_object(folder / "config.json").get("architectures") or []

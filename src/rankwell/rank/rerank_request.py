@@ -187,7 +187,7 @@ class RerankRequest:
             warnings.warn(str(scorer.truncation) if ranker.template is None else advice, stacklevel=2)
         pairs = sum(map(len, candidates.values()))
         report = [
-            f"{pairs:,} pairs, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
+            f"{pairs:,} pair{'s' * (pairs != 1)}, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
             f"{scorer.truncation}",
         ]
         report += [f"duo: {duo.truncation}"] if duo else []

@@ -31,7 +31,7 @@ from rankwell.core.checksums import (
     write_checksums,
     write_table,
 )
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.jsonfile import read_object
 from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
@@ -57,7 +57,7 @@ _FORMAT = "rankwell-system"
 
 def is_system(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds a system."""
-    return (Path(folder) / SYSTEM).is_file()
+    return os.path.isfile(os.path.join(folder, SYSTEM))  # Path.is_file raises if the name is too long
 
 
 class System:
@@ -365,7 +365,8 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         record = read_object(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(folder, None, f"not a system (it has no {SYSTEM}); make one with `rankwell fit`") from None
+        make = "make a system with `rankwell fit`"
+        raise folder_error(folder, f"not a system (it has no {SYSTEM})", make) from None
     if record.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of a system")
     if (version := record.get("version")) not in VERSIONS:

@@ -19,7 +19,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import InputError, RankwellError, excerpt
+from rankwell.core.errors import InputError, RankwellError, excerpt, folder_error
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_folder, remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import Manifest, check_seal, write_sealed
@@ -341,18 +341,26 @@ def write_description(
     write_sealed(folder / "index.json", description)
 
 
+def is_index(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds an index."""
+    return os.path.isfile(os.path.join(folder, "index.json"))  # Path.is_file raises if the name is too long
+
+
 def _read_description(folder: Path) -> dict[str, Any]:
     path = folder / "index.json"
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(folder, None, "not an index (it has no index.json); make one with `rankwell index`") from None
+        make = "make an index with `rankwell index`"
+        raise folder_error(folder, "not an index (it has no index.json)", make) from None
     except (OSError, ValueError, RecursionError):
         raise InputError(path, None, "not the description of an index") from None
     if not isinstance(description, dict) or description.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of an index")
     if (version := description.get("version")) != INDEX_VERSION:
-        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
+        newer = isinstance(version, int) and version > INDEX_VERSION
+        remedy = "update rankwell or build it again" if newer else "build it again"
+        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: {remedy}"
         raise InputError(path, None, problem)
     check_seal(path, description)
     names = description.get("segments")

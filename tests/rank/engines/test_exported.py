@@ -277,7 +277,9 @@ def test_shorter_sequences_may_be_asked_for_but_no_other_graph(export: Export) -
 def test_folders_that_are_no_such_export_are_named(
     export: Export, checkpoint: Path, tmp_path: Path, without_checksums: Callable[[Path], None]
 ) -> None:
-    with pytest.raises(InputError, match=r"not an exported model \(it has no export.json; rankwell export .* makes"):
+    with pytest.raises(
+        InputError, match=r"not an exported model \(it has no export.json\); make one with `rankwell export"
+    ):
         load(checkpoint, "onnx", {}, {})
     with pytest.raises(InputError, match="nowhere: no such folder"):
         load(tmp_path / "nowhere", "openvino", {}, {})

@@ -21,10 +21,9 @@ def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any)
         str(data),
         out,
         encoder=str(encoder),
-        start=str(encoder),
         device="cpu",
         say=lines.append,
-        **{"minutes": 30, **options},
+        **{"start": str(encoder), "minutes": 30, **options},
     )
     return system, "\n".join(lines)
 

@@ -203,7 +203,7 @@ def test_a_finished_system_is_not_replaced(whole: tuple[System, str], tiny_bi_en
         fitted(whole[0].folder, tiny_bi_encoder)
 
 
-@pytest.mark.parametrize("options", [{"minutes": 0}, {"measure": "RR@ten"}])
+@pytest.mark.parametrize("options", [{"minutes": 0}, {"measure": "RR@ten"}, {"start": "no_such_package:model"}])
 def test_wrong_options_are_refused_before_any_work(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(RankwellError):
         fitted(tmp_path / "system", tmp_path, **options)

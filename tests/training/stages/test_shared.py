@@ -330,7 +330,7 @@ def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start:
         ({"stages.duo": "{depth: 20}"}, "`compare` says how many"),
         ({"stages.duo": "{labels: grade}"}, r"stages\.duo\.labels is grade"),
         ({"model.template": "duo"}, "model.template is duo, which is not for one query and document"),
-        ({"stages.blend": "{encoder: nowhere}"}, "nowhere: not a checkpoint"),
+        ({"stages.blend": "{encoder: nowhere}"}, "nowhere: no such folder"),
         ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "a stage that builds an index searches that index only"),
         ({"stages": "{classify: {train: nowhere.tsv}, pointwise: {}}"}, "nowhere.tsv: no such file"),
     ):

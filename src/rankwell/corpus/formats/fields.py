@@ -168,6 +168,8 @@ def choose_fields(table: Table, kind: RecordKind, columns: Columns | None = None
         ids = tuple(name for name in table.names if name == f"{kind.name} id")
         if not ids:
             _say(table, f"no ids: each line is a {kind.name}, numbered from 1")
+        elif table.csv:
+            _say(table, f"no header; columns: {', '.join(table.names)} (if there is one, use --id and --text)")
         return Fields(kind, ids, table.names[-1:], tuple(name for name in table.names if name == "title"))
     identifier = given.id or (kind.find("id", table.names) if table.stated else None)
     text = given.text or kind.find("text", table.names) or _only_other(table, identifier)

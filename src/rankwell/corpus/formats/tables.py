@@ -56,7 +56,8 @@ class Table:
 
     ``read`` streams the rows; a columnar format reads only the fields it is given. ``names`` are the fields of the
     first row. They are ``stated`` if the file has them, in its keys, columns or ``header``. Rows have the number of a
-    line, the ``first`` one here, if the table has ``lines``. Rows are mappings, or cells at ``positions``.
+    line, the ``first`` one here, if the table has ``lines``. Rows are mappings, or cells at ``positions``. ``csv``: the
+    cells are those of a csv file, which usually has a header.
     """
 
     path: FilePath
@@ -67,6 +68,7 @@ class Table:
     header: bool = False
     first: int = 1
     lines: bool = True
+    csv: bool = False
 
     @property
     def base(self) -> int:
@@ -160,7 +162,8 @@ def _cells(path: FilePath, rows: Iterator[tuple[int, str, list[str]]], layout: L
             raise InputError(path, begin, f"a header without rows below it: {excerpt(line)}")
 
     positions = tuple(range(len(names)))
-    return Table(path, names, read, positions, stated=header or layout.by_number, header=header, first=begin)
+    stated = header or layout.by_number
+    return Table(path, names, read, positions, stated=stated, header=header, first=begin, csv=not tabs)
 
 
 def _csv_rows(path: FilePath, lines: Lines, separator: str) -> Iterator[tuple[int, str, list[str]]]:

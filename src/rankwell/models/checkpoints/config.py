@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.jsonfile import read_object
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
@@ -126,7 +126,13 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         return read_object(folder / "config.json")
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(folder, None, "not a checkpoint (it has no config.json)") from None
+        raise not_a_checkpoint(folder) from None
+
+
+def not_a_checkpoint(folder: Path) -> InputError:
+    """The error for a folder without ``config.json``, or a name that is none."""
+    make = "" if folder.exists() else "a model is a folder, PACKAGE:FOLDER, or OWNER/NAME on the Hugging Face hub"
+    return folder_error(folder, "not a checkpoint (it has no config.json)", make)
 
 
 def is_own(folder: Path) -> bool:

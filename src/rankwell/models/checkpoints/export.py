@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.models.attention import dense_mask
+from rankwell.models.checkpoints.config import not_a_checkpoint
 from rankwell.models.checkpoints.export_record import (
     FIXED,
     GRAPHS,
@@ -240,7 +241,7 @@ def export_weights(
     if out.exists():
         raise RankwellError(f"{out} exists already")
     if not (source / "config.json").is_file():
-        raise InputError(source, None, "not a checkpoint (it has no config.json)")
+        raise not_a_checkpoint(source)
     tensors = quantise_tensors(read_tensors(source), group)
     files = {file for pattern in _COPIED_FILES for file in source.glob(pattern)}
     with atomic_folder(out) as temporary:

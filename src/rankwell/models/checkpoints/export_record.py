@@ -22,9 +22,10 @@ from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.jsonfile import read_object
 from rankwell.models.checkpoints.config import HeadKind, RankerConfig, first_problem, read_ranker_config
+from rankwell.models.checkpoints.names import DEFAULT, SHIPPED
 from rankwell.models.spec import AttentionRule
 
 Backend = Literal["onnx", "openvino"]
@@ -89,9 +90,9 @@ def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerCon
     try:
         record = ExportRecord.model_validate(read_object(path))
     except (FileNotFoundError, NotADirectoryError):
-        hint = f"rankwell export {folder} --backend {backend} --out DIR makes one"
-        problem = "no such folder" if not folder.exists() else f"not an exported model (it has no {RECORD}; {hint})"
-        raise InputError(folder, None, problem) from None
+        name = DEFAULT if folder == SHIPPED else str(folder)
+        make = f"make one with `rankwell export {name} --backend {backend} --out FOLDER`" if folder.is_dir() else ""
+        raise folder_error(folder, f"not an exported model (it has no {RECORD})", make) from None
     except ValidationError as error:
         raise InputError(path, None, f"not the record of an export: {first_problem(error)}") from None
     if record.backend != backend:

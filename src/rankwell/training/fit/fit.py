@@ -16,7 +16,7 @@ from rankwell.core.locks import lock
 from rankwell.core.manifest import digest
 from rankwell.corpus.datasets import open_dataset
 from rankwell.evaluation.notation import parse_measure
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
 from rankwell.rank.system import System, is_system, refuse_taken
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
@@ -114,10 +114,12 @@ def _fit_judged(request: FitRequest, say: Callable[[str], None], asked: FitReque
     if not work.exists():
         refuse_taken(request.out)
     dataset = open_dataset(request.data)
+    parts = divide(dataset, train=request.train, report=request.report, seed=request.seed)
+    if len(parts.fit):
+        find_model(request.start)  # raises if it is missing, before the first rungs take their time
     with lock(work, wait=False):
         remove_leftovers(work)
         remove_leftovers(request.out.absolute().parent, of=request.out.name)
-        parts = divide(dataset, train=request.train, report=request.report, seed=request.seed)
         _claim(request, dataset.digest(), parts)
         if is_system(request.out):  # finished, but killed before its work folder was removed
             shutil.rmtree(work, ignore_errors=True)
