@@ -96,10 +96,13 @@ def test_other_errors_stay_as_they_are() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize("module", ["llvmlite.binding", "triton.knobs"])
 @pytest.mark.parametrize(("stop", "after"), [(TimeIsUp, time_limit), (KeyboardInterrupt, ctrl_c_after)])
-def test_a_compiler_is_not_stopped(monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], after: Any) -> None:
+def test_a_compiler_is_not_stopped(
+    monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], after: Any, module: str
+) -> None:
     monkeypatch.setattr(stopping, "SOON", 0.05)
-    compiler: dict[str, Any] = {"__name__": "llvmlite.binding", "spin": spin, "done": []}
+    compiler: dict[str, Any] = {"__name__": module, "spin": spin, "done": []}
     exec("def compile():\n    spin(0.3)\n    done.append(True)", compiler)
 
     def compile_and_go_on() -> None:

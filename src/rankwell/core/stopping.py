@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from types import FrameType
 
 SOON, AGAIN = 0.2, 2.0
-"""Seconds until a stop that met a compiler, which would print and swallow the exception, is tried again, and until a
+"""Seconds until a stop that met a compiler, which would swallow the exception or abort, is tried again, and until a
 time limit that was swallowed elsewhere is raised again."""
-_COMPILERS = ("llvmlite", "numba")
+_COMPILERS = ("llvmlite", "numba", "triton")
 
 
 class TimeIsUp(BaseException):

@@ -39,8 +39,9 @@ th:first-child, td:first-child { text-align: left } td.words { white-space: norm
 details { border: 1px solid var(--line); border-radius: .4em; padding: .4em .8em; margin: .4em 0 }
 summary { cursor: pointer; overflow-wrap: anywhere } details p { margin: .5em 0; overflow-wrap: anywhere }
 pre { background: var(--soft); padding: .8em; border-radius: .4em; overflow-x: auto; font-size: .85em }
-@media (max-width: 40em) { th, td { padding-right: .5em } td:first-child { white-space: normal; min-width: 7em }
-  td .dim { display: block; font-size: .85em } td.words { min-width: 10em } }
+@media (max-width: 40em) { table { font-size: .78em } th { white-space: normal } th, td { padding-right: .4em }
+  td:first-child { white-space: normal; min-width: 5.5em } td .dim { display: block; font-size: .85em }
+  td.words { min-width: 0 } }
 """
     + PICTURES
 )
@@ -199,7 +200,7 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield from _table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
         return
-    yield "<h2>Quality against time</h2>"
+    yield f"<h2>{measure} against time</h2>"
     yield draw_costs(bars, measure)
     yield f"<h2>On the {len(task.parts.report):,} queries to report</h2>"
     names = measures_of(measure)
