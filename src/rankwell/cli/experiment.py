@@ -18,8 +18,9 @@ def experiment(
     suite: Annotated[
         str,
         typer.Argument(
+            metavar="SUITE",
             help="A suite: a YAML file, or the name of one that ships, such as table1. Or rare-words, to compare two "
-            "models."
+            "models.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder for all runs and tables.")],
@@ -43,23 +44,27 @@ def experiment(
     ] = 1,
     models: Annotated[
         list[str] | None,
-        typer.Option("--model", help="For rare-words: a trained ranker. Give two, the expected better one second."),
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="For rare-words: a trained ranker. Give two, the expected better one second.",
+        ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="For rare-words: folder of a data set (default: the bundled sample)."),
+        typer.Option("--data", help="For rare-words: folder of a data set. Default: the bundled sample."),
     ] = None,
     cases: Annotated[
         Path | None,
         typer.Option(
             "--cases",
-            help="For rare-words: file with query id, word, look-alike, right docid and misleading docid "
-            "(default: the sample's, or with --data cases mined from the split dev).",
+            help="For rare-words: file with query id, word, look-alike, right docid and misleading docid. "
+            "Default: the sample's; with --data, cases mined from the split dev.",
         ),
     ] = None,
     max_cases: Annotated[
         int | None,
-        typer.Option("--max-cases", min=1, help="For rare-words: maximum number of mined cases (default: 40)."),
+        typer.Option("--max-cases", min=1, help="For rare-words: maximum number of mined cases. Default: 40."),
     ] = None,
     device: Device = None,
     check: Annotated[

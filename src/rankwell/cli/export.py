@@ -15,7 +15,9 @@ from rankwell.cli.outputs import output_folder
 
 def export(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A checkpoint folder, or a name on the Hugging Face hub.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or a name on the Hugging Face hub.")
+    ],
     backend: Annotated[Literal["onnx", "openvino", "torch"], typer.Option("--backend", help="Backend to export for.")],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder.")],
     precision: Annotated[

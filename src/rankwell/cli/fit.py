@@ -14,12 +14,20 @@ from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
 
 
 def fit(
-    data: Annotated[str, typer.Argument(help="A data set: a folder with a collection, queries and qrels, or an id.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="A data set: a folder with a collection, queries and qrels, or an id like irds:beir/scifact.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", help="Output folder for the system.")],
-    minutes: Annotated[float, typer.Option("--minutes", help="How long it may take.")] = 20.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time limit in minutes.")] = 20.0,
     device: Device = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Random seed.")] = 1,
-    measure: Annotated[str, typer.Option("--measure", help="Measure to choose by, in ir-measures notation.")] = "RR@10",
+    measure: Annotated[
+        str, typer.Option("--measure", metavar="MEASURE", help="Measure to choose by, in ir-measures notation.")
+    ] = "RR@10",
     train: Annotated[
         str | None,
         typer.Option("--train", metavar="SPLIT", help="The split to fit to. Default: train, or the only one."),
@@ -34,7 +42,8 @@ def fit(
     ] = None,
     encoder: EncoderOption = None,
     model: Annotated[
-        str, typer.Option("--model", help="Checkpoint that bi-encoders and re-rankers are trained from.")
+        str,
+        typer.Option("--model", metavar="MODEL", help="Checkpoint that bi-encoders and re-rankers are trained from."),
     ] = BACKBONE,
     queries_from: Annotated[
         Literal["titles", "headings"] | None,

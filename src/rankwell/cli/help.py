@@ -119,4 +119,5 @@ def _about(option: Any) -> str:
     if isinstance(default, bool):
         names = option.opts if default else option.secondary_opts
         return f"{text} Default: {names[0]}." if option.secondary_opts else str(text)
-    return f"{text} Default: {default}."
+    shown = f"{default:g}" if isinstance(default, float) else default
+    return f"{text} Default: {shown}."

@@ -37,7 +37,18 @@ UsageError: Any = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="rankwell",
-    help="Fit BERT rankers to your own documents, run them fast, and see whether they are better.",
+    help="""Fit BERT rankers to your own documents, run them fast, and see whether they are better.
+
+    **Examples**
+
+        rankwell demo
+
+        rankwell index collection.csv --out my-index
+
+        rankwell search my-index "how do bees keep warm"
+
+        rankwell COMMAND --help
+    """,
     no_args_is_help=True,
     add_completion=False,
     cls=Verbs,
@@ -45,8 +56,8 @@ app = typer.Typer(
 )
 # The order of the help; verbs that are not named here follow in alphabetical order.
 ORDER = [
-    *("fit", "index", "expand", "search", "rerank", "evaluate", "analyse", "tune", "check"),
-    *("train", "experiment", "types", "explain", "export", "serve", "demo"),
+    *("demo", "index", "search", "rerank", "evaluate", "tune", "fit", "serve", "explain", "analyse", "check"),
+    *("train", "experiment", "export", "expand", "types"),
 ]
 
 

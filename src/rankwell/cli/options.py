@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 import typer
 
 from rankwell.cli.outputs import output_file
+from rankwell.models.checkpoints.names import BACKBONE
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Rule = Literal["full", "strm", "strict", "exact_match"]
 
-IndexArgument = Annotated[Path, typer.Argument(help="An index folder made by `rankwell index`.")]
+IndexArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder made by `rankwell index`.")]
 RunOut = Annotated[
     Path | None,
     typer.Option(
@@ -47,7 +48,10 @@ IgnoreIdentical = Annotated[
 ]
 
 Model = Annotated[
-    str, typer.Option("--model", help="A checkpoint folder, a name on the Hugging Face hub, or an exported model.")
+    str,
+    typer.Option(
+        "--model", metavar="MODEL", help="A checkpoint folder, a name on the Hugging Face hub, or an exported model."
+    ),
 ]
 Label = Annotated[
     str | None,
@@ -63,7 +67,10 @@ TrustRemoteCode = Annotated[
 ]
 BackendOption = Annotated[Backend, typer.Option("--backend", help="Inference backend.")]
 Device = Annotated[
-    str | None, typer.Option("--device", help="Torch device: cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.")
+    str | None,
+    typer.Option(
+        "--device", metavar="DEVICE", help="Torch device: cpu, cuda, cuda:1 or mps. Default: a GPU if there is one."
+    ),
 ]
 PrecisionOption = Annotated[
     Precision,
@@ -81,13 +88,14 @@ Markers = Annotated[
     ),
 ]
 
-EncoderOption = Annotated[
+_ENCODER = "Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default:"
+EncoderOption = Annotated[str | None, typer.Option("--encoder", metavar="MODEL", help=f"{_ENCODER} rankwell-mini.")]
+BlendEncoderOption = Annotated[
+    str | None, typer.Option("--encoder", metavar="MODEL", help=f"{_ENCODER} MiniLM ({BACKBONE}).")
+]
+ServedEncoderOption = Annotated[
     str | None,
-    typer.Option(
-        "--encoder",
-        help="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default: MiniLM for --blend, "
-        "rankwell-mini for --hybrid.",
-    ),
+    typer.Option("--encoder", metavar="MODEL", help=f"{_ENCODER} rankwell-mini, or MiniLM with --blend."),
 ]
 Hybrid = Annotated[
     float | None,

@@ -14,8 +14,8 @@ from rankwell.cli.needs import needs
 from rankwell.cli.options import (
     Attention,
     BackendOption,
+    BlendEncoderOption,
     Device,
-    EncoderOption,
     Format,
     IdField,
     Label,
@@ -127,7 +127,7 @@ def rerank(
             help="The bi-encoder's share in the result. The model has what --fuse and --blend leave.",
         ),
     ] = None,
-    encoder: EncoderOption = None,
+    encoder: BlendEncoderOption = None,
     normalise: Normalise = "min-max",
     duo: Annotated[
         str | None, typer.Option("--duo", help="A duoBERT, which compares the top documents pairwise.")
@@ -155,10 +155,10 @@ def rerank(
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
-    """Re-rank a run, or what is found for a question, with a cross-encoder or an SDNet.
+    """Re-rank a run, or the candidates for a question, with a cross-encoder or an SDNet.
 
-    Template, attention, markers and length are the checkpoint's unless given. Without --out the answers are printed.
-    --id, --text and --title name fields of --collection.
+    Template, attention rule, markers and length default to what the checkpoint records. Without --out the answers are
+    printed. --id, --text and --title name fields of --collection.
 
     **Examples**
 

@@ -75,8 +75,8 @@ def search(
 ) -> None:
     """Search an index or a system: answer a question, or rank documents for each query of a file.
 
-    Without --out the answers are printed; with it, the rankings are written as a run. BM25 searches, with --hybrid
-    together with a bi-encoder. A system searches, and re-ranks, as it was fitted.
+    Without --out the answers are printed; with it, the rankings are written as a run. An index is searched with BM25
+    or, with --hybrid, with BM25 and a bi-encoder. A system searches and re-ranks as it was fitted.
 
     **Examples**
 

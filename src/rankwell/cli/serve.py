@@ -16,11 +16,11 @@ from rankwell.cli.needs import excludes, needs
 from rankwell.cli.options import (
     BackendOption,
     Device,
-    EncoderOption,
     Hybrid,
     Label,
     Normalise,
     PrecisionOption,
+    ServedEncoderOption,
     TrustRemoteCode,
     VectorsOption,
 )
@@ -30,7 +30,7 @@ def serve(
     context: typer.Context,
     system: Annotated[
         Path | None,
-        typer.Argument(metavar="[SYSTEM]", help="A system folder made by `rankwell fit`, served as it was fitted."),
+        typer.Argument(metavar="SYSTEM", help="A system folder made by `rankwell fit`, served as it was fitted."),
     ] = None,
     index: Annotated[
         Path | None,
@@ -40,6 +40,7 @@ def serve(
         list[str] | None,
         typer.Option(
             "--model",
+            metavar="MODEL",
             help="A checkpoint folder, a name on the Hugging Face hub, an exported model, or none for no re-ranker. "
             "May be repeated. Default: rankwell-mini.",
         ),
@@ -60,7 +61,7 @@ def serve(
         float | None, typer.Option("--blend", metavar="SHARE", help="The bi-encoder's share of the score in /search.")
     ] = None,
     hybrid: Hybrid = None,
-    encoder: EncoderOption = None,
+    encoder: ServedEncoderOption = None,
     vectors: VectorsOption = "auto",
     normalise: Normalise = "min-max",
     alias: Annotated[
@@ -77,7 +78,11 @@ def serve(
     ] = None,
     origin: Annotated[
         list[str] | None,
-        typer.Option("--origin", help="Origin of a page of another host that may use the API (CORS). May be repeated."),
+        typer.Option(
+            "--origin",
+            metavar="URL",
+            help="Origin of a page on another host that may use the API (CORS). May be repeated.",
+        ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,

@@ -13,7 +13,10 @@ from rankwell.cli.outputs import output_folder, resumable
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe: a YAML file, or the name of one that ships, such as listwise.")
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A recipe: a YAML file, or the name of one that ships, such as listwise."
+        ),
     ],
     out: Annotated[
         Path,

@@ -17,15 +17,18 @@ from rankwell.models.checkpoints.names import DEFAULT
 def tune(
     context: typer.Context,
     index: IndexArgument,
-    queries: Annotated[Path, typer.Argument(help="Development queries.")],
-    qrels: Annotated[Path, typer.Argument(help="Their relevance judgments.")],
+    queries: Annotated[Path, typer.Argument(metavar="QUERIES", help="Development queries.")],
+    qrels: Annotated[Path, typer.Argument(metavar="QRELS", help="Their relevance judgments.")],
     id_field: IdField = None,
     text_field: TextField = None,
-    measure: Annotated[str, typer.Option("--measure", help="Measure to maximise.")] = "RR@10",
+    measure: Annotated[str, typer.Option("--measure", metavar="MEASURE", help="Measure to maximise.")] = "RR@10",
     k1: Annotated[
-        str, typer.Option("--k1", help="Values of k1 to try: FIRST:LAST:STEP, or separated by commas.")
+        str,
+        typer.Option("--k1", metavar="VALUES", help="Values of k1 to try: FIRST:LAST:STEP, or separated by commas."),
     ] = "0.3:2.1:0.3",
-    b: Annotated[str, typer.Option("--b", help="Values of b to try, likewise.")] = "0.1:0.9:0.1",
+    b: Annotated[
+        str, typer.Option("--b", metavar="VALUES", help="Values of b to try, in the same form.")
+    ] = "0.1:0.9:0.1",
     folds: Annotated[int, typer.Option("--folds", help="Number of cross-validation folds.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Seed for assigning queries to folds.")] = 0,
     threads: Threads = 0,
@@ -41,7 +44,7 @@ def tune(
 ) -> None:
     """Tune k1 and b, and with --hybrid a bi-encoder's share, on development queries.
 
-    Quote the cross-validated figure: each fold is measured with the values that did best on the others.
+    Report the cross-validated figure: each fold is measured with the values that did best on the others.
 
     **Examples**
 

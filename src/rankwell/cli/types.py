@@ -15,7 +15,7 @@ from rankwell.cli.outputs import output_file, reports
 def types(
     context: typer.Context,
     queries: Annotated[
-        Path, typer.Argument(help="Queries: tsv (id, text) or jsonl, optionally gzipped.", metavar="QUERIES")
+        Path, typer.Argument(help="A file of queries, as `rankwell search` takes it.", metavar="QUERIES")
     ],
     out: Annotated[
         Path | None,
