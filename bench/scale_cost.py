@@ -133,13 +133,11 @@ def index_cost(
     return _cost(seconds, machine, machines, memory, traffic)
 
 
-def search_cost(
-    documents: int, queries: int, rates: Rates, machine: Machine, machines: int, *, k: int = 1000, replicas: int = 1
-) -> Cost:
+def search_cost(documents: int, queries: int, rates: Rates, machine: Machine, machines: int, *, k: int = 1000) -> Cost:
     """Searching ``queries`` over an index in as many shards as the machines have cores."""
-    shards = max(1, machines * machine.cores // replicas)
-    seconds = machine.start + queries * query_seconds(documents, shards, rates) / replicas
-    memory = documents * rates.index_bytes * replicas / machines
+    shards = machines * machine.cores
+    seconds = machine.start + queries * query_seconds(documents, shards, rates)
+    memory = documents * rates.index_bytes / machines
     traffic = queries * shards * k * 12.0
     return _cost(seconds, machine, machines, memory, traffic)
 
@@ -232,14 +230,14 @@ LOSS = 1 / (7 * 24 * 3600)
 
 def projections(rates: Rates) -> str:
     """The table of docs/scale.md."""
-    search = partial(search_cost, queries=6_980, rates=rates, machine=PROCESSORS, k=100, replicas=2)
+    search = partial(search_cost, queries=6_980, rates=rates, machine=PROCESSORS, k=100)
     rows = {
         "index 8.8M, one reader": index_cost(8_800_000, rates, PROCESSORS, 1, loss=LOSS),
         "index 100M, one reader": index_cost(10**8, rates, PROCESSORS, 4, loss=LOSS),
         "index 100M, 64 files read at once": index_cost(10**8, rates, PROCESSORS, 4, readers=64, loss=LOSS),
         "index 10B, 1,600 files read at once": index_cost(10**10, rates, PROCESSORS, 100, readers=1_600, loss=LOSS),
-        "search 6,980 queries in 100M, 2 replicas": search(10**8, machines=2),
-        "search 6,980 queries in 10B, 2 replicas": search(10**10, machines=100),
+        "search 6,980 queries in 100M": search(10**8, machines=1),
+        "search 6,980 queries in 10B": search(10**10, machines=50),
         "re-rank 7M pairs (MS MARCO dev)": rerank_cost(7_000_000, rates, GPU, 1, loss=LOSS),
         "re-rank 7M pairs": rerank_cost(7_000_000, rates, GPU, 8, loss=LOSS),
         "re-rank 1B pairs": rerank_cost(10**9, rates, GPU, 32, loss=LOSS),

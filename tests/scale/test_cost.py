@@ -91,7 +91,6 @@ def test_costs_by_hand() -> None:
     search = search_cost(8_000_000, 1000, RATES, MACHINE, 2)
     assert search.hours * 3600 == pytest.approx(10 + 1.17)
     assert search.memory == 8_000_000 * 100 / 2
-    assert search_cost(8_000_000, 1000, RATES, MACHINE, 2, replicas=2).memory == 8_000_000 * 100
     rerank = rerank_cost(16_384 * 16, RATES, MACHINE, 2)
     assert rerank.hours * 3600 == pytest.approx(10 + 2 * 16.384)
 

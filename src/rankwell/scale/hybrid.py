@@ -88,12 +88,10 @@ class ClusterHybridSearch:
                 if not PassageVectors.is_complete(store, encoder):
                     job = VectorsJob(store.folder.absolute(), request.encoder, device, precision)
                     do(job, self.cluster, description="computing vectors")
-            # Comparing with millions of vectors may take long, and an actor that is lost is noticed at once.
             held = ShardedIndex.on(
                 self.cluster,
                 index.folder,
                 shards=self.cluster.workers,
-                patience=None,
                 shard=HybridShard,
                 shard_options=(request,),
             )

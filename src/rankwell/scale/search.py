@@ -2,8 +2,8 @@
 
 A batch of queries takes two rounds. First each shard counts in how many of its documents the terms occur; then the sums
 are sent with the queries, and each shard ranks its own documents by the statistics of the whole index. Both rounds run
-the code of an unsharded search, so the results are the same, to the bit. Each shard has replicas: if one is lost or
-does not answer in time, the next is asked, and Ray restarts the first.
+the code of an unsharded search, so the results are the same, to the bit. If an actor is lost, Ray restarts it and asks
+it again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,12 +27,11 @@ from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.segment import Segment
 from rankwell.scale.runs import read_parts, write_part
-from rankwell.scale.workers import Cluster
+from rankwell.scale.workers import RETRIES, Cluster
 
 if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
 
-PATIENCE_SECONDS = 60.0
 QUERIES_A_SHARD = 4096
 
 
@@ -63,9 +61,8 @@ class Shard:
 class ShardedIndex(Index):
     """An index searched by actors; open it with :meth:`on`. This process reads ids and texts from the folder."""
 
-    replicas: list[list[Any]]
-    """The actors of each shard, in the order they are asked."""
-    patience: float | None
+    actors: list[Any]
+    """The actor of each shard."""
 
     @classmethod
     @contextmanager
@@ -75,42 +72,36 @@ class ShardedIndex(Index):
         folder: str | os.PathLike[str],
         *,
         shards: int = 0,
-        replicas: int = 1,
-        patience: float | None = PATIENCE_SECONDS,
         shard: type[Shard] = Shard,
         shard_options: tuple[Any, ...] = (),
     ) -> Iterator[ShardedIndex]:
         """Hold an index's segments in ``shards`` actors for as long as the context lasts.
 
         With 0 there is one for each segment, or as many as the cluster has room for. An actor is a ``shard``, made with
-        the folders of its segments and ``shard_options``. If it does not answer within ``patience`` seconds, the next
-        replica is asked; with ``None``, only if the actor is lost.
+        the folders of its segments and ``shard_options``.
         """
         index = cls.open(folder)
         assert isinstance(index, ShardedIndex)
-        if shards < 0 or replicas < 1:
-            raise RankwellError(f"{shards} shards of {replicas} replicas")
+        if shards < 0:
+            raise RankwellError(f"{shards} shards; expected 0 or more")
         with cluster.connected() as ray:
             needs = {"CPU": cluster.cpus, "GPU": cluster.gpus}
             rooms = {kind: ray.cluster_resources().get(kind, 0) for kind, need in needs.items() if need}
-            fitting = min(max(1, int(room / needs[kind] / replicas)) for kind, room in rooms.items())
+            fitting = min(max(1, int(room / needs[kind])) for kind, room in rooms.items())
             count = min(shards or fitting, len(index.segments))
             parts = np.array_split([str(segment.folder.absolute()) for segment in index.segments], count)
             for kind, room in rooms.items():
-                if (needed := count * replicas * needs[kind]) > room:  # Ray would wait silently for more
+                if (needed := count * needs[kind]) > room:  # Ray would wait silently for more
                     things = "cores" if kind == "CPU" else "GPUs"
-                    problem = f"{count} shards of {replicas} replicas need {needed:g} {things}"
-                    raise RankwellError(f"{problem}; the cluster has {room:g}")
-            options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": -1, "max_task_retries": 0}
+                    raise RankwellError(f"{count} shards need {needed:g} {things}; the cluster has {room:g}")
+            retries = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
+            options = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, **retries}
             remote = ray.remote(shard).options(scheduling_strategy="SPREAD", **options)
-            index.patience = patience
-            index.replicas = [
-                [remote.remote(list(map(Path, part)), *shard_options) for _ in range(replicas)] for part in parts
-            ]
+            index.actors = [remote.remote(list(map(Path, part)), *shard_options) for part in parts]
             try:
                 yield index
             finally:
-                for actor in chain.from_iterable(index.replicas):
+                for actor in index.actors:
                     ray.kill(actor)
 
     def search_terms(self, queries: Sequence[Sequence[str]], bm25: BM25, *, k: int = 1000, threads: int = 1) -> Hits:
@@ -126,26 +117,22 @@ class ShardedIndex(Index):
 
     def ask_one(self, method: str, *arguments: Any) -> Any:
         """Call a method on one shard; use it if all would give the same answer."""
-        return self._answer(0, getattr(self.replicas[0][0], method).remote(*arguments), method, arguments)
+        return self._answers(self.actors[:1], method, arguments)[0]
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every shard and return the answers."""
-        calls = [getattr(actors[0], method).remote(*arguments) for actors in self.replicas]
-        return [self._answer(shard, call, method, arguments) for shard, call in enumerate(calls)]
+        return self._answers(self.actors, method, arguments)
 
-    def _answer(self, shard: int, call: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+    def _answers(self, actors: Sequence[Any], method: str, arguments: tuple[Any, ...]) -> list[Any]:
         import ray
 
-        actors = self.replicas[shard]
-        for _ in actors:
-            try:
-                return ray.get(call, timeout=self.patience)
-            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-                actors.append(actors.pop(0))
-                call = getattr(actors[0], method).remote(*arguments)
-            except RankwellError as error:  # Ray's message includes the actor's traceback
-                raise RankwellError(str(getattr(error, "cause", error))) from None
-        raise RankwellError(f"no replica of shard {shard} of {self.folder} answers")
+        try:
+            answers: list[Any] = ray.get([getattr(actor, method).remote(*arguments) for actor in actors])
+        except ray.exceptions.RayActorError:
+            raise RankwellError(f"a worker that searches {self.folder} was lost and could not be restarted") from None
+        except RankwellError as error:  # Ray's message includes the actor's traceback
+            raise RankwellError(str(getattr(error, "cause", error))) from None
+        return answers
 
 
 def search_in_shards(
