@@ -74,6 +74,12 @@ def test_the_head_of_a_ranking_and_of_a_run() -> None:
     assert (len(run.head(2)["q2"]), run.head(2).name, len(run["q1"])) == (1, "mine", 3)
 
 
+def test_documents_selected_from_a_ranking_stay_in_order_with_their_scores() -> None:
+    ranking = Ranking.of("abcd", [1.0, 4.0, 2.0, 3.0])
+    assert ranking.select({"c", "b"}.__contains__) == Ranking.of("bc", [4.0, 2.0])
+    assert ranking.select(lambda docid: False) == Ranking.of([], [])
+
+
 def test_a_run_keeps_the_order_of_its_queries() -> None:
     run = Run.from_scores({"q2": {"a": 1}, "q1": {"a": 1, "b": 1}})
     assert list(run) == ["q2", "q1"]

@@ -6,7 +6,7 @@ It is trec_eval's, so its figures always agree with our lists, and it is total, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,11 @@ class Ranking:
         """The first ``depth`` documents."""
         return Ranking(self.docids[:depth], self.scores[:depth])
 
+    def select(self, keep: Callable[[str], bool]) -> Ranking:
+        """The documents whose ids ``keep`` accepts."""
+        places = [place for place, docid in enumerate(self.docids) if keep(docid)]
+        return Ranking(tuple([self.docids[place] for place in places]), self.scores[places])
+
     def __len__(self) -> int:
         return len(self.docids)
 
@@ -124,12 +129,9 @@ class Run(Mapping[str, Ranking]):
 
     def without_identical_ids(self) -> Run:
         """The run without documents that have the id of their query, as BEIR evaluates ArguAna, Quora and others."""
-        rankings = {}
-        for qid, ranking in self.items():
-            if qid in ranking.docids:
-                others = [place for place, docid in enumerate(ranking.docids) if docid != qid]
-                ranking = Ranking(tuple(ranking.docids[place] for place in others), ranking.scores[others])
-            rankings[qid] = ranking
+        rankings = {
+            qid: ranking.select(qid.__ne__) if qid in ranking.docids else ranking for qid, ranking in self.items()
+        }
         return Run(rankings, name=self.name)
 
     def __getitem__(self, qid: str) -> Ranking:

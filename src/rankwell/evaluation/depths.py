@@ -28,9 +28,7 @@ def cut_candidates(reranked: Run, first: Run, depth: int) -> Run:
         if stray := set(ranking.docids) - set(candidates):
             problem = f"query {qid}: {first.name} does not have {min(stray)}, which {reranked.name} ranks"
             raise RankwellError(f"{reranked.name} does not re-rank {first.name}; {problem}")
-        top = set(candidates[:depth])
-        places = [place for place, docid in enumerate(ranking.docids) if docid in top]
-        cut[qid] = Ranking(tuple(ranking.docids[place] for place in places), ranking.scores[places])
+        cut[qid] = ranking.select(set(candidates[:depth]).__contains__)
     return Run(cut, name=f"{depth:,}")
 
 

@@ -129,11 +129,11 @@ class Shares:
         return cls.beside_model(first=fuse or 0.0, similarity=blend or 0.0, normalise=normalise)
 
     @classmethod
-    def hybrid(cls, similarity: float, normalise: str = "z-score") -> Shares:
+    def hybrid(cls, similarity: float) -> Shares:
         """A bi-encoder's share in hybrid search; BM25 has the rest. Raises unless 0 < share ≤ 1."""
         if not 0 < similarity <= 1:
             raise RankwellError(f"a share of {similarity:g} for the bi-encoder; expected more than 0 and at most 1")
-        return cls(similarity=similarity, first=_rest(similarity), normalise=normalise)
+        return cls(similarity=similarity, first=_rest(similarity), normalise="z-score")
 
     def as_dict(self) -> dict[str, float]:
         """The share of each part by its name."""
@@ -242,15 +242,8 @@ def fuse_reranked(
     """
     if similarity is None:
         return fuse({"first": first, "model": model}, fusion, depth=depth)
-    known = Run({qid: _restrict(first[qid], ranking) for qid, ranking in model.items() if qid in first})
-    return fuse({"model": model, "similarity": similarity, "first": known}, fusion, depth=depth)
-
-
-def _restrict(ranking: Ranking, candidates: Ranking) -> Ranking:
-    """The documents of a ranking that are among the candidates."""
-    wanted = set(candidates.docids)
-    places = [place for place, docid in enumerate(ranking.docids) if docid in wanted]
-    return Ranking.of([ranking.docids[place] for place in places], ranking.scores[places])
+    known = {qid: first[qid].select(set(ranking.docids).__contains__) for qid, ranking in model.items() if qid in first}
+    return fuse({"model": model, "similarity": similarity, "first": Run(known)}, fusion, depth=depth)
 
 
 def _fuse_query(candidates: AlignedScores, fusion: Fusion, depth: int | None) -> Ranking:

@@ -323,13 +323,10 @@ def before_rest(top: Run, first: Run) -> Run:
         if best is None or not len(best):
             rankings[qid] = ranking
             continue
-        known = set(best.docids)
-        places = [place for place, docid in enumerate(ranking.docids) if docid not in known]
-        rest = ranking.scores[places]
+        rest = ranking.select(set(ranking.docids).difference(best.docids).__contains__)
         # Below the last re-ranked document by more than rounding can hide.
-        below = best.scores[-1] - 1 + (rest - rest.max(initial=-np.inf)) if len(rest) else rest
-        docids = [ranking.docids[place] for place in places]
-        rankings[qid] = Ranking.of([*best.docids, *docids], np.concatenate([best.scores, below]))
+        below = best.scores[-1] - 1 + (rest.scores - rest.scores.max(initial=-np.inf)) if len(rest) else rest.scores
+        rankings[qid] = Ranking.of([*best.docids, *rest.docids], np.concatenate([best.scores, below]))
     return Run(rankings, name=top.name)
 
 
