@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from rankwell.models.doc2query.decoding import WritingOptions
 
 SHARD_SIZE = 1024
+COUNTED = 2000
+"""The passages whose expansions are counted."""
 
 SPLIT = "generated"
 
@@ -279,14 +281,12 @@ class ExpansionCounts:
         )
 
 
-def count_expansions(
-    documents: Iterable[Document], path: Path, *, most: int = 2000, analyzer: Analyzer | None = None
-) -> ExpansionCounts:
-    """Count the queries of the first ``most`` passages, their terms, and the terms that are new."""
-    analyzer = analyzer or Analyzer.english()
+def count_expansions(documents: Iterable[Document], path: Path) -> ExpansionCounts:
+    """Count the queries of the first passages, their terms, and the terms that are new."""
+    analyzer = Analyzer.english()
     count = queries = terms = new = 0
     for document, expansion in zip(documents, read_expansions(path), strict=False):
-        if count == most:
+        if count == COUNTED:
             break
         known = set(analyzer.terms_batch([document.contents])[0])
         written = [term for each in analyzer.terms_batch(list(expansion.queries)) for term in each]

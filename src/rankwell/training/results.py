@@ -56,7 +56,7 @@ def evaluate_split(split: Split, run: Run, measures: Sequence[Measure], depth: i
     return evaluate(split.qrels, run.head(depth), list(measures))
 
 
-def step_contrasts(rows: Sequence[Row], test: str = "t") -> dict[tuple[str, str], Contrast]:
+def step_contrasts(rows: Sequence[Row]) -> dict[tuple[str, str], Contrast]:
     """Each measured row against the measured row before it, by row and measure; Holm-corrected over the whole table."""
     measured = [row for row in rows if row.evaluation is not None]
     contrasts: list[Contrast] = []
@@ -64,7 +64,7 @@ def step_contrasts(rows: Sequence[Row], test: str = "t") -> dict[tuple[str, str]
         assert before.evaluation is not None
         assert row.evaluation is not None
         pair = {before.name: before.evaluation, row.name: row.evaluation}
-        contrasts += compare_evaluations(pair, before.name, test=test).contrasts
+        contrasts += compare_evaluations(pair, before.name).contrasts
     corrected = holm([contrast.p for contrast in contrasts])
     return {(c.run, c.measure): replace(c, corrected=p) for c, p in zip(contrasts, corrected, strict=True)}
 

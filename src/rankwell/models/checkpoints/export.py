@@ -38,7 +38,7 @@ from rankwell.models.checkpoints.export_record import (
 from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.identity import model_digest
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.tensors import GROUP, QUANTISED, quantise_tensors, read_tensors, write_tensors
+from rankwell.models.checkpoints.tensors import QUANTISED, quantise_tensors, read_tensors, write_tensors
 from rankwell.models.encoder import CrossEncoder, Layer, add_similarity, cosine
 from rankwell.models.foreign import ForeignCrossEncoder
 from rankwell.models.spec import AttentionRule
@@ -228,9 +228,7 @@ def export_model(
     return record
 
 
-def export_weights(
-    source: str | Path, out: str | Path, group: int = GROUP, *, precision: ExportPrecision = "int8"
-) -> None:
+def export_weights(source: str | Path, out: str | Path, *, precision: ExportPrecision = "int8") -> None:
     """Write the checkpoint ``source``, of any kind, with its weights in 8 bits as the folder ``out``.
 
     ``out`` must not exist yet. rankwell loads it like ``source`` (``tensors.py``).
@@ -242,7 +240,7 @@ def export_weights(
         raise RankwellError(f"{out} exists already")
     if not (source / "config.json").is_file():
         raise not_a_checkpoint(source)
-    tensors = quantise_tensors(read_tensors(source), group)
+    tensors = quantise_tensors(read_tensors(source))
     files = {file for pattern in _COPIED_FILES for file in source.glob(pattern)}
     with atomic_folder(out) as temporary:
         write_tensors(tensors, temporary / QUANTISED)

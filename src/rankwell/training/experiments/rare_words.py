@@ -35,6 +35,9 @@ from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import dev_name, find_types, open_collection
 
 COLUMNS = 5
+DEPTH = 100
+"""Candidates of each query."""
+PICTURES = 3
 MAX_CASES = 40
 """Mined cases by default: with 100 candidates and two models 8,000 pairs, some minutes on two cores."""
 _QUERIES_AT_ONCE = 100
@@ -130,22 +133,19 @@ def mine_cases(
     qrels: Qrels,
     tokenizer: Tokenizer,
     *,
-    depth: int = 100,
     max_cases: int = MAX_CASES,
 ) -> list[RareWordCase]:
     """At most one case for each query: its first candidate that has a look-alike of a split query word but no form of
     the word, and its first relevant document that has the word.
     """
-    return list(islice(_mine(index, queries, qrels, tokenizer, depth), max_cases))
+    return list(islice(_mine(index, queries, qrels, tokenizer), max_cases))
 
 
-def _mine(
-    index: Index, queries: Sequence[Query], qrels: Qrels, tokenizer: Tokenizer, depth: int
-) -> Iterator[RareWordCase]:
+def _mine(index: Index, queries: Sequence[Query], qrels: Qrels, tokenizer: Tokenizer) -> Iterator[RareWordCase]:
     # A look-alike counts only in the query's own candidates, so some queries at a time give the cases of all at once.
     for begin in range(0, len(queries), _QUERIES_AT_ONCE):
         some = queries[begin : begin + _QUERIES_AT_ONCE]
-        run = index.search(some, k=depth)
+        run = index.search(some, k=DEPTH)
         candidates = list(dict.fromkeys(docid for ranking in run.values() for docid in ranking.docids))
         inside = dict(zip(candidates, map(set, map(words_of, index.texts(candidates))), strict=True))
         vocabulary = {word for words in inside.values() for word in words} | {w for q in some for w in words_of(q.text)}
@@ -188,17 +188,14 @@ def compare_on_rare_words(
     out: Path,
     *,
     cases: Sequence[RareWordCase] | None = None,
-    split: str | None = None,
-    depth: int = 100,
     max_cases: int = MAX_CASES,
-    pictures: int = 3,
     device: str | None = None,
 ) -> dict[str, Any]:
     """Write how two models rank the documents of each case, and draw their attention where they differ most.
 
-    ``cases`` may be of the queries of any split of ``data``; without them up to ``max_cases`` are mined from one
-    ``split`` (default: dev). Leaves ``table.md``, ``cases.csv``, ``results.json`` and, with matplotlib,
-    ``attention-QID.png`` for the ``pictures`` cases whose misleading document falls the most from the first model to
+    ``cases`` may be of the queries of any split of ``data``; without them up to ``max_cases`` are mined from
+    its dev split. Leaves ``table.md``, ``cases.csv``, ``results.json`` and, with matplotlib,
+    ``attention-QID.png`` for the three cases whose misleading document falls the most from the first model to
     the second.
     """
     if len(models) != 2 or models[0] == models[1]:
@@ -207,22 +204,22 @@ def compare_on_rare_words(
     collection = open_collection(str(data), out)
     dataset, index = collection.dataset, collection.index
     typed = any(ranker.takes_types for ranker in rankers.values())
-    splits = [split or dev_name(dataset)] if cases is None else dataset.splits
+    splits = [dev_name(dataset)] if cases is None else dataset.splits
     queries = list(_queries(dataset, splits, typed, out))
     if cases is None:
         tokenizer = rankers[models[0]].tokenizer
-        cases = mine_cases(index, queries, dataset.qrels(splits[0]), tokenizer, depth=depth, max_cases=max_cases)
+        cases = mine_cases(index, queries, dataset.qrels(splits[0]), tokenizer, max_cases=max_cases)
         if not cases:
             raise RankwellError(f"{dataset.name}: no query of the split {splits[0]!r} has candidates with a look-alike")
     by_qid = {query.qid: query for query in queries}
     asked = [by_qid[qid] for qid in dict.fromkeys(case.qid for case in cases) if qid in by_qid]
-    candidates = _candidates(cases, by_qid, index.search(asked, k=depth), index)
+    candidates = _candidates(cases, by_qid, index.search(asked, k=DEPTH), index)
     placed = {name: _place(ranker, cases, asked, candidates, index) for name, ranker in rankers.items()}
     result = _summarise(cases, placed)
     _write(out, cases, by_qid, placed, result)
     first, second = placed.values()
     falls = [after.misleading_rank - before.misleading_rank for before, after in zip(first, second, strict=True)]
-    for place in sorted(range(len(cases)), key=lambda k: -falls[k])[:pictures]:
+    for place in sorted(range(len(cases)), key=lambda k: -falls[k])[:PICTURES]:
         _draw(rankers, cases[place], by_qid[cases[place].qid], index, out)
     return result
 
