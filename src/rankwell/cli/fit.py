@@ -10,7 +10,7 @@ import typer
 
 from rankwell.cli.options import Device, EncoderOption
 from rankwell.cli.outputs import resumable
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+from rankwell.models.checkpoints.names import DEFAULT
 
 
 def fit(
@@ -42,9 +42,14 @@ def fit(
     ] = None,
     encoder: EncoderOption = None,
     model: Annotated[
-        str,
-        typer.Option("--model", metavar="MODEL", help="Checkpoint that bi-encoders and re-rankers are trained from."),
-    ] = BACKBONE,
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="Checkpoint that bi-encoders and re-rankers are trained from. Default: MiniLM if it is installed, "
+            "else rankwell-mini.",
+        ),
+    ] = None,
     queries_from: Annotated[
         Literal["titles", "headings"] | None,
         typer.Option(

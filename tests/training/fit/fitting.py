@@ -21,9 +21,8 @@ def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any)
         str(data),
         out,
         encoder=str(encoder),
-        device="cpu",
         say=lines.append,
-        **{"start": str(encoder), "minutes": 30, **options},
+        **{"start": str(encoder), "device": "cpu", "minutes": 30, **options},
     )
     return system, "\n".join(lines)
 

@@ -143,6 +143,21 @@ def test_the_reranker_reads_the_candidates_of_the_rung_below(
     assert rungs(system)["rerank"]["choose"]["R@100"]["mean"] == 1.0
 
 
+def test_a_ranker_with_vectors_can_be_the_start(
+    small: Path, tmp_path: Path, tiny_bi_encoder: Path, tiny_twin: Path
+) -> None:
+    system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, start=str(tiny_twin))
+    assert all("choose" in rung for rung in rungs(system).values())  # none failed
+
+
+def test_a_device_that_is_not_there_is_refused_before_any_work(
+    small: Path, tmp_path: Path, tiny_bi_encoder: Path
+) -> None:
+    with pytest.raises(RankwellError, match="torch sees .* GPU.* on this machine"):
+        fitted(tmp_path / "system", tiny_bi_encoder, small, device="cuda:99")
+    assert not list(tmp_path.iterdir())
+
+
 def take(folder: Path, queries: int, *splits: str) -> Path:
     """The bundled sample with fewer queries, and no other splits."""
     folder.mkdir()

@@ -48,6 +48,11 @@ def find_model(name: str | Path = DEFAULT, *, code: bool = False) -> Path:
     return folder
 
 
+def default_start() -> str:
+    """The checkpoint that fitting starts from: MiniLM if its package is installed, else the model that ships."""
+    return BACKBONE if find_spec(BACKBONE.partition(":")[0]) is not None else DEFAULT
+
+
 def published_name(folder: Path) -> str:
     """The name under which a model was published: that of its folder or, in the hub's cache, of its repository."""
     folder = folder.resolve()

@@ -16,7 +16,8 @@ from rankwell.core.locks import lock
 from rankwell.core.manifest import digest
 from rankwell.corpus.datasets import open_dataset
 from rankwell.evaluation.notation import parse_measure
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_start, find_model
+from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, is_system, refuse_taken
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
@@ -63,6 +64,7 @@ class FitRequest:
             raise RankwellError(f"--minutes {self.minutes:g}: expected more than 0")
         if not self.out.absolute().name:
             raise RankwellError(f"--out {self.out}: expected the name of a new folder")
+        chosen_device(self.device)
 
 
 def fit(
@@ -76,19 +78,21 @@ def fit(
     train: str | None = None,
     report: str | None = None,
     encoder: str = DEFAULT,
-    start: str = BACKBONE,
+    start: str | None = None,
     queries_from: Kind | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> System:
     """Fit a system to the documents and judged queries of a data set, as ``rankwell fit`` does.
 
     ``train`` and ``report`` name splits. ``encoder`` is the bi-encoder to begin with, ``start`` the checkpoint that
-    re-rankers are trained from. For data without judged queries, ``queries_from`` takes the documents' ``titles`` or
-    ``headings`` as queries. If interrupted, call it again to resume.
+    bi-encoders and re-rankers are trained from: by default MiniLM or, if its package is not installed, rankwell-mini.
+    For data without judged queries, ``queries_from`` takes the documents' ``titles`` or ``headings`` as queries. If
+    interrupted, call it again to resume.
 
     >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
     >>> system.search("how do bees keep warm")                                     # doctest: +SKIP
     """
+    start = start or default_start()
     request = FitRequest(
         os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start, queries_from
     )

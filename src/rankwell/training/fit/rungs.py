@@ -109,7 +109,7 @@ class FitTask:
             "seed": self.seed,
             "data": {"folder": str(self.data), "train": FIT, "dev": CHOOSE},
             "first_stage": searched,
-            "model": {"start": self.start},
+            "model": {"start": self.start, "adapt": True},
             "evaluate": {"measures": [self.measure], "depth": K},
             "stages": dict(stages),
         }
