@@ -153,7 +153,7 @@ def test_a_ranker_with_vectors_can_be_the_start(
 def test_a_device_that_is_not_there_is_refused_before_any_work(
     small: Path, tmp_path: Path, tiny_bi_encoder: Path
 ) -> None:
-    with pytest.raises(RankwellError, match="torch sees .* GPU.* on this machine"):
+    with pytest.raises(RankwellError, match="on this machine"):
         fitted(tmp_path / "system", tiny_bi_encoder, small, device="cuda:99")
     assert not list(tmp_path.iterdir())
 
