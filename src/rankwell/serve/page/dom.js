@@ -35,4 +35,4 @@ export function number(value, digits = 2) {
 
 export const count = (value) => value.toLocaleString("en");
 export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
-export const milliseconds = (value) => (value < 10 ? `${number(value, 1)} ms` : value < 10_000 ? `${Math.round(value)} ms` : `${number(value / 1000, 1)} s`);
+export const milliseconds = (value) => (value < 10 ? `${number(value, 1)} ms` : value < 1000 ? `${Math.round(value)} ms` : `${number(value / 1000, 1)} s`);
