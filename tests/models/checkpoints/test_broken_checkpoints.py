@@ -138,5 +138,5 @@ def test_our_own_checkpoint_without_its_head_is_an_error(copy: Any) -> None:
 
 
 def test_a_file_is_not_a_checkpoint(copy: Any) -> None:
-    with pytest.raises(InputError, match="not a checkpoint"):
+    with pytest.raises(InputError, match="is a file, expected a folder"):
         load_checkpoint(copy.folder / "model.safetensors")
