@@ -238,7 +238,7 @@ def fuse_reranked(
 ) -> Run:
     """Fuse the run of a model with the first stage's and, if there is one, with a bi-encoder's of the same documents.
 
-    With a bi-encoder only the model's documents are ranked; without, those that only the first stage has are, too.
+    With a bi-encoder, only the model's documents are ranked. Without one, the first stage's other documents are kept.
     """
     if similarity is None:
         return fuse({"first": first, "model": model}, fusion, depth=depth)

@@ -130,7 +130,7 @@ def read_description(folder: Path) -> dict[str, Any]:
 
 
 def not_a_checkpoint(folder: Path) -> InputError:
-    """The error for a folder without ``config.json``, or a name that is none."""
+    """The error for a folder without ``config.json``, and for a name that stands for no model."""
     make = "" if folder.exists() else "a model is a folder, PACKAGE:FOLDER, or OWNER/NAME on the Hugging Face hub"
     return folder_error(folder, "not a checkpoint (it has no config.json)", make)
 

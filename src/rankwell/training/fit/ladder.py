@@ -133,7 +133,7 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
 
 
 def _try_rung(task: FitTask, clock: Clock, step: Step, best: Rung, say: Say) -> Rung | Skipped:
-    """A rung on top of the best one, or why there is none."""
+    """Make a rung on top of the best one, or say why it was left out."""
     if task.rung(_key(step, best.candidate)).exists():
         return _make_rung(task, clock, step, best)
     try:
