@@ -345,7 +345,7 @@ class Service:
     def model(self, state: State, name: str | None) -> Model:
         """The model of this name or alias; by default the first."""
         if not state.models:
-            raise ApiError(409, "unavailable", state.note or "this system was fitted without a re-ranker, so it only searches")
+            raise ApiError(409, "unavailable", state.note or "this system has no re-ranker, so it only searches")
         if name is None:
             return next(iter(state.models.values()))
         name = state.aliases.get(name, name)
