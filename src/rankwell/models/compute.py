@@ -63,8 +63,7 @@ class Compute:
     ``lanes``       batches computed in parallel on a CPU; default: the number of torch's threads
     ``divide``      whether less than a batch for each lane is divided evenly between them. Small matrix products may
                     round differently from large ones, so vectors that are compared later should not be divided
-    ``packed``      whether batches are packed; default: on a GPU in 16 bits, if Triton supports the encoder and it has
-                    BERT's layers
+    ``packed``      whether batches are packed; default: on a GPU in 16 bits, if the encoder has Triton kernels
     ==============  ====================================================================================================
     """
 
@@ -100,9 +99,7 @@ class Compute:
         self.budget = budget or (gpu_budget if on_gpu else cpu_budget)
         self.lanes = 1 if self.device.type != "cpu" else lanes or torch.get_num_threads()
         self._divide = divide or int8  # whose rows do not depend on their batch
-        # ModernBERT's packed kernels have not been timed on a GPU, so they are used on request only.
-        usual = on_gpu and self.dtype in HALF_TYPES and isinstance(encoder, Encoder)
-        wants_packed = usual if packed is None else packed
+        wants_packed = on_gpu and self.dtype in HALF_TYPES if packed is None else packed
         blocks = packed_blocks(encoder, rule) if wants_packed and encoder is not None else None
         if packed and blocks is None:
             size = encoder.config.head_size if isinstance(encoder, Encoder | ForeignEncoder) else "unknown"
