@@ -5,8 +5,8 @@
 
 ``runs`` has a folder ARM.DATA.sSEED for each training of ``bench/fit_runs.py``; what was collected before stays.
 ``DATA.csv.gz`` has a row for each dev query and a column for each stage, seed and measure, ``aside.json`` the figures
-of the training queries set aside, ``blends.csv.gz`` RR@10 of each of them under several blends, and ``peers.json`` is
-what ``bench/encoder_training.py`` wrote.
+of the training queries set aside, ``blends.csv.gz`` RR@10 of each of them under several blends. ``peers.json`` and
+``peers.csv.gz`` are what ``bench/encoder_training.py`` wrote into ``runs/peers``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ ROWS = {
     "small listwise": "— listwise, from MiniLM",
     "small blend": "— the same, blended with the first stage",
     "fit encoder": "fitted first stage, batch 1,024",
+    "drbert-large listwise": "— DR-BERT",
     "fit listwise": "— listwise, from the fitted bi-encoder",
     "fit blend": "— the same, blended with the first stage",
     "short blend": "— the same, blended, windows of 180 tokens",
@@ -60,6 +61,8 @@ SETTINGS = {
     "sym": "— documents find their queries, too",
     "ema": "— running mean of the weights, 0.97",
     "elong": "— texts of up to 384 tokens",
+    "judged": "— then 4 epochs with three negatives a query, noise reduced by its re-ranker",
+    "e2048": "batch 2,048, 20 epochs, rate 2e-4",
     "try-scale30": "scale 30",
     "try-learned": "a learned scale",
     "random-negatives": "two negatives a query from hybrid search",
@@ -68,8 +71,21 @@ SETTINGS = {
 RANKERS = {
     "base": "the recipe, trained again",
     "found": "`found_only` in both stages",
+    "epochs": "four listwise epochs instead of two",
+    "lists": "lists of 40 documents instead of 16",
+    "startmini": "started from MiniLM",
+    "smallstart": "first stage and start of batch 256",
 }
 """Arms that change the re-ranker: the queries set aside and dev, both blended."""
+RUNGS = {
+    "bm25": "BM25",
+    "bm25-tuned": "BM25, tuned",
+    "hybrid": "BM25 and a bi-encoder",
+    "adapter": "an adapter on its vectors",
+    "encoder": "a fitted bi-encoder",
+    "rerank": "a re-ranker on top",
+}
+PEERS = ("sentence-transformers", "rankwell", "sentence-transformers, cached", "rankwell, cached")
 BLENDS: Mapping[str, Sequence[Fusion]] = {
     "z-scores, shares in steps of .1": share_grid(PARTS),
     "z-scores, steps of .05": share_grid(PARTS, 0.05),
@@ -97,16 +113,23 @@ def collect(runs: Path, out: Path) -> None:
                 name = f"{COLUMNS.get(arm, arm)} {stage}/{seed.replace('s', 'seed ')}/{measure}"
                 values.setdefault(data, {})[name] = column
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        figures = result["stages"].get("encoder", {}).get("figures", {})
+        last = "again" if "again" in result["stages"] else "encoder"
+        figures = result["stages"].get(last, {}).get("figures", {})
         hybrid = next((value for name, value in figures.items() if name.endswith("set aside, hybrid")), None)
         if hybrid is not None and seed == "s1" and arm in SETTINGS:
-            aside.setdefault(arm, {})[data] = {"aside": hybrid, **result["dev"]["encoder"]}
+            aside.setdefault(arm, {})[data] = {"aside": hybrid, **result["dev"][last]}
         if arm in RANKERS:
             blended = next(row["mean"]["RR@10"] for row in result["choice"] if row["stage"] == "blend")
             aside.setdefault(arm, {})[data] = {"aside": blended, **result["dev"]["blend"]}
         if (folder / "scores.npz").exists():
             blends |= {f"{data}/{arm}/{name}": column for name, column in try_blends(folder / "scores.npz").items()}
     out.mkdir(parents=True, exist_ok=True)
+    for path in (runs / "peers").glob("*.csv.gz"):
+        system, how = path.name.split(".")[:2]
+        for measure, column in read_columns(path).items():
+            values.setdefault("peers", {})[f"{system}/{how}/{measure}"] = column
+    if (peers := runs / "peers" / "peers.json").exists():
+        write_json(out / "peers.json", json.loads(peers.read_text(encoding="utf-8")))
     for data, columns in values.items():
         if not columns:
             continue
@@ -141,16 +164,16 @@ def try_blends(path: Path) -> dict[str, dict[str, str]]:
     return tried
 
 
-def read_columns(path: Path) -> dict[str, dict[str, str]]:
+def read_columns(path: Path, delimiter: str = ",") -> dict[str, dict[str, str]]:
     """The columns of a file, by query."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
+        header, *rows = csv.reader(file, delimiter=delimiter)
     return {name: {row[0]: row[place] for row in rows} for place, name in enumerate(header) if place}
 
 
-def read_values(path: Path) -> dict[str, Values]:
+def read_values(path: Path, delimiter: str = ",") -> dict[str, Values]:
     """The same as numbers."""
-    return {name: np.array(list(map(float, column.values()))) for name, column in read_columns(path).items()}
+    return {name: np.array(list(map(float, own.values()))) for name, own in read_columns(path, delimiter).items()}
 
 
 def seeds_of(values: dict[str, Values], row: str, measure: str) -> list[Values]:
@@ -217,6 +240,7 @@ def tables(folder: Path) -> None:
             for row in ("small unfitted", "small encoder")
         ],
     )
+    print_fit(folder / "fit-cuda.tsv.gz")
     aside = json.loads((folder / "aside.json").read_text(encoding="utf-8"))
     columns = [(data, key) for data in ("insuranceqa", "medquad") for key in ("aside", "RR@10", "R@100")]
     names = {"aside": "set aside", "RR@10": "dev RR@10", "R@100": "dev R@100"}
@@ -227,27 +251,52 @@ def tables(folder: Path) -> None:
             for arm, name in SETTINGS.items()
         ],
     )
+    shown = ("aside", "RR@10")
     print_table(
-        ["re-ranker", *(f"{DATA[data]} {names[key]}" for data in first for key in ("aside", "RR@10"))],
+        ["re-ranker", *(f"{DATA[data]} {names[key]}" for data in first for key in shown)],
         [
-            [name, *(f"{aside[arm][data][key]:.3f}" for data in first for key in ("aside", "RR@10"))]
+            [name, *(f"{aside[arm][data][key]:.3f}" if data in aside[arm] else "" for data in first for key in shown)]
             for arm, name in RANKERS.items()
         ],
     )
     blends = read_values(folder / "blends.csv.gz")
     usual = next(iter(BLENDS))
     rows = [[usual, *(f"{blends[f'{data}/base/{usual}'].mean():.3f}" for data in first)]]
-    for name, column in [*((name, f"base/{name}") for name in list(BLENDS)[1:]), (RANKERS["found"], f"found/{usual}")]:
-        compared = [(blends[f"{data}/{column}"], blends[f"{data}/base/{usual}"]) for data in first]
-        rows.append([name, *(difference(ours, theirs) for ours, theirs in compared)])
+    others = [(name, f"base/{name}") for name in list(BLENDS)[1:]]
+    others += [(name, f"{arm}/{usual}") for arm, name in RANKERS.items() if arm != "base"]
+    for name, column in others:
+        cells = []
+        for data in first:
+            theirs, ours = blends[f"{data}/base/{usual}"], blends.get(f"{data}/{column}")
+            cells.append("" if ours is None else difference(ours, theirs))
+        rows.append([name, *cells])
     print_table(["blend, on the queries set aside", *(DATA[data] for data in first)], rows)
-    peers = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
+    print_peers(folder)
+
+
+def print_fit(path: Path) -> None:
+    """The rungs of ``rankwell fit``, from the values per query in the folder it made."""
+    values = read_values(path, "\t")
     rows = []
-    for name in ("sentence-transformers", "rankwell", "rankwell, cached"):
-        own = peers[name]
-        speed = peers["pairs"] * peers["epochs"] / own["seconds"]
-        quality = [f"{own[how]['RR@10']:.3f}" for how in ("alone", "hybrid")]
-        rows.append([name, f"{own['seconds']:.1f}", f"{speed:,.0f}", f"{own['pairs per second']:,.0f}", *quality])
+    for place, (rung, own) in enumerate(values.items()):
+        before = list(values.values())[place - 1]
+        rows.append([RUNGS[rung], f"{own.mean():.3f}", "" if not place else difference(own, before)])
+    print_table(["`rankwell fit` on a GPU", "RR@10", "over the row before"], rows)
+
+
+def print_peers(folder: Path) -> None:
+    """Training beside sentence-transformers, and what the difference between the two is worth."""
+    peers = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
+    values = read_values(folder / "peers.csv.gz")
+    rows = []
+    for name in PEERS:
+        own, rival = (system.replace(", ", "-") for system in (name, name.replace("rankwell", PEERS[0])))
+        rates = (peers["pairs"] * peers["epochs"] / peers[name]["seconds"], peers[name]["pairs per second"])
+        cells = []
+        for how in ("alone", "hybrid"):
+            ours, theirs = values[f"{own}/{how}/RR@10"], values[f"{rival}/{how}/RR@10"]
+            cells.append(f"{ours.mean():.3f}" + (f", {difference(ours, theirs)}" if own != rival else ""))
+        rows.append([name, f"{peers[name]['seconds']:.1f}", *(f"{rate:,.0f}" for rate in rates), *cells])
     print_table(["system", "seconds", "pairs/s", "with tokenising", "RR@10 alone", "hybrid"], rows)
 
 
