@@ -267,8 +267,8 @@ def tables(folder: Path) -> None:
     for name, column in others:
         cells = []
         for data in first:
-            theirs, ours = blends[f"{data}/base/{usual}"], blends.get(f"{data}/{column}")
-            cells.append("" if ours is None else difference(ours, theirs))
+            changed = blends.get(f"{data}/{column}")
+            cells.append("" if changed is None else difference(changed, blends[f"{data}/base/{usual}"]))
         rows.append([name, *cells])
     print_table(["blend, on the queries set aside", *(DATA[data] for data in first)], rows)
     print_peers(folder)
