@@ -20,9 +20,12 @@ transformers = pytest.importorskip("transformers")
 from torch import Tensor, nn  # noqa: E402
 
 from rankwell import Ranker  # noqa: E402
+from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
 from rankwell.models import modernbert  # noqa: E402
 from rankwell.models.attention import attend, make_layout, within  # noqa: E402
-from rankwell.models.batch import packed_blocks  # noqa: E402
+from rankwell.models.batch import Placer, packed_blocks  # noqa: E402
+from rankwell.models.bi_encoder import BiEncoder  # noqa: E402
+from rankwell.models.bi_encoder_modules import Modules  # noqa: E402
 from rankwell.models.foreign import ForeignCrossEncoder, ForeignEncoder  # noqa: E402
 from rankwell.models.layout import Blocks, Layout, Packed  # noqa: E402
 
@@ -123,30 +126,7 @@ def test_only_a_plain_modernbert_is_packed_and_only_in_inference() -> None:
 @plain
 def test_the_kernels_hold_in_the_interpreter(interpret: Callable[..., str]) -> None:
     outcomes = interpret(__file__)
-    assert outcomes.count(".") == 8
-
-
-@plain
-def test_the_kernels_compile_for_a_gpu() -> None:
-    # The interpreter accepts what the compiler does not; and no GPU is needed to compile for one.
-    triton = pytest.importorskip("triton")
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    from rankwell.models.kernels import triton_layers as kernels
-
-    types = {"cosines": "*fp32", "sines": "*fp32", "count": "i32", "epsilon": "fp32"}
-    for kernel, constants in (
-        (kernels._rotate_kernel, {"HEADS": 12, "SIZE": 64, "ROWS": 64}),
-        (kernels._gelu_gate_kernel, {"WIDTH": 1152, "ROWS": 16, "COLUMNS": 128}),
-        (kernels._add_then_norm_kernel, {"BIASED": False, "WIDTH": 768, "BLOCK": 1024, "ROWS": 4}),
-    ):
-        source = ASTSource(
-            kernel,
-            {name: "constexpr" if name in constants else types.get(name, "*bf16") for name in kernel.arg_names},
-            {(kernel.arg_names.index(name),): value for name, value in constants.items()},
-        )
-        assert "st.global" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert outcomes.count(".") == 10
 
 
 @kernels_run
@@ -203,3 +183,19 @@ def test_a_ranker_scores_the_same_packed(tiny_models: Any, tmp_path: Path) -> No
     ranker = Ranker(folder, device=DEVICE, precision="fp32", engine={"packed": True})
     assert ranker.engine.compute.packed  # type: ignore[attr-defined]
     assert np.abs(ranker.predict(pairs) - expected).max() < 1e-5
+
+
+@kernels_run
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+def test_a_bi_encoder_has_the_same_vectors_packed(tiny_models: Any, tmp_path: Path, pooling: str) -> None:
+    folder = tiny_models.make("modernbert", tmp_path / "model", labels=None, num_attention_heads=2)
+    texts = [document for _, document in tiny_models.PAIRS[:3]]
+    tokenizer, encoder = Tokenizer.open(folder), ForeignEncoder(transformers.AutoModel.from_pretrained(folder).eval())
+    expected, packed_vectors = (
+        BiEncoder(encoder, tokenizer, modules=Modules(pooling), device=device, precision="fp32")
+        for device in ("cpu", DEVICE)
+    )
+    vectors = expected.encode_documents(texts)
+    compute = packed_vectors._compute
+    compute.place = Placer(compute.device, "full", packed_blocks(encoder, "full"))
+    assert np.abs(packed_vectors.encode_documents(texts) - vectors).max() < 1e-5

@@ -31,9 +31,10 @@ def kernels() -> list[tuple[str, str]]:
     return [(module, name) for module, found in modules.items() for name in vars(found) if name.endswith("_kernel")]
 
 
+@pytest.mark.parametrize("numbers", ["bf16", "fp16"])
 @pytest.mark.parametrize("use", USES, ids=["scoring", "training"])
 @pytest.mark.parametrize(("module", "name"), kernels())
-def test_a_kernel_compiles(module: str, name: str, use: dict[str, Any]) -> None:
+def test_a_kernel_compiles(module: str, name: str, use: dict[str, Any], numbers: str) -> None:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -46,7 +47,7 @@ def test_a_kernel_compiles(module: str, name: str, use: dict[str, Any]) -> None:
         constants["ROWS"] = 4  # a whole row of features is in memory
     source = ASTSource(
         kernel,
-        {name: "constexpr" if name in constants else TYPES.get(name, "*bf16") for name in kernel.arg_names},
+        {name: "constexpr" if name in constants else TYPES.get(name, f"*{numbers}") for name in kernel.arg_names},
         {(kernel.arg_names.index(name),): value for name, value in constants.items()},
     )
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 2})
