@@ -41,6 +41,24 @@ def test_a_damaged_file_is_named(rankwell: Rankwell, copy: Path) -> None:
     assert rankwell("check", copy, "--no-verify").code == 0
 
 
+def test_a_damaged_record_of_what_made_the_vectors_is_named(
+    rankwell: Rankwell, copy: Path, tiny_bi_encoder: Path
+) -> None:
+    pytest.importorskip("torch")
+    found = rankwell("search", copy, "how do bees keep warm", "--hybrid", "0.5", "--encoder", tiny_bi_encoder)
+    assert found.code == 0, found.err
+    (path,) = copy.rglob("vectors-*/shards.json")
+    content = path.read_bytes()
+    places = [content.index(name) for name in (b"tokens", b"created", b"architecture", b"config_hash", b"{", b"}")]
+    for place in [*places, content.index(b'"created"') + 20]:
+        flip(path, place)
+        checked = rankwell("check", copy)
+        assert (checked.code, checked.err.count("\n")) == (2, 1), content[place:].split(b"\n")[0]
+        assert checked.err.startswith(f"rankwell: {path}: ")
+        path.write_bytes(content)
+    assert rankwell("check", copy).code == 0
+
+
 def test_an_index_of_an_earlier_version_is_said_to_have_no_checksums(
     rankwell: Rankwell, copy: Path, without_checksums: Callable[[Path], None]
 ) -> None:

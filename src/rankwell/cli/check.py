@@ -27,6 +27,7 @@ def check(
     """
     from rankwell.core.checksums import verify_folder
     from rankwell.core.errors import InputError
+    from rankwell.core.shards import MANIFEST, read_plan
     from rankwell.rank.system import System, is_system
     from rankwell.retrieve.index import Index, is_index
 
@@ -43,6 +44,8 @@ def check(
         print("lengths and descriptions are right")
         return
     verified = verify_folder(folder)
+    for manifest in sorted(folder.rglob(MANIFEST)):
+        read_plan(manifest)
     if index is not None:
         index.check()
     elif not verified.files:

@@ -23,9 +23,8 @@ from numpy.typing import DTypeLike
 from rankwell.core.checksums import FileChecksums, checksums_beside
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_binary, checked_binary, disk_errors, open_binary
-from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock_byte, unlock_byte
-from rankwell.core.manifest import Manifest
+from rankwell.core.manifest import Manifest, check_seal, digest, write_sealed
 from rankwell.core.mapped import MappedArray, map_file
 from rankwell.core.progress import progress
 
@@ -131,6 +130,19 @@ def recorded_size(folder: Path) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
+def read_plan(path: Path) -> dict[str, Any]:
+    """What made a folder of shards, from its ``shards.json``. Raises if the file is damaged."""
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        recorded, config = written["config_hash"], written["config"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(path, None, "not the manifest of a folder of shards") from None
+    check_seal(path, written)
+    if recorded != digest(config):
+        raise InputError(path, None, "damaged: has a wrong checksum")
+    return dict(config)
+
+
 def open_shards(shards: Shards) -> None:
     """Record in the folder what makes these shards. Raises if it holds shards of other work."""
     with _locks(shards):
@@ -196,14 +208,10 @@ def _check_manifest(shards: Shards) -> None:
             raise InputError(
                 shards.folder, None, f"has shards but no {MANIFEST} that records what made them; remove the folder"
             )
-        write_json(path, manifest)
+        write_sealed(path, manifest)
         return
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        recorded, config = written["config_hash"], written["config"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(path, None, "not the manifest of a folder of shards") from None
-    if recorded != manifest["config_hash"]:
+    config = read_plan(path)
+    if digest(config) != manifest["config_hash"]:
         names = sorted({*plan, *config})
         other = next((name for name in names if str(plan.get(name)) != str(config.get(name))), "config")
         problem = f"{other} was {config.get(other)!r}, now {plan.get(other)!r}"
