@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rankwell.core.errors import excerpt
+
 Rankwell = Callable[..., Any]
 
 
@@ -75,6 +77,18 @@ def test_bad_queries(rankwell: Rankwell, index: Path, content: bytes, expected: 
     Path("q.tsv").write_bytes(content)
     assert expected in rankwell("search", index, "q.tsv", "--out", "bm25.run").complaint
     assert leavings() == {"q.tsv"}
+
+
+@pytest.mark.parametrize("line", ["q1 Q0 d1 1 12.5 bm25", "q1\tQ0\td1\t1\t12.5\tbm25"])
+def test_a_run_is_neither_queries_nor_a_collection(rankwell: Rankwell, index: Path, line: str) -> None:
+    Path("bm25.run").write_text(f"\n{line}\n")
+    problem = "a line of a run (six columns, Q0 the second), expected"
+    for command, kind in ((("search", index, "bm25.run"), "queries"), (("index", "bm25.run"), "a collection")):
+        told = rankwell(*command, "--out", "out").complaint
+        assert told == f"bm25.run, line 2: {problem} {kind}: {excerpt(line)}"
+    assert leavings() == {"bm25.run"}
+    Path("bm25.run").write_text("what is Q0 in a run file\n")
+    assert rankwell("search", index, "bm25.run", "--out", "out").code == 0
 
 
 @pytest.mark.parametrize(

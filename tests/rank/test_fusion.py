@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
+from rankwell.core.parameters import Normalisation
 from rankwell.corpus.records import Run
-from rankwell.rank.fusion import Fusion, Missing, RankFusion, Shares, fuse
+from rankwell.rank.fusion import NORMALISATIONS, Fusion, Missing, RankFusion, Shares, fuse
 
 # Spans 8 and 4; the third document of each is the other's missing one.
 A = Run.from_scores({"q": {"a": 10.0, "b": 6.0, "c": 2.0}}, name="A")
@@ -50,6 +53,10 @@ def test_z_score_has_mean_0_and_deviation_1_within_each_run() -> None:
         "d": 0.5 * -4 / a + 0.5 * (1 - 8 / 3) / b,
     }
     assert fused(first_share(0.5, "z-score")) == pytest.approx(expected, rel=1e-6)
+
+
+def test_options_offer_every_normalisation() -> None:
+    assert set(get_args(Normalisation)) == set(NORMALISATIONS)
 
 
 def test_reciprocal_rank_fusion_adds_over_the_runs_that_have_a_document() -> None:

@@ -273,7 +273,6 @@ def test_a_blend_needs_an_index_and_a_model(served_index: Path, tiny_checkpoint:
         (["--blend", "0.8", "--fuse", "0.4"], "that sum to at most 1"),
         (["--fuse", "1.5"], "a share of 1.5 for the first stage"),
         (["--hybrid", "0"], "a share of 0 for the bi-encoder"),
-        (["--hybrid", "0.5", "--blend", "0.3"], "choose it with --encoder"),
     ],
 )
 def test_shares_are_checked_before_anything_is_opened(

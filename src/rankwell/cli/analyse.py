@@ -64,7 +64,7 @@ def analyse(
     need_matplotlib("rankwell analyse")
     named = zip((baseline, run), names_of_runs(unzipped), strict=True)
     first, second = (read_run(path, name=name) for path, name in named)
-    groups = query_groups(queries, types, Columns(id_field, text_field))
+    groups = _groups_from_files(queries, types, Columns(id_field, text_field))
     judgments = read_qrels(qrels)
     comparison = compare(judgments, {first.name: first, second.name: second}, measures, baseline=first.name)
     # Compared before anything is written, so that runs that do not match leave no files behind.
@@ -85,7 +85,7 @@ def analyse(
         print(f"{as_text(table)}\n")
 
 
-def query_groups(
+def _groups_from_files(
     queries: Path | None, types: Path | None, columns: Columns | None = None
 ) -> dict[str, dict[str, frozenset[str]]]:
     """Group the queries by length and by type, if the files with these are given."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from rankwell.cli.outputs import output_file
-from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.core.parameters import Normalisation
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
@@ -88,14 +88,13 @@ Markers = Annotated[
     ),
 ]
 
-_ENCODER = "Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default:"
-EncoderOption = Annotated[str | None, typer.Option("--encoder", metavar="MODEL", help=f"{_ENCODER} rankwell-mini.")]
-BlendEncoderOption = Annotated[
-    str | None, typer.Option("--encoder", metavar="MODEL", help=f"{_ENCODER} MiniLM ({BACKBONE}).")
-]
-ServedEncoderOption = Annotated[
+EncoderOption = Annotated[
     str | None,
-    typer.Option("--encoder", metavar="MODEL", help=f"{_ENCODER} rankwell-mini, or MiniLM with --blend."),
+    typer.Option(
+        "--encoder",
+        metavar="MODEL",
+        help="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the Hugging Face hub. Default: rankwell-mini.",
+    ),
 ]
 Hybrid = Annotated[
     float | None,
@@ -110,6 +109,6 @@ VectorsOption = Annotated[
     ),
 ]
 Normalise = Annotated[
-    Literal["none", "min-max", "z-score"],
+    Normalisation,
     typer.Option("--normalise", help="How scores are normalised before --fuse and --blend combine them."),
 ]

@@ -14,8 +14,8 @@ from rankwell.cli.needs import needs
 from rankwell.cli.options import (
     Attention,
     BackendOption,
-    BlendEncoderOption,
     Device,
+    EncoderOption,
     Format,
     IdField,
     Label,
@@ -127,7 +127,7 @@ def rerank(
             help="The bi-encoder's share in the result. The model has what --fuse and --blend leave.",
         ),
     ] = None,
-    encoder: BlendEncoderOption = None,
+    encoder: EncoderOption = None,
     normalise: Normalise = "min-max",
     duo: Annotated[
         str | None, typer.Option("--duo", help="A duoBERT, which compares the top documents pairwise.")

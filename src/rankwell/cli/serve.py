@@ -16,11 +16,11 @@ from rankwell.cli.needs import excludes, needs
 from rankwell.cli.options import (
     BackendOption,
     Device,
+    EncoderOption,
     Hybrid,
     Label,
     Normalise,
     PrecisionOption,
-    ServedEncoderOption,
     TrustRemoteCode,
     VectorsOption,
 )
@@ -61,7 +61,7 @@ def serve(
         float | None, typer.Option("--blend", metavar="SHARE", help="The bi-encoder's share of the score in /search.")
     ] = None,
     hybrid: Hybrid = None,
-    encoder: ServedEncoderOption = None,
+    encoder: EncoderOption = None,
     vectors: VectorsOption = "auto",
     normalise: Normalise = "min-max",
     alias: Annotated[
@@ -132,7 +132,7 @@ def serve(
     """
     _require_packages()
     from rankwell.core.errors import RankwellError
-    from rankwell.models.checkpoints.names import BACKBONE, DEFAULT
+    from rankwell.models.checkpoints.names import DEFAULT
     from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import Shares
     from rankwell.rank.system import is_system
@@ -150,13 +150,10 @@ def serve(
         if is_index(system) and not is_system(system):
             raise RankwellError(f"{system}: an index, not a system; serve it with --index {system}")
     needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
-    if blend is not None and hybrid is not None and encoder is None:
-        choice = f"choose it with --encoder ({DEFAULT}, {BACKBONE}, …)"
-        raise RankwellError(f"--blend and --hybrid share one bi-encoder: {choice}")
     search = {
         "shares": Shares.from_options(fuse, blend, normalise),
         "hybrid": hybrid if hybrid is None else Shares.hybrid(hybrid).similarity,
-        "encoder": encoder or (DEFAULT if blend is None else BACKBONE),
+        "encoder": encoder or DEFAULT,
         "device": device,
         "precision": precision,
         "vectors": vectors,

@@ -1,11 +1,14 @@
-"""Values that a user writes for a named parameter of a measure or a loss."""
+"""Values that a user writes for a named parameter, such as one of a measure or a loss. Imports nothing heavy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 Value = int | float | str
+Normalisation = Literal["none", "min-max", "z-score"]
+"""How the scores of a query are normalised before they are added; :mod:`rankwell.rank.fusion` has the functions."""
 
 
 @dataclass(frozen=True, slots=True)

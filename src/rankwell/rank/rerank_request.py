@@ -21,7 +21,7 @@ from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.inputs.windows import Windows, parse_windows
 from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares
@@ -171,7 +171,7 @@ class RerankRequest:
         duo = Ranker.from_pretrained(self.duo, cache=cache, **how) if self.duo else None
         encoder = None
         if self.blend is not None:
-            encoder = open_encoder(self.encoder or BACKBONE, device, self.precision, **trust)
+            encoder = open_encoder(self.encoder or DEFAULT, device, self.precision, **trust)
         texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)

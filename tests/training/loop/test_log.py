@@ -64,6 +64,29 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert done.returncode == -signal.SIGKILL
         assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2, 3, 4, 5]
 
+    @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of files")
+    @pytest.mark.parametrize("limit", [0, 200])
+    @pytest.mark.parametrize("tensorboard", [False, True])
+    def test_a_full_disk_is_one_line(self, tmp_path: Path, limit: int, tensorboard: bool) -> None:
+        program = f"""
+import resource, signal
+from rankwell.core.errors import RankwellError
+from rankwell.training.loop.log import TrainingLog
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+log = TrainingLog({str(tmp_path)!r}, tensorboard={tensorboard})
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
+try:
+    for step in range(1, 100):
+        log.write(step, {{"loss": 1.0}})
+except RankwellError as error:
+    print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+        assert done.stderr == ""
+        assert done.stdout.count("\n") == 1
+        assert done.stdout.startswith(f"cannot write {tmp_path}")
+        assert all(row["loss"] == 1.0 for row in read_metrics(tmp_path))
+
 
 class TestResuming:
     def test_later_lines_are_dropped_and_the_rest_stays_to_the_byte(self, tmp_path: Path) -> None:
@@ -157,7 +180,7 @@ class TestTensorBoard:
     def test_without_the_package_the_log_is_written_in_silence(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+        monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
         log = TrainingLog(tmp_path)
         log.write(1, {"loss": 1.0})
         log.write(2, {"loss": 1.0})

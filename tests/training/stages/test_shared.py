@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,15 @@ def test_pre_training_is_measured_on_held_out_passages(data: Path, start: Path, 
     assert 0.2 < found["held-out NSP accuracy"] < 0.8
     assert json.loads((folder / "domain-gap.json").read_text())["reference"] == str(data / "words.txt")
     assert found["domain gap"] > 0.9
+
+
+def test_a_vocabulary_without_a_mask_is_refused_before_training(data: Path, start: Path, tmp_path: Path) -> None:
+    shutil.copytree(start, tmp_path / "start")
+    for path in (tmp_path / "start").glob("tokenizer*.json"):
+        path.write_text(path.read_text(encoding="utf-8").replace("[MASK]", "masked"), encoding="utf-8")
+    with pytest.raises(RankwellError, match=r"the vocabulary has no \[MASK\]"):
+        run(data, tmp_path / "start", tmp_path / "out")
+    assert not (tmp_path / "out" / "stages").exists()
 
 
 def test_documents_can_be_left_out_of_pre_training(data: Path, start: Path, tmp_path: Path) -> None:

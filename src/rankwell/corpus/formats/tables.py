@@ -46,6 +46,7 @@ from rankwell.corpus.formats.lines import (
 )
 
 _GAP = re.compile(r"[ \t\r\n]*(,?)[ \t\r\n]*")
+_RUN_LINE = re.compile(r"\s*\S+\s+[Qq]0\s+\S+\s+[0-9]+\s+[-+0-9.eE]+\s+\S+\s*")
 Row = tuple[int, Any]
 """The number of a row or line, and its values: a mapping, or a list of cells."""
 
@@ -110,6 +111,11 @@ def open_table(path: FilePath, layout: Layout) -> Table:
         return _objects(path, ((number, parse_object(path, number, line)) for number, line in lines if line.strip()))
     if _opens_array(first):
         return _objects(path, _array(path, lines))
+    if _RUN_LINE.fullmatch(first):
+        (number, _), kind = next(lines), layout.kind
+        raise InputError(
+            path, number, f"a line of a run (six columns, Q0 the second), expected {kind}: {excerpt(first)}"
+        )
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
     if suffix == ".csv" or ("\t" not in first and layout.is_header(first.split(","), False)):
         separator = next((mark for mark in ",;\t" if mark in first), ",")

@@ -7,12 +7,13 @@ before it.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from rankwell.core.errors import InputError
 from rankwell.core.files import atomic_text, disk_errors, open_binary
@@ -34,8 +35,8 @@ class TrainingLog:
         self.folder = Path(folder)
         self.path = self.folder / METRICS
         self._tensorboard = tensorboard
-        self._file: IO[bytes] | None = None
-        self._events: Any = None
+        self._file: io.FileIO | None = None
+        self._events: _Events | None = None
         self._purge: int | None = None
         with disk_errors(self.path):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -54,14 +55,12 @@ class TrainingLog:
         row: Row = {"step": step, **values}
         row.setdefault("seconds", round(self._before + time.monotonic() - self._began, 3))
         row = {name: None if _is_broken(value) else value for name, value in row.items()}
-        with disk_errors(self.path):
-            self._file.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
-            self._file.flush()
+        _append(self._file, self.path, json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
         if self._tensorboard:
             self._write_events(step, row)
 
     def close(self) -> None:
-        """Write what is left and close the files."""
+        """Close the files."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -72,12 +71,12 @@ class TrainingLog:
     def _write_events(self, step: int, row: Row) -> None:
         if self._events is None:
             # Not before there is something to write: every writer leaves a file.
-            self._events = _event_writer(self.folder / EVENTS, self._purge)
+            self._events = _open_events(self.folder / EVENTS, self._purge)
             self._tensorboard = self._events is not None
         part = "train" if is_training(row) else "validation"
-        for name, value in row.items():
-            if self._tensorboard and isinstance(value, int | float) and name != "step":
-                self._events.add_scalar(f"{part}/{name}", value, step)
+        values = {f"{part}/{name}": row[name] for name in row if name != "step" and isinstance(row[name], int | float)}
+        if self._events is not None:
+            self._events.write(step, values)
 
     def _open(self, rows: list[Row]) -> None:
         """Begin with these rows, which are all that the file will hold; a torn line is none of them."""
@@ -87,7 +86,39 @@ class TrainingLog:
                 file.write(text)
         self._before = max((float(row.get("seconds") or 0.0) for row in rows), default=0.0)
         self._began = time.monotonic()
-        self._file = self.path.open("ab")
+        with disk_errors(self.path):
+            self._file = self.path.open("ab", buffering=0)
+
+
+class _Events:
+    """Writes TensorBoard's events. TensorBoard's own writer has a thread, which prints a traceback on a full disk."""
+
+    def __init__(self, folder: Path):
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._record = Event, RecordWriter
+        self.path = folder / f"events.out.tfevents.{time.time_ns()}"
+        with disk_errors(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab", buffering=0)
+        self._add(file_version="brain.Event:2")
+
+    def purge(self, step: int) -> None:
+        """Hide what earlier files have of this and later steps."""
+        self._add(step=step, session_log={"status": 1})  # START
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the values of a step."""
+        self._add(step=step, summary={"value": [{"tag": tag, "simple_value": values[tag]} for tag in values]})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _add(self, **fields: Any) -> None:
+        record = io.BytesIO()
+        self._record(record).write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        _append(self._file, self.path, record.getvalue())
 
 
 def read_metrics(folder: str | Path) -> list[Row]:
@@ -145,10 +176,19 @@ def _is_broken(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _event_writer(folder: Path, purge: int | None) -> Any:
-    """TensorBoard's writer; None where the package is missing: the log itself has everything."""
+def _open_events(folder: Path, purge: int | None) -> _Events | None:
+    """None if TensorBoard is not installed: the log itself has everything."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        events = _Events(folder)
     except ImportError:
         return None
-    return SummaryWriter(str(folder), purge_step=purge)
+    if purge is not None:
+        events.purge(purge)
+    return events
+
+
+def _append(file: io.FileIO, path: Path, data: bytes) -> None:
+    """Hand all bytes to the system; nothing stays in a buffer, which closing would try to write again."""
+    with disk_errors(path):
+        while data:
+            data = data[file.write(data) :]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rankwell.core.parameters import Normalisation
 from rankwell.inputs.windows import Unit, Windows
 from rankwell.training.options import STAGE_OPTIONS, Meaning, Options
 
@@ -21,7 +22,7 @@ class BlendOptions(Options):
     )
     first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share.")
     step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of shares, which sum to 1.")
-    normalise: Literal["none", "min-max", "z-score"] = Field(
+    normalise: Normalisation = Field(
         default="z-score", description="Normalisation of the scores within each query before they are added."
     )
     measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
@@ -67,7 +68,7 @@ class InterpolateOptions(Options):
         default=3, ge=0, le=4, description="Also try all weightings of this many best windows; 0: none."
     )
     step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of weights, which sum to 1.")
-    normalise: Literal["none", "min-max", "z-score"] = Field(
+    normalise: Normalisation = Field(
         default="min-max", description="Normalisation of the scores within each query before they are added."
     )
     measure: str = Field(default="RR@10", description="Measure that tuning maximises.")

@@ -24,7 +24,6 @@ from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.config import read_ranker_config
 from rankwell.models.checkpoints.linking import link_model
-from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares, fuse
@@ -133,12 +132,12 @@ def _encoder_name(work: Work, stage: RecipeStage[BlendOptions], folder: Path) ->
 def rerank_options(depth: int, best: Shares, encoder: str) -> str:
     """The options of ``rankwell rerank`` that give the same blend; a bi-encoder without a share is left out.
 
-    >>> rerank_options(100, Shares(model=0.7, first=0.3, normalise="z-score"), BACKBONE)
+    >>> rerank_options(100, Shares(model=0.7, first=0.3, normalise="z-score"), "my-encoder")
     '--depth 100 --fuse 0.3 --normalise z-score'
     """
     options = [f"--blend {best.similarity:g}"] if best.similarity else []
     options += [f"--fuse {best.first:g}"] if best.first else []
-    options += [f"--encoder {encoder}"] if best.similarity and encoder != BACKBONE else []
+    options += [f"--encoder {encoder}"] if best.similarity else []
     return " ".join([f"--depth {depth}", *options, *([f"--normalise {best.normalise}"] if options else [])])
 
 

@@ -33,6 +33,7 @@ from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.heads import load_pretraining, save_pretraining
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
 from rankwell.training.data.domain_gap import Reference, count_words, measure_domain_gap, word_list_reference
 from rankwell.training.loop.loop import train
@@ -293,7 +294,8 @@ def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageR
 
 
 def check(work: Work, stage: RecipeStage[PretrainOptions]) -> None:
-    """Raise if the reference list has no words, or a document to leave out is not in the collection."""
+    """Raise if the vocabulary has no ``[MASK]``, the reference list no words, or the collection lacks a document."""
+    MaskingVocabulary.of(Tokenizer.open(find_model(work.recipe.model.start)))
     _reference(work, stage.options)
     _documents(work, stage.options)
 
