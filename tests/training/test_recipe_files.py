@@ -61,3 +61,13 @@ def test_a_papers_own_settings_are_another_recipe(tmp_path: Path, monkeypatch: p
     for name in ("papers/drbert", "recipes/papers/drbert.yaml"):
         assert find_recipe(name) == ROOT / "recipes" / "papers" / "drbert.yaml"
     assert find_recipe("drbert") == ROOT / "recipes" / "drbert.yaml"
+
+
+def test_a_folder_of_a_recipes_name_is_not_taken_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("drbert", "table1", "other"):
+        (tmp_path / name).mkdir()
+    assert find_recipe("drbert") == ROOT / "recipes" / "drbert.yaml"
+    assert find_recipe("table1", "suite") == ROOT / "recipes" / "suites" / "table1.yaml"
+    with pytest.raises(InputError, match="other: is a folder, expected the file or the name of a recipe"):
+        find_recipe("other")

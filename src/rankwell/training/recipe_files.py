@@ -23,15 +23,18 @@ Kind = Literal["recipe", "suite"]
 def find_recipe(name: str | os.PathLike[str], kind: Kind = "recipe") -> Path:
     """The file of a recipe: a path, or a name such as ``listwise`` or ``papers/drbert``.
 
-    ``recipes/listwise.yaml`` is found from anywhere, too.
+    ``recipes/listwise.yaml`` is found from anywhere, too. A folder is not a recipe: ``train drbert --out drbert`` makes
+    one of the recipe's name.
     """
     path = Path(name)
-    if path.exists():
+    if path.exists() and not path.is_dir():
         return path
     shipped = shipped_recipes(kind)
     short = "/".join(part for part in path.parts if part not in ("recipes", "suites")).removesuffix(".yaml")
     if short in shipped:
         return shipped[short]
+    if path.is_dir():
+        raise InputError(name, None, f"is a folder, expected the file or the name of a {kind}")
     close = difflib.get_close_matches(short, shipped, n=1)
     hint = f"; did you mean {close[0]}?" if close else f"; known by name: {', '.join(shipped)}"
     raise InputError(name, None, f"no such file, and no {kind} of that name{hint if shipped else ''}")
