@@ -36,3 +36,14 @@ def test_one_rung_or_equal_rungs_can_be_drawn(bars: list[Bar]) -> None:
 def test_gaps_count_the_queries() -> None:
     assert "2 queries better, 1 equal, 1 worse" in draw_gaps([0.5, -1.0, 0.0, 0.25], "RR@10")
     assert "0 queries better, 0 equal, 0 worse" in draw_gaps([], "RR@10")
+
+
+def test_a_label_does_not_cover_the_point_of_another_rung() -> None:
+    bars = [Bar("BM25", 0.281, 0.26, 0.31, True, 1.7), Bar("BM25, tuned", 0.291, 0.27, 0.32, True, 1.2), BARS[1]]
+    root = ElementTree.fromstring(draw_costs(bars, "RR@10"))
+    labels = {element.text: element for element in root.iter("text")}
+    tuned = labels["BM25, tuned"]
+    begin, line = float(tuned.get("x", 0)), float(tuned.get("y", 0))
+    for circle in root.iter("circle"):
+        x, y = float(circle.get("cx", 0)), float(circle.get("cy", 0))
+        assert not (begin < x < begin + 70 and abs(y - line) < 10)

@@ -76,19 +76,17 @@ def draw_costs(bars: Sequence[Bar], measure: str) -> str:
     for tick in _ticks(low, high):
         parts.append(f'<line class="grid" x1="{left}" x2="{WIDTH - right}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>')
         parts.append(f'<text class="dim" x="{left - 8}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.2f}</text>')
-    taken: list[tuple[float, float, float]] = []
-    for bar in sorted(bars, key=lambda bar: -bar.mean):
-        centre, kind = x(bar.milliseconds), "kept" if bar.kept else "left"
-        side, shift = ("end", -9) if centre > 0.6 * WIDTH else ("start", 9)
-        width = CHARACTER * len(bar.label)
-        begin = centre - width if side == "end" else centre
-        # As near to the point as the labels of other points leave room.
-        wanted = y(bar.mean) + 4
-        heights = sorted((wanted + LINE * step for step in range(-5, 6)), key=lambda place: abs(place - wanted))
-        free = [place for place in heights if not any(_meet(place, begin, width, other) for other in taken)]
-        place = (free or heights)[0]
+    points = [(x(bar.milliseconds), y(bar.mean)) for bar in bars]
+    taken = [(middle + 4, centre - 6, 12.0) for centre, middle in points]
+    for bar, (centre, middle) in sorted(zip(bars, points, strict=True), key=lambda pair: -pair[0].mean):
+        kind, width = "kept" if bar.kept else "left", CHARACTER * len(bar.label)
+        side, shift, begin = ("end", -9, centre - 9 - width) if centre > 0.6 * WIDTH else ("start", 9, centre + 9)
+        # As near to its point as other points and their labels leave room.
+        heights = [middle + 4 + LINE * step for step in sorted(range(-5, 6), key=abs)]
+        free = (place for place in heights if not any(_meet(place, begin, width, other) for other in taken))
+        place = next(free, heights[0])
         taken.append((place, begin, width))
-        parts.append(f'<circle class="{kind}" cx="{centre:.1f}" cy="{y(bar.mean):.1f}" r="5"/>')
+        parts.append(f'<circle class="{kind}" cx="{centre:.1f}" cy="{middle:.1f}" r="5"/>')
         label = html.escape(bar.label)
         parts.append(f'<text x="{centre + shift:.1f}" y="{place:.1f}" text-anchor="{side}">{label}</text>')
     parts.append(f'<text class="dim" x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">milliseconds a query</text>')
@@ -120,7 +118,7 @@ def draw_gaps(differences: Sequence[float], measure: str) -> str:
 
 
 def _meet(y: float, begin: float, width: float, other: tuple[float, float, float]) -> bool:
-    """Whether two labels overlap."""
+    """Whether a label overlaps another, or a point."""
     return abs(y - other[0]) < LINE and begin < other[1] + other[2] and other[1] < begin + width
 
 
