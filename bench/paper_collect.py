@@ -24,13 +24,20 @@ from rankwell.corpus.query_types import rule_types
 
 PRETRAINING = "pretrain"
 """A study without rankings: its stages report all there is."""
+FIRST_STAGE, RANKER = "first stage", "ranker"
+"""What the columns of figures by depth begin with."""
 FILES = {"rank": "rules"}
 """Studies whose files have another name."""
 
 
-def collect(arms: Sequence[Path], out: Path, only: Sequence[str] | None = None) -> None:
-    """Write the results of ``arms`` to ``out``, or those of some measures. What is there of other arms stays."""
+def collect(arms: Sequence[Path], out: Path, only: Sequence[str] | None = None, repeated: bool = False) -> None:
+    """Write the results of ``arms`` to ``out``, or those of some measures. What is there of other arms stays.
+
+    Arms that are ``repeated`` were trained a second time, and get columns of their own beside those of the first.
+    """
     results = [json.loads((folder / "result.json").read_text(encoding="utf-8")) for folder in arms]
+    for result in results:
+        result["arm"]["repeated"] = repeated
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for number, result in enumerate(results):
         groups[result["arm"]["study"], result["arm"]["data"]].append(number)
@@ -72,6 +79,19 @@ def collect_rare_words(folder: Path, name: str, out: Path, seed: int | None = No
     write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
 
 
+def collect_depths(path: Path, data: str, first: str, row: str, seed: int, out: Path) -> None:
+    """Add what ``depths`` wrote for one trained ranker to the file of its data set and first stage."""
+    values, kept = read_columns(path), out / f"depths.{data}.{first}.csv.gz"
+    shared = {name: column for name, column in values.items() if not name.startswith(f"{RANKER} ")}
+    columns = read_columns(kept) if kept.exists() else dict(shared)
+    if any(columns[name] != column for name, column in shared.items()):
+        raise InputError(path, None, f"its queries or candidates are not those of {kept}")
+    for name, column in values.items():
+        if name not in shared:
+            columns[f"{row} {name.removeprefix(RANKER).strip()}/seed {seed}"] = column
+    write_table(kept, [list(columns), *zip(*columns.values(), strict=True)])
+
+
 def collect_types(folder: Path, split: str, out: Path) -> None:
     """Write the type of each query of a split, as rules guess it."""
     queries = FolderDataset(folder).queries(split)
@@ -98,7 +118,7 @@ def _write_values(
 
 
 def _column_name(arm: dict[str, Any]) -> str:
-    return f"{arm['row']}/seed {arm['seed']}" + (" repeated" if arm.get("repeated") else "")
+    return f"{arm['row']}/seed {arm['seed']}" + (" repeated" if arm["repeated"] else "")
 
 
 def _add_column(
@@ -163,7 +183,8 @@ def _describe(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for result in results:
         arm = result["arm"]
         recipe = _without_places(result["recipe"])
-        row = rows.setdefault(arm["row"], {"row": arm["row"], "data": arm["data"], "recipe": recipe, "seeds": {}})
+        name = arm["row"] + (", repeated" if arm["repeated"] else "")
+        row = rows.setdefault(name, {"row": name, "data": arm["data"], "recipe": recipe, "seeds": {}})
         figures = {name: _numbers(stage) for name, stage in result["stages"].items() if name != "first stage"}
         drops = {"drops": result["drops"]} if "drops" in result else {}
         row["seeds"][str(arm["seed"])] = {"stages": figures, **drops}

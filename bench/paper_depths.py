@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from harness import write_json
-from paper_collect import write_table
+from paper_collect import FIRST_STAGE, RANKER, write_table
 from paper_recipes import Source
 from paper_runs import write_values
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.evaluation.evaluate import evaluate
@@ -23,6 +24,8 @@ from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import find_types, open_collection
 
 DEPTHS = (10, 20, 50, 100, 200, 500, 1000)
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Up to which share of a query's terms a passage contains."""
 MEASURES = ("RR@10", "AP", "nDCG", "P@10", "R@100", "R@1000")
 
 
@@ -65,21 +68,50 @@ def measure_depths(source: Source, index: Path | None, ranker: Ranker, count: in
     print(f"{time.process_time() - begin:.0f} s of CPU for {sum(map(len, first.values())):,} pairs")
     judged = type(qrels)({query.qid: qrels[query.qid] for query in queries})
     columns: dict[str, list[str]] = {"qid": [query.qid for query in queries]}
-    for name, run in (("BM25", first), ("BERT", scored)):
+    for name, run in ((FIRST_STAGE, first), (RANKER, scored)):
         for depth in DEPTHS:
             recall = f"R@{depth}"
             found = evaluate(judged, _restricted(run, first, depth), ["RR@10", "AP", recall])
-            for measure in ("RR@10", "AP", *([recall] if name == "BM25" else [])):
+            for measure in ("RR@10", "AP", *([recall] if run is first else [])):
                 by_qid = dict(zip(found.qids, found.per_query[measure].tolist(), strict=True))
                 label = f"{name} {'R' if measure == recall else measure} at {depth}"
                 columns[label] = [f"{by_qid[qid]:.5g}" for qid in columns["qid"]]
     write_table(out, [list(columns), *zip(*columns.values(), strict=True)])
 
 
-def _judged(source: Source) -> tuple[list[Query], Any]:
-    data = FolderDataset(source.folder)
-    qrels = data.qrels(source.dev)
-    return [query for query in data.queries(source.dev) if query.qid in qrels], qrels
+def count_overlap(source: Source, out: Path, pool: Path) -> None:
+    """Write how many passages contain which share of a training query's terms.
+
+    Passages are relevant ones that BM25 found among its first 100, relevant ones that it missed, and its other finds.
+    Also, how many passages are relevant to a training query, and how many dev queries have one of these.
+    """
+    collection, analyzer = open_collection(str(source.folder), pool), Analyzer.english()
+    queries, qrels = _judged(source, source.train)
+    run = collection.index.search(queries, k=100, bm25=BM25(source.k1, source.b, source.k2))
+    documents = list(collection.dataset.documents())
+    terms = analyzer.terms_batch([document.text for document in documents])
+    terms_of = {document.docid: set(some) for document, some in zip(documents, terms, strict=True)}
+    counts = {kind: [0] * len(SHARES) for kind in ("found", "missed", "other")}
+    trained_on: set[str] = set()
+    for query, asked in zip(queries, analyzer.terms_batch([query.text for query in queries]), strict=True):
+        candidates = set(run[query.qid].docids) if query.qid in run else set()
+        relevant = {docid for docid, grade in qrels[query.qid].items() if grade >= 1}
+        trained_on |= relevant
+        for docid in relevant | candidates if asked else ():
+            kind = "other" if docid not in relevant else "found" if docid in candidates else "missed"
+            share = len(terms_of[docid] & set(asked)) / len(set(asked))
+            counts[kind][int(np.searchsorted(SHARES, share))] += 1
+    dev, judged = _judged(source)
+    known = sum(any(grade >= 1 and docid in trained_on for docid, grade in judged[query.qid].items()) for query in dev)
+    record: dict[str, Any] = {"data": source.folder.name, "queries": len(queries), "shares": SHARES, **counts}
+    record |= {"passages": len(documents), "passages relevant to a training query": len(trained_on)}
+    write_json(out, record | {"dev queries": len(dev), "dev queries with such a relevant passage": known})
+
+
+def _judged(source: Source, split: str | None = None) -> tuple[list[Query], Any]:
+    data, split = FolderDataset(source.folder), split or source.dev
+    qrels = data.qrels(split)
+    return [query for query in data.queries(split) if query.qid in qrels], qrels
 
 
 def _restricted(run: Run, first: Run, depth: int) -> Run:

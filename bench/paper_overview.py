@@ -8,6 +8,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from harness import Table
+from paper_candidates import (
+    DOCUMENT_MEASURES,
+    MARKED,
+    MEDQUAD,
+    STAGES,
+    TUNED,
+    WHOLE_MODEL,
+    by_pairs,
+    crossed,
+    document_values,
+    print_crossed,
+    print_depths,
+    print_documents,
+    print_first_stages,
+    print_overlap,
+    print_pairs,
+    print_query_types,
+)
 from paper_statistics import Effect, Seeds
 from paper_tables import LONG, SHORT, PerQuery, Results, average, compare, equals, number, signed
 from paper_verdicts import (
@@ -29,7 +47,6 @@ from paper_verdicts import (
     print_marked,
     print_noise,
     print_pretraining,
-    print_query_types,
     print_questions,
     print_rare_words,
     print_rare_words_by_seed,
@@ -42,14 +59,10 @@ from paper_verdicts import (
 
 Published = tuple[float | None, float]
 """Without and with what is claimed; None where the paper's text does not give the first."""
-NOT_RUN = (
-    ("Nogueira and Cho, Figure 1", "RR@10 by the number of training pairs", ""),
-    ("MarkedBERT, Table 1", "marks on doc2query's 1,000 candidates", ".302 → .328"),
-    ("DR-BERT, Table 1", "all parts on DeepCT's 1,000 candidates", ".367 → .420"),
-    ("CCNU, Table 2", "documents: MAP, nDCG, P@10", ".237, .430, .598"),
-)
 CCNU_ARM = "softmax, tags, all layers, dropout 0.4, negatives 1"
 PAIRS = "144,000 pairs"
+ON_CANDIDATES = f"{DATA}, 500 queries, {PAIRS}"
+MARKS = (0.302, 0.328)
 
 
 class Overview:
@@ -59,16 +72,31 @@ class Overview:
         columns = ("published", "here", "difference", "detectable", "verdict")
         self._table = Table("paper", "claim", "measured on", *columns, labels=3)
 
-    def effect(self, paper: str, claim: str, setting: str, published: Published, ours: Seeds, theirs: Seeds) -> None:
+    def effect(
+        self, paper: str, claim: str, setting: str, published: Published | None, ours: Seeds, theirs: Seeds
+    ) -> None:
         """A row for a difference over seeds and queries."""
-        low, high = published
+        low, high = published or (None, None)
         effect = Effect.of(ours, theirs)
-        gap = None if low is None else high - low
-        shown = number(high, 3) if low is None else f"{number(low, 3)} → {number(high, 3)} ({signed(high - low)})"
+        gap = None if low is None or high is None else high - low
+        shown = "" if high is None else number(high, 3)
+        if low is not None and gap is not None:
+            shown = f"{number(low, 3)} → {shown} ({signed(gap)})"
         here = f"{number(average(theirs))} → {number(average(ours))}"
         cells = (interval_cell(effect), number(effect.detectable, 3), effect.verdict(gap))
         where = f"{setting}, {len(ours.keys() & theirs.keys())} seeds"
         self._table.row(paper, claim, where, shown, here, *cells)
+
+    def trained_once(
+        self, paper: str, claim: str, setting: str, published: str, ours: Seeds, theirs: Seeds, verdict: str = ""
+    ) -> None:
+        """A row for a difference over queries, of one training."""
+        gap = compare(ours, theirs)
+        here = f"{number(average(theirs))} → {number(average(ours))}"
+        clear = gap.mean > 0 and gap.p_queries < 0.05
+        cells = (f"{signed(gap.mean)}, p {equals(gap.p_queries)}", number(gap.detectable, 3))
+        verdict = verdict or ("reproduced" if clear else "not reproduced")
+        self._table.row(paper, claim, f"{setting}, 1 seed", published, here, *cells, verdict)
 
     def row(self, paper: str, claim: str, setting: str, published: str, *cells: str) -> None:
         """A row of another kind: here, difference, detectable, verdict."""
@@ -83,22 +111,26 @@ def print_overview(results: Results) -> None:
     for data in (DATA, QUESTIONS):
         arms = files[data].arms
         claim, marks = "marks around matching words", (arms["marked"], arms["pointwise-only"])
-        overview.effect("MarkedBERT, Table 1", claim, f"{data}, {PAIRS}", (0.302, 0.328), *marks)
+        overview.effect("MarkedBERT, Table 1", claim, f"{data}, {PAIRS}", MARKS, *marks)
+    marks = crossed(results, "doc2query", MARKED, 1000)
+    overview.effect("MarkedBERT, Table 1", "marks, doc2query's 1,000 candidates", ON_CANDIDATES, MARKS, *marks)
     _add_groups(overview, results)
     for data in (DATA, QUESTIONS):
         arms = files[data].arms
         claim, parts = "all parts together, against BERT", (arms["drbert"], arms["pointwise-only"])
         overview.effect("DR-BERT, Table 1", claim, f"{data}, {PAIRS}", (BERT, WHOLE), *parts)
+    parts = crossed(results, "deepct", WHOLE_MODEL, 1000)
+    overview.effect("DR-BERT, Table 1", "all parts, DeepCT's 1,000 candidates", ON_CANDIDATES, (BERT, WHOLE), *parts)
     arms = files[DATA].arms
     for name, (label, without) in DRBERT.items():
         part = label.removeprefix("without ")
         parts = arms["drbert"], arms[name]
         overview.effect("DR-BERT, Table 1", part, f"{DATA}, {PAIRS}", (without, WHOLE), *parts)
     _add_long(overview, results, arms["listwise-only"])
+    _add_types_and_noise(overview, results)
     _add_rare_words(overview, results)
+    _add_first_stages(overview, results)
     _add_ccnu(overview, results)
-    for paper, claim, published in NOT_RUN:
-        overview.row(paper, claim, "", published, "not run", "", "", "")
 
 
 def _add_bert(overview: Overview, results: Results, files: Mapping[str, PerQuery]) -> None:
@@ -109,6 +141,11 @@ def _add_bert(overview: Overview, results: Results, files: Mapping[str, PerQuery
     file = results.values(f"table1.{HEADINGS}.AP")
     both = file.arms["pointwise-only"], first_stage(file)
     overview.effect(paper, "the same on TREC-CAR, AP", f"{HEADINGS}, {PAIRS}", (None, 0.335), *both)
+    curve, bm25 = by_pairs(files[DATA]), first_stage(files[DATA])
+    # From the fewest pairs on that are enough.
+    pairs = min(pairs for pairs, seeds in curve.items() if Effect.of(seeds, bm25).verdict(None) == "reproduced")
+    claim, setting = "few pairs are enough to beat BM25", f"{DATA}, {pairs:,} pairs"
+    overview.effect("Nogueira and Cho, Figure 1", claim, setting, None, curve[pairs], bm25)
 
 
 def _add_groups(overview: Overview, results: Results) -> None:
@@ -140,6 +177,19 @@ def _add_long(overview: Overview, results: Results, listwise: Seeds) -> None:
         overview.effect("DR-BERT, Table 1", claim, f"{data}, {PAIRS}", published, *both)
 
 
+def _add_types_and_noise(overview: Overview, results: Results) -> None:
+    """Two more parts of DR-BERT on their own; the paper has no figure for noise reduction."""
+    arms = results.values(f"table1.{MEDQUAD}.RR10").arms
+    published = DRBERT["no-types"][1], WHOLE
+    setting = f"{MEDQUAD}, {PAIRS}"
+    overview.effect("DR-BERT, Table 1", "types alone", setting, published, arms["typed"], arms["full"])
+    arms = results.values(f"noise.{DATA}.RR10").arms
+    for hidden in (100, 33, 10):
+        both = arms[f"1 of {hidden}/threshold 0.9"], arms[f"1 of {hidden}/noisy"]
+        claim, setting = "noise reduction", f"{DATA}, 1 of {hidden} candidates is noise"
+        overview.effect("DR-BERT, section 3", claim, setting, None, *both)
+
+
 def _add_rare_words(overview: Overview, results: Results) -> None:
     """DR-BERT's Table 3: ranks instead of a measure."""
     for label, file in rare_word_files(results).items():
@@ -152,22 +202,35 @@ def _add_rare_words(overview: Overview, results: Results) -> None:
         overview.row("DR-BERT, Table 3", claim, setting, "1 → 139, 1 → 71", *cells, *tests)
 
 
+def _add_first_stages(overview: Overview, results: Results) -> None:
+    """First stages that learn, beside BM25."""
+    arms = results.values(f"first-stage.{DATA}.RR10").arms
+    published = {"deepct": ("DR-BERT, Table 1", 0.167), "doc2query": ("MarkedBERT, Table 1", 0.184)}
+    for name, (paper, bm25) in published.items():
+        label, value = STAGES[name]
+        shown = f"{number(bm25, 3)} → {number(value, 3)} ({signed(value - bm25)})"
+        setting = f"{DATA}, {len(arms[name][1]):,} queries"
+        overview.trained_once(paper, f"{label} against BM25", setting, shown, arms[name], arms[TUNED])
+
+
 def _add_ccnu(overview: Overview, results: Results) -> None:
-    """BM25's MAP beside that of the sum of BM25 and the network."""
+    """BM25's MAP beside that of the sum of BM25 and the network, for passages and for documents."""
     file = results.values(f"sdnet.{DATA}.AP")
     both = file.arms[f"{CCNU_ARM}/both"]
-    bm25 = dict.fromkeys(both, first_stage(file)[1])
-    gap = compare(both, bm25)
-    cells = (f"{number(average(bm25))} → {number(average(both))}", f"{signed(gap.mean)}, p {equals(gap.p_queries)}")
+    setting, bm25 = f"{DATA}, {len(both[1])} queries", {1: first_stage(file)[1]}
     verdict = "cannot be told: small model and data, no TREC 2019"
-    setting = f"{DATA}, {len(next(iter(both.values())))} queries, 1 seed"
-    overview.row("CCNU, Table 1", "passages: MAP", setting, ".278", *cells, number(gap.detectable, 3), verdict)
+    overview.trained_once("CCNU, Table 1", "passages: MAP", setting, ".278", both, bm25, verdict)
+    both, bm25 = (document_values(results, "AP", row) for row in ("interpolate", None))
+    published = number(DOCUMENT_MEASURES["AP"][1], 3)
+    setting, verdict = f"{MEDQUAD}, {len(both[1]):,} queries", "cannot be told: no figure of BM25, no TREC 2019"
+    overview.trained_once("CCNU, Table 2", "documents: MAP", setting, published, both, bm25, verdict)
 
 
 VERDICT_TABLES = (
     print_overview,
     print_table1,
     print_variants,
+    print_pairs,
     print_query_types,
     print_questions,
     print_headings,
@@ -177,6 +240,11 @@ VERDICT_TABLES = (
     print_types,
     print_noise,
     print_drops,
+    print_first_stages,
+    print_depths,
+    print_crossed,
+    print_overlap,
+    print_documents,
     print_rare_words,
     print_rare_words_by_seed,
 )

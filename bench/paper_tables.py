@@ -145,11 +145,16 @@ class Results:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self.runs: dict[str, Any] = json.loads((folder / "runs.json").read_text(encoding="utf-8"))
+        self.runs = self.record("runs")
 
     def values(self, name: str) -> PerQuery:
         """The file of this name."""
         return read_values(self._folder / f"{name}.csv.gz")
+
+    def record(self, name: str) -> dict[str, Any]:
+        """The figures in the JSON file of this name."""
+        record: dict[str, Any] = json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
+        return record
 
     def of_page(self, name: str) -> Results:
         """The files of another page, in the folder beside this one."""

@@ -54,10 +54,12 @@ VARIANTS = (
     (
         "pointwise with marks, also on query words without a match",
         "marked-unmatched",
-        "pointwise, all parts off, trained again",
-        "pointwise-only again",
+        "pointwise with marks, trained again",
+        "marked again",
     ),
     ("pointwise, all parts off, trained again", "pointwise-only again", "pointwise, all parts off", "pointwise-only"),
+    ("pointwise with marks, trained again", "marked again", "pointwise with marks", "marked"),
+    ("DR-BERT, trained again", "drbert again", "DR-BERT", "drbert"),
 )
 NOISE = {
     "1 of 100/noisy": "1 of 100 is a hidden relevant passage",
@@ -178,17 +180,6 @@ def print_pretraining(results: Results) -> None:
         loss, *accuracies = (figures[f"held-out {name}"] for name in columns)
         cells = (number(loss, 2), *(number(accuracy, 3) for accuracy in accuracies))
         table.row(RULES.get(rule, rule), "STRM" if start.endswith("strm") else "full", f"{int(steps):,}", *cells)
-
-
-def print_query_types(results: Results) -> None:
-    """DR-BERT's types alone: none, and those given with the data; one seed."""
-    reciprocal, precision = (results.values(f"table1.medquad.{name}").arms for name in ("RR10", "AP"))
-    table = Table("types", "seeds", "RR@10", "AP", "− none", "detectable")
-    for name, label in (("full", "none"), ("typed", "given with the data")):
-        gap = compare(reciprocal[name], reciprocal["full"])
-        tests = (gap_cell(gap), number(gap.detectable, 3)) if name != "full" else ("", "")
-        cells = (mean_cell(reciprocal[name]), number(average(precision[name])))
-        table.row(label, str(len(reciprocal[name])), *cells, *tests)
 
 
 Group = tuple[str, dict[int, Values], dict[int, Values]]

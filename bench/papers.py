@@ -13,10 +13,13 @@
     python bench/papers.py margins --arm arm --cases traps.json --out margins.csv
     python bench/papers.py candidates --data DATA/medquad --arm arm --out candidates.csv
     python bench/papers.py sdnet --data DATA/insuranceqa --dev valid --signals dot --tagger textblob --out sdnet
+    python bench/papers.py documents --data DATA/medquad --nli DATA/nli --start general-full/model --out documents
     python bench/papers.py first-stage --data DATA/insuranceqa --dev valid --k2 8 --row k2 --out first-stage
-    python bench/papers.py depths --data DATA/insuranceqa --dev valid --b 0.9 --model row/model
-        --out docs/results/papers/depths.insuranceqa.csv.gz
+    python bench/papers.py depths --data DATA/insuranceqa --dev valid --b 0.9 --model row/model --out depths.csv.gz
+    python bench/papers.py overlap --data DATA/insuranceqa --dev valid --b 0.9 --out overlap.insuranceqa.json
     python bench/papers.py collect row-* cleaned-* sdnet/S sdnet/both first-stage --out docs/results/papers
+    python bench/papers.py collect-depths depths.csv.gz --data insuranceqa --first bm25 --row drbert
+        --out docs/results/papers
     python bench/papers.py tables docs/results/papers
     python bench/papers.py summary docs/results
 
@@ -54,6 +57,11 @@ def main() -> None:
         for show in {"ccnu": CCNU_TABLES, "rules": RULE_TABLES, "papers": VERDICT_TABLES}[page]:
             show(results)
             print()
+    elif options.command == "picture":
+        from paper_candidates import draw_pairs
+        from paper_tables import Results
+
+        draw_pairs(Results(options.folder), options.out)
     elif options.command == "summary":
         from paper_summary import print_summary
 
@@ -61,11 +69,15 @@ def main() -> None:
     elif options.command == "collect":
         from paper_collect import collect
 
-        collect(options.arms, options.out, options.measures)
+        collect(options.arms, options.out, options.measures, options.repeated)
     elif options.command == "collect-rare-words":
         from paper_collect import collect_rare_words
 
         collect_rare_words(options.folder, options.name, options.out, options.seed)
+    elif options.command == "collect-depths":
+        from paper_collect import collect_depths
+
+        collect_depths(options.file, options.data, options.first, options.row, options.seed, options.out)
     elif options.command == "collect-types":
         from paper_collect import collect_types
 
@@ -74,10 +86,21 @@ def main() -> None:
         train(options)
     elif options.command == "sdnet":
         train_network(options)
+    elif options.command == "documents":
+        from paper_documents import documents_recipe, train_documents
+        from rankwell.models.checkpoints.names import BACKBONE
+
+        start = options.start or BACKBONE
+        recipe = documents_recipe(options.data, options.dev, options.nli, start, options.seed, options.steps)
+        train_documents(recipe, options.data.name, options.out, options.pool, options.device)
     elif options.command == "first-stage":
         from paper_depths import measure_first_stage
 
         measure_first_stage(read_source(options), options.index, options.row, options.out, options.pool)
+    elif options.command == "overlap":
+        from paper_depths import count_overlap
+
+        count_overlap(read_source(options), options.out, options.pool)
     elif options.command == "depths":
         from paper_depths import measure_depths
         from rankwell.rank.ranker import Ranker
@@ -225,17 +248,21 @@ def read_options() -> argparse.Namespace:
     sdnet.add_argument("--queries", type=int, default=200, help="dev queries to measure")
     sdnet.add_argument("--depth", type=int, default=30, help="candidates to re-rank")
     sdnet.add_argument("--train-depth", type=int, default=10, help="candidates that negatives come from")
+    documents = commands.add_parser("documents", help="CCNU's document ranker: windows, alone and with BM25")
+    documents.add_argument("--nli", type=Path, required=True, help="folder with snli.train.tsv and snli.dev.tsv")
+    documents.add_argument("--steps", type=int, help="steps of entailment training, to try it out (default: 3 epochs)")
     first_stage = commands.add_parser("first-stage", help="values of BM25, or of an index of weights or expansions")
     first_stage.add_argument("--row", required=True, help="name of the row, such as deepct")
     depths = commands.add_parser("depths", help="a ranker's figures by the number of candidates")
     depths.add_argument("--model", required=True, help="folder or name of a ranker")
     depths.add_argument("--queries", type=int, default=100, help="dev queries, drawn at random")
     depths.add_argument("--precision", choices=("fp32", "bf16", "int8"), help="of the ranker")
+    overlap = commands.add_parser("overlap", help="how many of a query's terms relevant and other passages contain")
     for command in (first_stage, depths):
         command.add_argument("--index", type=Path, help="index to search (default: that of the counted terms)")
     for command in (table1, noise):
         command.add_argument("--scale", type=float, default=1.0, help="share of the steps, to try it out")
-    for command in (aside, rank, table1, noise, sdnet, first_stage, depths):
+    for command in (aside, rank, table1, noise, sdnet, first_stage, depths, overlap):
         command.add_argument("--train", default="train", help="split to train on")
         command.add_argument("--k2", type=float, help="BM25's k2 (default: none)")
         command.add_argument("--k1", type=float, default=0.9, help="BM25's k1")
@@ -248,28 +275,37 @@ def read_options() -> argparse.Namespace:
     candidates = commands.add_parser("candidates", help="compare candidates that contain look-alikes")
     for command in (margins, candidates):
         command.add_argument("--arm", type=Path, required=True, help="folder that rank or table1 wrote")
-    for command in (aside, rank, table1, noise, traps, candidates, sdnet, first_stage, depths):
+    of_data = (aside, rank, table1, noise, traps, candidates, sdnet, documents, first_stage, depths, overlap)
+    for command in of_data:
         command.add_argument("--data", type=Path, required=True, help="folder of the data set")
         command.add_argument("--dev", default="dev", help="split to report")
-    for command in (pretrain, rank, table1, noise):
+    for command in (pretrain, rank, table1, noise, documents):
         command.add_argument("--start", help="checkpoint to start from (default: MiniLM)")
-    for command in (pretrain, rank, table1, noise, sdnet):
+    for command in (pretrain, rank, table1, noise, sdnet, documents):
         command.add_argument("--seed", type=int, default=1)
-    for command in (pretrain, rank, table1, noise, sdnet, first_stage, depths):
+    for command in (pretrain, rank, table1, noise, sdnet, documents, first_stage, depths, overlap):
         command.add_argument("--pool", type=Path, default=Path("papers-pool"), help="data that several calls share")
-    for command in (pretrain, rank, table1, noise, margins, depths):
+    for command in (pretrain, rank, table1, noise, margins, documents, depths):
         command.add_argument("--device", help="such as cuda or cpu")
-    for command in (aside, pretrain, rank, table1, noise, traps, margins, candidates, sdnet, first_stage, depths):
+    for command in (*of_data, pretrain, margins):
         command.add_argument("--out", type=Path, required=True)
     collecting = commands.add_parser("collect", help="merge the results of trained arms into a page's files")
     collecting.add_argument("arms", type=Path, nargs="+", help="folders that rank, table1 or noise wrote")
     collecting.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
     collecting.add_argument("--measures", nargs="+", help="those to keep (default: all that were measured)")
+    collecting.add_argument("--repeated", action="store_true", help="they are kept already; add them beside those")
     rare = commands.add_parser("collect-rare-words", help="keep what `rankwell experiment rare-words` measured")
     rare.add_argument("folder", type=Path, help="output folder of the experiment")
     rare.add_argument("--name", required=True, help="of the cases, such as sample")
     rare.add_argument("--seed", type=int, help="of the models, if there are several trainings")
     rare.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
+    by_depth = commands.add_parser("collect-depths", help="keep what `depths` measured of one trained ranker")
+    by_depth.add_argument("file", type=Path, help="file that depths wrote")
+    by_depth.add_argument("--data", required=True, help="name of the data set, such as insuranceqa")
+    by_depth.add_argument("--first", required=True, help="first stage that found the candidates, such as deepct")
+    by_depth.add_argument("--row", required=True, help="row of table1 that was trained, such as drbert")
+    by_depth.add_argument("--seed", type=int, default=1, help="of the trained ranker")
+    by_depth.add_argument("--out", type=Path, required=True, help="such as docs/results/papers")
     types = commands.add_parser("collect-types", help="keep the types that rules guess for the queries")
     types.add_argument("--data", type=Path, required=True, help="folder of the data set")
     types.add_argument("--dev", default="dev", help="split whose queries are typed")
@@ -277,6 +313,9 @@ def read_options() -> argparse.Namespace:
     tables = commands.add_parser("tables", help="print the page's tables from the stored results")
     tables.add_argument("folder", type=Path, help="such as docs/results/attention-rules")
     tables.add_argument("--page", choices=("ccnu",), help="page of several that are made from the folder")
+    picture = commands.add_parser("picture", help="draw RR@10 by the number of training pairs")
+    picture.add_argument("folder", type=Path, help="such as docs/results/papers")
+    picture.add_argument("--out", type=Path, required=True, help="such as docs/figures/training-pairs.png")
     summary = commands.add_parser("summary", help="print the table of docs/results.md")
     summary.add_argument("folder", type=Path, help="such as docs/results")
     return parser.parse_args()

@@ -23,7 +23,7 @@ RESULTS = ROOT / "docs" / "results" / "attention-rules"
 PAPERS = ROOT / "docs" / "results" / "papers"
 FIT = ROOT / "docs" / "results" / "fit"
 INT8 = ROOT / "docs" / "results" / "int8"
-SETTINGS = {".998", "2.11", "0.01"}
+SETTINGS = {".998", "2.11", "0.03"}
 """A threshold, a version and a share of the pairs, which look like results."""
 
 
@@ -87,9 +87,6 @@ def test_the_results_of_the_page_on_sdnet_are_those_of_the_files() -> None:
 
 
 NO_RESULTS = {
-    "deepct.md": set[str](),
-    "doc2query.md": set[str](),
-    "documents.md": {".652"},
     "distillation.md": set[str](),
     "ccnu.md": set[str](),
 }
@@ -288,38 +285,6 @@ def test_training_queries_are_set_aside_and_documents_of_dev_articles_listed(tmp
     assert not set(fit) & set(choice)
 
 
-def small_data(folder: Path) -> Path:
-    """Three documents, and two queries that find them."""
-    folder.mkdir()
-    texts = ("the cat sleeps on a mat", "a dog barks at the cat", "the river runs to the sea")
-    (folder / "collection.tsv").write_text("".join(f"d{k}\t{text}\n" for k, text in enumerate(texts)))
-    (folder / "queries.dev.tsv").write_text("q1\twho sleeps on the mat of a cat\nq2\twhere is the cat\n")
-    (folder / "qrels.dev.txt").write_text("q1 0 d0 1\nq2 0 d1 1\n")
-    return folder
-
-
-def test_types_of_queries_are_kept_by_id(tmp_path: Path) -> None:
-    data = small_data(tmp_path / "data")
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect-types", "--data", str(data), "--dev", "dev"]
-    subprocess.run([*command, "--out", "types.csv.gz"], cwd=tmp_path, check=True)
-    with gzip.open(tmp_path / "types.csv.gz", "rt", encoding="utf-8") as file:
-        assert file.read().splitlines() == ["qid,type", "q1,person", "q2,location"]
-
-
-def test_figures_by_depth_are_those_of_the_first_candidates(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data = small_data(tmp_path / "data")
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "depths", "--data", str(data), "--queries", "2"]
-    command += ["--model", str(tiny_checkpoint), "--device", "cpu", "--out", "depths.csv.gz"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    with gzip.open(tmp_path / "depths.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        rows = {row["qid"]: row for row in csv.DictReader(file)}
-    assert {row["BM25 R at 10"] for row in rows.values()} == {"1"}
-    assert rows["q1"]["BM25 RR@10 at 1000"] == "1"
-    for row in rows.values():  # fewer than ten candidates: every depth is the same
-        assert len({row[f"BERT AP at {depth}"] for depth in (10, 100, 1000)}) == 1
-        assert 0.3 < float(row["BERT RR@10 at 10"]) <= 1
-
-
 def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:
     names = [f"{model} {name}" for model in ("a b", "c") for name in ("right score", "misleading rank")]
     with (tmp_path / "cases.csv").open("w", encoding="utf-8", newline="") as file:
@@ -339,7 +304,7 @@ def test_margins_and_trainings_done_twice_are_added_as_columns(tmp_path: Path) -
     for name, again in (("first", False), ("second", True)):
         arm = tmp_path / name
         arm.mkdir()
-        told = {"study": "rank", "data": "small", "row": "pretrained-9/strm", "seed": 1, "repeated": again}
+        told = {"study": "rank", "data": "small", "row": "pretrained-9/strm", "seed": 1}
         (arm / "result.json").write_text(json.dumps({"arm": told, "recipe": {}, "stages": {}}), encoding="utf-8")
         with gzip.open(arm / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
             rows = [["q1", 4, 0, *[0.5] * 6], ["q2", 3, 1, *[0.25] * 6]]
@@ -347,7 +312,7 @@ def test_margins_and_trainings_done_twice_are_added_as_columns(tmp_path: Path) -
         (arm / "margins-small.csv").write_text("case,replacement,margin\n1,look-alike,0.5\n1,unlike,0.7\n")
         (arm / "candidates.csv").write_text("qid,look-alike documents,look-alike,neither\nq1,3,0.5,1\n")
         command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", name, "--out", "results"]
-        subprocess.run(command, cwd=tmp_path, check=True)
+        subprocess.run([*command, *(["--repeated"] if again else [])], cwd=tmp_path, check=True)
 
     def lines(name: str) -> list[str]:
         with gzip.open(tmp_path / "results" / name, "rt", encoding="utf-8") as file:
@@ -357,6 +322,8 @@ def test_margins_and_trainings_done_twice_are_added_as_columns(tmp_path: Path) -
     assert lines("rules.small.RR10.csv.gz")[1:] == ["q1,4,0,0.5,0.5,0.5", "q2,3,1,0.25,0.25,0.25"]
     assert lines("traps.small.csv.gz") == [f"case,replacement,{both}", "1,look-alike,0.5,0.5", "1,unlike,0.7,0.7"]
     assert lines("candidates.small.csv.gz") == [f"qid,other,{both}", "q1,look-alike,0.5,0.5", "q1,neither,1,1"]
+    rows = json.loads((tmp_path / "results" / "runs.json").read_text(encoding="utf-8"))["rank"]
+    assert [row["row"] for row in rows] == ["pretrained-9/strm", "pretrained-9/strm, repeated"]
 
 
 def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: list[list[str]]) -> None:
@@ -368,7 +335,7 @@ def test_the_figures_named_in_the_first_paragraph_are_in_the_summary(printed: li
 
 @pytest.mark.parametrize("folder", [RESULTS, PAPERS, FIT], ids=lambda folder: folder.name)
 def test_the_files_are_small_and_hold_no_text(folder: Path) -> None:
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 800_000
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 1_000_000
     for path in folder.glob("*.csv.gz"):
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             _, *rows = csv.reader(file)
