@@ -17,10 +17,12 @@ from paper_tables import (
     average,
     compare,
     effect_cells,
+    equals,
     gap_cell,
     mean_cell,
     number,
     p_value,
+    signed,
 )
 from paper_verdicts import DATA, WHOLE, first_stage
 from rankwell.core.types import Values
@@ -164,15 +166,18 @@ def crossed(results: Results, first: str, ranker: str, depth: int) -> tuple[dict
 
 def print_crossed(results: Results) -> None:
     """Table 1 of MarkedBERT and of DR-BERT on the first stages that the papers use."""
-    table = Table(
-        "paper", "row", "published", "10 candidates", "100", "1,000", "− BERT at 1,000", "p", "detectable", labels=2
-    )
+    tests = ("1,000 − first stage", "1,000 − BERT", "p", "detectable")
+    table = Table("paper", "row", "published", "10 candidates", "100", "1,000", *tests, labels=2)
     for paper, label, first, ranker, published in CROSSED:
         means = [number(average(candidate_values(results, first, ranker, depth))) for depth in (10, 100, 1000)]
-        tests = ("", "", "")
+        cells = [""] * len(tests)
+        if ranker is not None:
+            ours, alone = (candidate_values(results, first, which, 1000) for which in (ranker, None))
+            effect = Effect.of(ours, alone)
+            cells[0] = f"{signed(effect.mean)} (p {equals(effect.p)})"
         if ranker not in (None, PLAIN):
-            tests = effect_cells(Effect.of(*crossed(results, first, ranker, 1000)))
-        table.row(paper, label, number(published, 3), *means, *tests)
+            cells[1:] = effect_cells(Effect.of(*crossed(results, first, ranker, 1000)))
+        table.row(paper, label, number(published, 3), *means, *cells)
 
 
 def print_overlap(results: Results) -> None:
