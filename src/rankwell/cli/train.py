@@ -45,7 +45,9 @@ def train(
     plugin: Annotated[
         list[str] | None,
         typer.Option(
-            "--plugin", metavar="MODULE", help="Import a module with stage kinds of your own. May be repeated."
+            "--plugin",
+            metavar="MODULE",
+            help="Import a module with your own stage kinds or losses. May be repeated.",
         ),
     ] = None,
     device: Device = None,

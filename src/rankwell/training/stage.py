@@ -186,7 +186,7 @@ def _import_all(folder: str) -> None:
 
 
 def load_plugin(module: str) -> None:
-    """Import a module, from the current folder too, so that it registers stage kinds of its own."""
+    """Import a module, from the current folder too, so that it registers stage kinds or losses of its own."""
     sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(module)

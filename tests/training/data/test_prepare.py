@@ -110,7 +110,7 @@ def test_other_settings_or_files_make_other_data(data: Path, tmp_path: Path) -> 
 
 def test_a_given_run_wins(data: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.run").write_text("dev0 Q0 d7 1 2.5 me\ndev0 Q0 d0 2 1.5 me\nother Q0 d1 1 1 me\n")
-    with pytest.warns(UserWarning, match=r"23 of the 24 queries of 'dev' have no candidates \('dev1' is the first\)"):
+    with pytest.warns(UserWarning, match=r"no candidates for 23 of the 24 queries of 'dev' \(the first is 'dev1'\)"):
         prepared = prepare(recipe_for(data, first_stage__dev_run=str(tmp_path / "mine.run")), tmp_path / "pool")
     assert {qid: ranking.docids for qid, ranking in prepared.dev.run.items()} == {"dev0": ("d7", "d0")}
     assert len(prepared.train.run) == 24

@@ -12,7 +12,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rankwell.core.errors import RankwellError  # noqa: E402
-from rankwell.training.loop.losses import LOSSES, make_loss  # noqa: E402
+from rankwell.training.loop import losses  # noqa: E402
+from rankwell.training.loop.losses import LOSSES, TWO_LABELS, Loss, make_loss  # noqa: E402
 
 Numbers = list[list[float]]
 SHIFTED = [name for name in LOSSES if name != "pointwise"]
@@ -346,6 +347,14 @@ class TestMaking:
             make_loss(name, **options)
         assert str(caught.value).startswith(message)
         assert "\n" not in str(caught.value)
+
+    def test_an_option_of_a_users_loss_takes_values_of_its_defaults_type(self) -> None:
+        own = Loss("own", lambda scores, labels: scores.sum(1), TWO_LABELS, {"floor": 0.5, "count": 3, "how": "sum"})
+        read = {name: losses._read_option(own, name, value) for name, value in (("floor", 2), ("count", "4"))}
+        assert read == {"floor": 2.0, "count": 4}
+        assert losses._read_option(own, "how", "mean") == "mean"
+        with pytest.raises(RankwellError, match=r"own\(floor=low\): floor must be a number"):
+            losses._read_option(own, "floor", "low")
 
     def test_shapes_that_do_not_fit(self) -> None:
         with pytest.raises(ValueError, match=r"must both be \(B, N\), found \(3,\) and \(3,\)"):

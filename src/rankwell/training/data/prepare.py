@@ -106,8 +106,8 @@ def prepare(recipe: Recipe, pool: Path, *, device: str | None = None) -> Prepare
     missing = [query.qid for query in dev.queries if query.qid not in dev.run]
     if missing:
         warnings.warn(
-            f"{len(missing):,} of the {len(dev.queries):,} queries of {dev.name!r} have no candidates ({missing[0]!r} "
-            "is the first); they count 0 in all figures",
+            f"no candidates for {len(missing):,} of the {len(dev.queries):,} queries of {dev.name!r} (the first is "
+            f"{missing[0]!r}), which count 0 in all figures",
             stacklevel=2,
         )
     return Prepared(collection, train, dev)

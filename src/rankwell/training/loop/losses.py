@@ -112,7 +112,8 @@ LOSSES: Registry[Loss] = Registry("loss")
 def loss(name: str, needs: Need) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Decorator: file a function of scores and labels (B, N) that gives costs (B,) as the loss ``name``.
 
-    Its keyword-only arguments are the loss's options (see :data:`OPTIONS`).
+    Its keyword-only arguments are the loss's options. :data:`OPTIONS` has the values of those that ship; any other
+    option takes values of its default's type.
     """
 
     def file(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -139,14 +140,25 @@ def _read_option(chosen: Loss, name: str, value: object) -> Option:
     if name not in chosen.options:
         known = ", ".join(chosen.options) or "none"
         raise RankwellError(f"the loss {chosen.name} has no option {excerpt(name)} (it has: {known})")
-    if value is None and chosen.options[name] is None:
+    default = chosen.options[name]
+    if value is None and default is None:
         return None
+    domain = OPTIONS.get(name) or _like(default)
     # A truth value is a number to Python, but `margin: yes` is a slip.
     plain = isinstance(value, int | float | str) and not isinstance(value, bool)
-    read = OPTIONS[name].read(value) if plain else None  # type: ignore[arg-type]
+    read = domain.read(value) if plain else None  # type: ignore[arg-type]
     if read is None:
-        raise RankwellError(f"{chosen.name}({name}={value}): {name} must be {OPTIONS[name].meaning}")
+        raise RankwellError(f"{chosen.name}({name}={value}): {name} must be {domain.meaning}")
     return read
+
+
+def _like(default: Option) -> Domain:
+    """Values for an option of a user's own loss: those of its default's type, numbers if the default is none."""
+    if isinstance(default, str):
+        return Domain(str, lambda value: True, "text", default)
+    if isinstance(default, int):
+        return Domain(int, lambda value: True, "a whole number", default)
+    return Domain(float, lambda value: True, "a number", default or 0.0)
 
 
 # One document at a time
