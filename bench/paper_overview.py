@@ -155,7 +155,7 @@ def _add_groups(overview: Overview, results: Results) -> None:
         ("MarkedBERT, Table 3", "marks help most types", "5 of 6", marks_by_type),
     ):
         for data in (DATA, QUESTIONS):
-            gaps = [compare(marked, base) for _, base, marked in groups(results, data)]
+            gaps = [compare(marked, base) for _, _, base, marked in groups(results, data)]
             higher, clear = (sum(gap.mean > 0 and gap.p_queries < limit for gap in gaps) for limit in (2, 0.05))
             verdict = "reproduced" if 2 * clear > len(gaps) else "not reproduced"
             cells = (f"{higher} of {len(gaps)}", f"p < .05 in {clear}", "", verdict)

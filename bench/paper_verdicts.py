@@ -182,8 +182,8 @@ def print_pretraining(results: Results) -> None:
         table.row(RULES.get(rule, rule), "STRM" if start.endswith("strm") else "full", f"{int(steps):,}", *cells)
 
 
-Group = tuple[str, dict[int, Values], dict[int, Values]]
-"""A group of queries by name, with the values of its queries without and with marks."""
+Group = tuple[str, dict[int, Values], dict[int, Values], dict[int, Values]]
+"""A group of queries by name, with the values of its queries under BM25, without and with marks."""
 
 
 def marks_by_length(results: Results, data: str) -> Iterator[Group]:
@@ -204,24 +204,30 @@ def marks_by_type(results: Results, data: str) -> Iterator[Group]:
 
 
 def _group(file: PerQuery, label: str, mask: NDArray[np.bool_]) -> Group:
-    base, marked = (
-        {seed: values[mask] for seed, values in file.arms[name].items()} for name in ("pointwise-only", "marked")
+    bm25, base, marked = (
+        {seed: values[mask] for seed, values in seeds.items()}
+        for seeds in (first_stage(file), file.arms["pointwise-only"], file.arms["marked"])
     )
-    return label, base, marked
+    return label, bm25, base, marked
 
 
 def print_marked(results: Results) -> None:
     """MarkedBERT's Table 2 and Figure 2: marks by the length of the query, and how many queries gain and lose."""
-    columns = ("queries", "without marks", "with marks", "difference", "gain", "lose")
+    columns = ("queries", "without marks", "with marks", "difference", "gain, lose", "gain, lose against BM25")
     table = Table("data", "words of the query", *columns, labels=2)
     for data in (DATA, QUESTIONS):
         file = results.values(f"table1.{data}.RR10")
         whole = _group(file, "all", np.ones(len(file.labels["words"]), np.bool_))
-        for label, base, marked in (*marks_by_length(results, data), whole):
-            gaps = np.mean([marked[seed] - base[seed] for seed in base], axis=0)
-            shares = (f"{(gaps > 0).mean():.0%}", f"{(gaps < 0).mean():.0%}")
+        for label, bm25, base, marked in (*marks_by_length(results, data), whole):
             means = (number(average(base)), number(average(marked)))
-            table.row(data, label, str(len(gaps)), *means, gap_cell(compare(marked, base)), *shares)
+            shares = (gain_cell(marked, base), gain_cell(marked, bm25))
+            table.row(data, label, str(len(base[1])), *means, gap_cell(compare(marked, base)), *shares)
+
+
+def gain_cell(ours: Seeds, theirs: Seeds) -> str:
+    """The shares of queries that gain and that lose, by their means over seeds."""
+    gaps = np.mean([ours[seed] - theirs[seed] for seed in ours], axis=0)
+    return f"{(gaps > 0).mean():.0%}, {(gaps < 0).mean():.0%}"
 
 
 def print_types(results: Results) -> None:
@@ -229,7 +235,7 @@ def print_types(results: Results) -> None:
     columns = ("paper", "queries", "without marks", "with marks", "difference")
     table = Table("data", "type", *columns, labels=2)
     for data in (DATA, QUESTIONS):
-        for kind, base, marked in marks_by_type(results, data):
+        for kind, _, base, marked in marks_by_type(results, data):
             paper = " → ".join(number(value, 3) for value in MARKED_TYPES[kind])
             means = (number(average(base)), number(average(marked)))
             table.row(data, kind, paper, str(len(base[1])), *means, gap_cell(compare(marked, base)))
