@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.names import BACKBONE, find_model
+from rankwell.models.checkpoints.names import SHIPPED
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import find_types, open_collection
+from rankwell.training.stage_store import FINISHED
 
 DEPTHS = (10, 20, 50, 100, 200, 500, 1000)
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -32,20 +34,24 @@ MEASURES = ("RR@10", "AP", "nDCG", "P@10", "R@100", "R@1000")
 def measure_first_stage(source: Source, index: Path | None, row: str, out: Path, pool: Path) -> None:
     """Write the values of the first 1,000 documents, beside BM25's on counted terms (k1 and b, without k2).
 
-    ``index`` is another index of the same documents, such as one of DeepCT's weights or doc2query's queries.
+    ``index`` is another index of the same documents, such as one of DeepCT's weights or doc2query's queries. If it is
+    in the folder of the stage that made it, the figures of that stage are kept, too.
     """
     collection = open_collection(str(source.folder), pool)
     queries, qrels = _judged(source)
+    stages = {}
+    if index is not None and (record := index.parent / FINISHED).exists():
+        stages[row] = {"figures": json.loads(record.read_text(encoding="utf-8"))["produced"]["figures"]}
     searched = collection.index if index is None else Index.open(index)
     plain = collection.index.search(queries, k=1000, bm25=BM25(0.9, 0.4))
     run = searched.search(queries, k=1000, bm25=BM25(source.k1, source.b, source.k2))
     first, found = (evaluate(qrels, each, MEASURES) for each in (plain, run))
-    write_values(out, queries, Tokenizer.open(find_model(BACKBONE)), first, found)
+    write_values(out, queries, Tokenizer.open(SHIPPED), first, found)  # BERT's vocabulary, as MiniLM's
     # The Wikipedia data have two sets of queries, questions.dev and headings.dev.
     data = source.dev.partition(".")[0] if "." in source.dev else source.folder.name
     arm = {"study": "first-stage", "data": data, "row": row, "seed": 1, "measures": MEASURES}
     recipe = {"first_stage": {"k1": source.k1, "b": source.b, "k2": source.k2}}
-    write_json(out / "result.json", {"arm": arm, "recipe": recipe, "stages": {}, "dev": dict(found.mean)})
+    write_json(out / "result.json", {"arm": arm, "recipe": recipe, "stages": stages, "dev": dict(found.mean)})
     print(row, {name: round(value, 4) for name, value in found.mean.items()})
 
 

@@ -187,7 +187,7 @@ def _add_types_and_noise(overview: Overview, results: Results) -> None:
     for hidden in (100, 33, 10):
         both = arms[f"1 of {hidden}/threshold 0.9"], arms[f"1 of {hidden}/noisy"]
         claim, setting = "noise reduction", f"{DATA}, 1 of {hidden} candidates is noise"
-        overview.effect("DR-BERT, section 3", claim, setting, None, *both)
+        overview.effect("DR-BERT, section 3.1.2", claim, setting, None, *both)
 
 
 def _add_rare_words(overview: Overview, results: Results) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from rankwell import Index
+from rankwell.corpus.datasets import FolderDataset
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAPERS = DOCS / "results" / "papers"
@@ -178,6 +181,21 @@ def test_the_share_that_misleads_rankers_is_that_of_the_table() -> None:
     page = (DOCS / "papers.md").read_text(encoding="utf-8")
     (share,) = re.findall(r"^\| up to 25% \|.*\| (\d+)% \| \d+% \|$", page, re.MULTILINE)
     assert f"with a quarter of the query's words or fewer is relevant ({share} %)" in words_of("papers.md")
+
+
+def test_the_page_says_how_many_queries_are_written_for_a_passage(runs: dict[str, Any]) -> None:
+    (run,) = (run for run in runs["first-stage"] if run["row"] == "doc2query")
+    left = run["seeds"]["1"]["stages"]["doc2query"]["queries a passage"]
+    assert f"generates 20 queries per passage, of which {left:.0f} are left without duplicates" in words_of("papers.md")
+
+
+def test_the_figures_of_the_stage_that_made_an_index_are_kept(tmp_path: Path) -> None:
+    data, stage = small_data(tmp_path / "data"), tmp_path / "stage"
+    Index.build(FolderDataset(data).documents(), stage / "index")
+    (stage / "stage.json").write_text(json.dumps({"produced": {"figures": {"queries a passage": 3}}}))
+    papers("first-stage", "--data", data, "--index", stage / "index", "--row", "doc2query", "--out", "o", cwd=tmp_path)
+    result = json.loads((tmp_path / "o" / "result.json").read_text(encoding="utf-8"))
+    assert result["stages"] == {"doc2query": {"figures": {"queries a passage": 3}}}
 
 
 def test_commands_of_learned_first_stages_have_the_k1_and_b_that_were_tuned(runs: dict[str, Any]) -> None:
