@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
+from rankwell.serve import server
 from rankwell.serve.state import Sources
 
 from .conftest import opened
@@ -79,5 +81,21 @@ def test_a_system_is_served_whole_or_not_at_all(
     System(FirstStage(Index.open(served_index))).save(tmp_path / "system")
     assert rankwell("serve", "system", "--index", served_index).complaint == "--index does not go with a system"
     assert "not a system (it has no system.json)" in rankwell("serve", tmp_path, "--port", "0").complaint
-    line = rankwell("serve", served_index, "--port", "0").complaint
-    assert line == f"{served_index}: an index, not a system; serve it with --index {served_index}"
+
+
+def test_an_index_is_served_as_with_its_option(
+    rankwell: Callable[..., Any], served_index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Sources] = []
+
+    def record(sources: Sources, *_: object) -> SimpleNamespace:
+        served.append(sources)
+        return SimpleNamespace(unfinished=False)
+
+    monkeypatch.setattr(server, "serve", record)
+    for place in ((served_index,), ("--index", served_index)):
+        assert rankwell("serve", *place, "--model", "none", "--hybrid", "0.5", "--port", "0").code == 0
+    assert served[0] == served[1]
+    assert served[0].index == served_index
+    line = rankwell("serve", served_index, "--index", "other").complaint
+    assert line == f"two indexes, {served_index} and --index other; expected one"

@@ -30,7 +30,10 @@ def serve(
     context: typer.Context,
     system: Annotated[
         Path | None,
-        typer.Argument(metavar="SYSTEM", help="A system folder made by `rankwell fit`, served as it was fitted."),
+        typer.Argument(
+            metavar="SYSTEM|INDEX",
+            help="A system made by `rankwell fit`, served as it was fitted, or an index, as with --index.",
+        ),
     ] = None,
     index: Annotated[
         Path | None,
@@ -120,13 +123,13 @@ def serve(
 
         rankwell serve my-system
 
-        rankwell serve --index my-index
+        rankwell serve my-index
 
-        rankwell serve --index my-index --model my-model --port 8080
+        rankwell serve my-index --model my-model --port 8080
 
-        rankwell serve --index my-index --model my-model --blend 0.3 --fuse 0.1 --normalise z-score
+        rankwell serve my-index --model my-model --blend 0.3 --fuse 0.1 --normalise z-score
 
-        rankwell serve --index my-index --model my-model --hybrid 0.7
+        rankwell serve my-index --model my-model --hybrid 0.7
 
         RANKWELL_KEY=… rankwell serve --model exported --backend onnx --host 0.0.0.0
     """
@@ -144,11 +147,13 @@ def serve(
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models, read_aliases
 
+    if system is not None and is_index(system) and not is_system(system):
+        if index is not None:
+            raise RankwellError(f"two indexes, {system} and --index {index}; expected one")
+        system, index = None, system
     if system is not None:
         fitted = ("index", "model", "backend", "label", "trust_remote_code", "fuse", "blend", "hybrid", "encoder")
         excludes(context, "a system", *fitted, "vectors", "normalise")
-        if is_index(system) and not is_system(system):
-            raise RankwellError(f"{system}: an index, not a system; serve it with --index {system}")
     needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
     search = {
         "shares": Shares.from_options(fuse, blend, normalise),
