@@ -20,17 +20,17 @@ _PLACES = {"recipe": (".", PAPERS), "suite": ("suites",)}
 Kind = Literal["recipe", "suite"]
 
 
-def find_recipe(name: str | os.PathLike[str], kind: Kind = "recipe") -> Path:
-    """The file of a recipe: a path, or a name such as ``listwise`` or ``papers/drbert``.
+def find_recipe(name: str | os.PathLike[str], kind: Kind = "recipe", folder: Path | None = None) -> Path:
+    """The file of a recipe: a path, relative to ``folder``, or a name such as ``listwise`` or ``papers/drbert``.
 
     ``recipes/listwise.yaml`` is found from anywhere, too. A folder is not a recipe: ``train drbert --out drbert`` makes
     one of the recipe's name.
     """
-    path = Path(name)
+    path = Path(name) if folder is None else folder / name
     if path.exists() and not path.is_dir():
         return path
     shipped = shipped_recipes(kind)
-    short = "/".join(part for part in path.parts if part not in ("recipes", "suites")).removesuffix(".yaml")
+    short = "/".join(part for part in Path(name).parts if part not in ("recipes", "suites")).removesuffix(".yaml")
     if short in shipped:
         return shipped[short]
     if path.is_dir():

@@ -102,8 +102,8 @@ def _disappointment(rows: Sequence[Row], measure: Measure) -> Iterator[str]:
     (first, _), (last, name) = measured[0], measured[-1]
     if last < first:
         yield (
-            f"{name} ranks worse than the first stage. Some hundred judged queries are too few for most "
-            f"recipes: take more of them or more epochs, blend, or use {DEFAULT} as it comes"
+            f"{name} ranks worse than the first stage. Most recipes need more than a few hundred judged queries: "
+            f"use more queries or epochs, blend, or use {DEFAULT} without training"
         )
 
 

@@ -179,6 +179,16 @@ def test_a_missing_base_is_named(tmp_path: Path) -> None:
         read_suite(tmp_path / "s.yaml")
 
 
+def test_a_base_can_be_a_recipe_that_ships(tmp_path: Path) -> None:
+    suite = tmp_path / "s.yaml"
+    suite.write_text("base: drbert\nvariants: {a: {}, b: {base: monobert}}\n")
+    recipes = read_suite(suite, [Override("data", "/data")]).recipes
+    assert [len(recipes[name][1].stages) for name in "ab"] == [4, 1]
+    (tmp_path / "drbert").write_bytes((SUITES[0].parents[1] / "listwise.yaml").read_bytes())
+    recipes = read_suite(suite, [Override("data", "/data")]).recipes
+    assert [len(recipes[name][1].stages) for name in "ab"] == [3, 1]
+
+
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_suites_that_come_along_are_right(path: Path) -> None:
     experiment = read_suite(path, [Override("data", "/data")])

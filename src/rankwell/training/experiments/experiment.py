@@ -113,7 +113,7 @@ def read_suite(path: str | Path, settings: Sequence[Override] = ()) -> Experimen
 def _variant(path: Path, suite: Suite, name: str, settings: Sequence[Override]) -> Recipe:
     """The recipe of a variant. Settings of a stage that only other recipes of the suite have are left out."""
     differs = dict(suite.variants[name] or {})
-    base = path.parent / differs.pop(BASE, suite.base)
+    base = find_recipe(differs.pop(BASE, suite.base), folder=path.parent)
     tree = read_yaml(base)
     shared = [Override(key, value, f"{path}: set:", path.parent) for key, value in suite.set.items()]
     missing = _stages_of_bases(path, suite) - set(tree.get("stages") or ())
@@ -124,7 +124,7 @@ def _variant(path: Path, suite: Suite, name: str, settings: Sequence[Override]) 
 
 def _stages_of_bases(path: Path, suite: Suite) -> set[str]:
     bases = {suite.base, *(str(differs[BASE]) for differs in suite.variants.values() if differs and BASE in differs)}
-    return {stage for base in bases for stage in read_yaml(path.parent / base).get("stages") or ()}
+    return {stage for base in bases for stage in read_yaml(find_recipe(base, folder=path.parent)).get("stages") or ()}
 
 
 def _is_of(option: str, stages: Iterable[str]) -> bool:

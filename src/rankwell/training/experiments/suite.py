@@ -24,7 +24,9 @@ class EvaluateOnOptions(Options):
 class Suite(Options):
     """An experiment: variants of a recipe, seeds, and what is compared."""
 
-    base: str = Field(description="Recipe that the variants change.")
+    base: str = Field(
+        description="Recipe that the variants change: its name, or a file relative to the suite's folder."
+    )
     set: dict[str, Any] = Field(default_factory=dict, description="Options that all variants change.")
     variants: dict[str, dict[str, Any] | None] = Field(
         min_length=1,
