@@ -17,6 +17,7 @@ from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.data.candidates import UNJUDGED, Selection, TrainingCandidates
 from rankwell.training.data.lists import TrainingSet
+from rankwell.training.stages.shared import warn_of_missed
 
 
 class Numbered:
@@ -84,6 +85,15 @@ def test_a_negative_grade_means_unjudged() -> None:
 def test_the_level_says_what_is_relevant() -> None:
     candidates = make(ranked(q="abc"), Selection(level=2), q={"a": 1, "b": 2})
     assert candidates.relevant.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(("found", "told"), [("abcdz", []), ("abcz", ["2 of 5 relevant"]), ("z", [])])
+def test_many_relevant_documents_outside_the_candidates_are_worth_a_warning(found: str, told: list[str]) -> None:
+    candidates = make(ranked(q=found), q=dict.fromkeys("abcde", 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_missed(candidates)
+    assert [str(warning.message)[:15] for warning in caught] == told
 
 
 @pytest.mark.parametrize(

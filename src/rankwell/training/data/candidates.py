@@ -164,6 +164,12 @@ class TrainingCandidates:
         return relevant
 
     @property
+    def missed(self) -> Mask:
+        """Which relevant ones the run missed."""
+        missed: Mask = self.relevant & np.isnan(self.scores)
+        return missed
+
+    @property
     def unjudged(self) -> Mask:
         """Which candidates nobody judged."""
         unjudged: Mask = self.grades == UNJUDGED
@@ -201,7 +207,7 @@ class TrainingCandidates:
     def summary(self) -> str:
         """One line for the log."""
         queries, relevant = len(self.qids), self.relevant
-        positives, missed = int(relevant.sum()), int((relevant & np.isnan(self.scores)).sum())
+        positives, missed = int(relevant.sum()), int(self.missed.sum())
         negatives, judged = len(self) - positives, int((~relevant & ~self.unjudged).sum())
         line = (
             f"{queries:,} queries; {positives:,} relevant ({positives / queries:.1f} a query, {missed:,} of them not "
