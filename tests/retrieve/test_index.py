@@ -33,7 +33,7 @@ def test_an_index_can_be_opened_again_and_anywhere(folder: Path, tmp_path: Path)
     index = Index.open(str(tmp_path / "elsewhere"))
     assert index.rank("honey bees") == before
     assert (len(index), index.analyzer, len(index.segments)) == (3, Analyzer.english(), 1)
-    assert repr(index).endswith("elsewhere', 3 documents, 1 segments)")
+    assert repr(index).endswith("elsewhere', 3 documents, 1 segment)")
 
 
 def test_titles_are_indexed_and_texts_kept(folder: Path) -> None:

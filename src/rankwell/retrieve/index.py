@@ -174,7 +174,8 @@ class Index:
         return len(union)
 
     def __repr__(self) -> str:
-        return f"Index({str(self.folder)!r}, {len(self):,} documents, {len(self.segments)} segments)"
+        parts = len(self.segments)
+        return f"Index({str(self.folder)!r}, {len(self):,} documents, {parts} segment{'s' * (parts != 1)})"
 
     @overload
     def search(self, queries: str, bm25: BM25 = DEFAULT_BM25, *, k: int = 1000, threads: int = 1) -> Ranking: ...
