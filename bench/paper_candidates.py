@@ -61,6 +61,11 @@ CROSSED = (
     ("DR-BERT", "DeepCT, DR-BERT", "deepct", WHOLE_MODEL, WHOLE),
 )
 """The papers' Table 1: first stage, ranker and RR@10."""
+SHORTCUT = {
+    "unmatched over candidates": "no query word above a candidate",
+    "unmatched over relevant": "no query word above a relevant passage",
+    "relevant over candidates": "a relevant passage above a candidate",
+}
 DOCUMENTS = {"windows": "windows by entailment", "interpolate": "BM25 and windows"}
 DOCUMENT_MEASURES = {"AP": ("MAP", 0.237), "nDCG": ("nDCG", 0.430), "P10": ("P@10", 0.598)}
 """CCNU's Table 2: BM25 and windows on TREC 2019."""
@@ -203,6 +208,16 @@ def print_overlap(results: Results) -> None:
     shares = [[f"{share:.1%}" for share in kind / kind.sum()] for kind in (found, missed, other)]
     for cells in zip(labels, *shares, balanced(found + missed), balanced(found), strict=True):
         table.row(*cells)
+
+
+def print_shortcut(results: Results) -> None:
+    """What a small ranker with marks makes of passages without a query word, by what it was trained on."""
+    arms = results.values(f"shortcut.{DATA}").arms
+    table = Table("trained on relevant passages", *SHORTCUT.values(), "difference of the first")
+    for which, label in (("all", "all"), ("found", "those that BM25 found")):
+        shares = [arms[f"{MARKED}, {which} {figure}"] for figure in SHORTCUT]
+        gap = compare(shares[0], arms[f"{MARKED}, all {next(iter(SHORTCUT))}"])
+        table.row(label, *(f"{average(share):.0%}" for share in shares), "" if which == "all" else gap_cell(gap))
 
 
 def document_values(results: Results, measure: str, row: str | None) -> dict[int, Values]:

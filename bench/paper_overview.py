@@ -25,6 +25,7 @@ from paper_candidates import (
     print_overlap,
     print_pairs,
     print_query_types,
+    print_shortcut,
 )
 from paper_statistics import Effect, Seeds
 from paper_tables import LONG, SHORT, PerQuery, Results, average, compare, equals, number, signed
@@ -244,6 +245,7 @@ VERDICT_TABLES = (
     print_depths,
     print_crossed,
     print_overlap,
+    print_shortcut,
     print_documents,
     print_rare_words,
     print_rare_words_by_seed,

@@ -117,6 +117,7 @@ def ranking_recipe(
     train_run: str | None = None,
     classifier: Path | None = None,
     checked: int | None = None,
+    max_length: int = 180,
 ) -> Recipe:
     """Training on ``fit``, measured on ``choice`` (its first ``checked`` queries); the model truncates documents and
     has no pooler.
@@ -134,7 +135,7 @@ def ranking_recipe(
             "markers": row.markers,
             "unmarked": row.unmarked,
             "mark_unmatched_query": row.mark_unmatched_query,
-            "max_length": 180,
+            "max_length": max_length,
             "max_query": 64,
             "pooler": False,
             "long_documents": "cut",

@@ -101,6 +101,14 @@ def main() -> None:
         from paper_depths import count_overlap
 
         count_overlap(read_source(options), options.out, options.pool)
+    elif options.command == "shortcut":
+        from paper_shortcut import measure_shortcut, train_small
+        from rankwell.models.checkpoints.names import BACKBONE
+
+        source, name = read_source(options), f"{options.row}, {'found' if options.found_only else 'all'}"
+        training = options.start or BACKBONE, options.row, options.found_only, options.steps
+        ranker = train_small(source, *training, options.pool / f"shortcut {name}", options.pool, options.device)
+        measure_shortcut(source, ranker, name, options.queries, options.out, options.pool)
     elif options.command == "depths":
         from paper_depths import measure_depths
         from rankwell.rank.ranker import Ranker
@@ -258,11 +266,16 @@ def read_options() -> argparse.Namespace:
     depths.add_argument("--queries", type=int, default=100, help="dev queries, drawn at random")
     depths.add_argument("--precision", choices=("fp32", "bf16", "int8"), help="of the ranker")
     overlap = commands.add_parser("overlap", help="how many of a query's terms relevant and other passages contain")
+    shortcut = commands.add_parser("shortcut", help="scores of passages without a query word by a small ranker")
+    shortcut.add_argument("--row", default="marked", help="row of table1 to train")
+    shortcut.add_argument("--found-only", action="store_true", help="train only on relevant passages that BM25 found")
+    shortcut.add_argument("--steps", type=int, default=150, help="steps of 64 pairs")
+    shortcut.add_argument("--queries", type=int, default=60, help="dev queries to measure")
     for command in (first_stage, depths):
         command.add_argument("--index", type=Path, help="index to search (default: that of the counted terms)")
     for command in (table1, noise):
         command.add_argument("--scale", type=float, default=1.0, help="share of the steps, to try it out")
-    for command in (aside, rank, table1, noise, sdnet, first_stage, depths, overlap):
+    for command in (aside, rank, table1, noise, sdnet, first_stage, depths, overlap, shortcut):
         command.add_argument("--train", default="train", help="split to train on")
         command.add_argument("--k2", type=float, help="BM25's k2 (default: none)")
         command.add_argument("--k1", type=float, default=0.9, help="BM25's k1")
@@ -275,17 +288,17 @@ def read_options() -> argparse.Namespace:
     candidates = commands.add_parser("candidates", help="compare candidates that contain look-alikes")
     for command in (margins, candidates):
         command.add_argument("--arm", type=Path, required=True, help="folder that rank or table1 wrote")
-    of_data = (aside, rank, table1, noise, traps, candidates, sdnet, documents, first_stage, depths, overlap)
+    of_data = (aside, rank, table1, noise, traps, candidates, sdnet, documents, first_stage, depths, overlap, shortcut)
     for command in of_data:
         command.add_argument("--data", type=Path, required=True, help="folder of the data set")
         command.add_argument("--dev", default="dev", help="split to report")
-    for command in (pretrain, rank, table1, noise, documents):
+    for command in (pretrain, rank, table1, noise, documents, shortcut):
         command.add_argument("--start", help="checkpoint to start from (default: MiniLM)")
     for command in (pretrain, rank, table1, noise, sdnet, documents):
         command.add_argument("--seed", type=int, default=1)
-    for command in (pretrain, rank, table1, noise, sdnet, documents, first_stage, depths, overlap):
+    for command in (pretrain, rank, table1, noise, sdnet, documents, first_stage, depths, overlap, shortcut):
         command.add_argument("--pool", type=Path, default=Path("papers-pool"), help="data that several calls share")
-    for command in (pretrain, rank, table1, noise, margins, documents, depths):
+    for command in (pretrain, rank, table1, noise, margins, documents, depths, shortcut):
         command.add_argument("--device", help="such as cuda or cpu")
     for command in (*of_data, pretrain, margins):
         command.add_argument("--out", type=Path, required=True)

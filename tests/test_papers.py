@@ -121,6 +121,20 @@ def test_overlap_counts_the_query_words_of_found_missed_and_other_passages(tmp_p
     )
 
 
+def test_a_small_ranker_scores_passages_without_a_query_word(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    data = small_data(tmp_path / "data")
+    (data / "queries.train.tsv").write_text("".join(f"t{k}\ta cat at sea\n" for k in range(4)))
+    (data / "qrels.train.txt").write_text("".join(f"t{k} 0 d0 1\n" for k in range(4)))
+    options = ("--data", data, "--aside", "1", "--start", tiny_checkpoint, "--steps", "1", "--queries", "2")
+    for found in ((), ("--found-only",)):
+        papers("shortcut", *options, *found, "--device", "cpu", "--out", "shortcut.csv.gz", cwd=tmp_path)
+    rows = read_rows(tmp_path / "shortcut.csv.gz")
+    assert [row.pop("qid") for row in rows] == ["q1", "q2"]
+    figures = ("unmatched over candidates", "unmatched over relevant", "relevant over candidates")
+    assert list(rows[0]) == [f"marked, {kind} {figure}/seed 1" for kind in ("all", "found") for figure in figures]
+    assert all(0 <= float(value) <= 1 for row in rows for value in row.values())
+
+
 def test_documents_are_ranked_by_windows_alone_and_with_bm25(tiny_checkpoint: Path, tmp_path: Path) -> None:
     data = small_data(tmp_path / "data")
     queries = [(f"q{k}", "where is the cat") for k in range(1, 7)]
@@ -181,6 +195,13 @@ def test_the_share_that_misleads_rankers_is_that_of_the_table() -> None:
     page = (DOCS / "papers.md").read_text(encoding="utf-8")
     (share,) = re.findall(r"^\| up to 25% \|.*\| (\d+)% \| \d+% \|$", page, re.MULTILINE)
     assert f"with a quarter of the query's words or fewer is relevant ({share} %)" in words_of("papers.md")
+
+
+def test_the_shares_of_passages_without_a_query_word_are_those_of_the_table() -> None:
+    page = (DOCS / "papers.md").read_text(encoding="utf-8")
+    shares = re.findall(r"^\| (?:all|those that BM25 found) \| (\d+)% ", page, re.MULTILINE)
+    said = "without a query word above {} % of BM25's candidates; trained on those that BM25 found, above {} %"
+    assert said.format(*shares) in words_of("papers.md")
 
 
 def test_the_page_says_how_many_queries_are_written_for_a_passage(runs: dict[str, Any]) -> None:
