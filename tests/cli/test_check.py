@@ -49,7 +49,10 @@ def test_a_damaged_record_of_what_made_the_vectors_is_named(
     assert found.code == 0, found.err
     (path,) = copy.rglob("vectors-*/shards.json")
     content = path.read_bytes()
-    places = [content.index(name) for name in (b"tokens", b"created", b"architecture", b"config_hash", b"{", b"}")]
+    places = [
+        content.index(name)
+        for name in (b"tokens", b"created", b"architecture", b"config_hash", b"checksum", b"{", b"}")
+    ]
     for place in [*places, content.index(b'"created"') + 20]:
         flip(path, place)
         checked = rankwell("check", copy)
