@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
-from rankwell.cli.options import IdField, TextField, TitleField
+from rankwell.cli.options import Device, IdField, TextField, TitleField
 from rankwell.cli.outputs import need_file, output_file, output_folder
 
 
@@ -21,7 +21,10 @@ def expand(
         typer.Argument(metavar="COLLECTION", help="A collection as `rankwell index` takes it."),
     ],
     model: Annotated[
-        str, typer.Option("--model", help="Folder of a query writer, as `rankwell train doc2query` makes it.")
+        str,
+        typer.Option(
+            "--model", metavar="MODEL", help="Folder of a query writer, as `rankwell train doc2query` makes it."
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", callback=output_file, help='Output file: jsonl of {"docid", "queries"}; .gz too.')
@@ -37,7 +40,9 @@ def expand(
     ] = 1.0,
     beams: Annotated[int, typer.Option("--beams", help="Beam width.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of sampling.")] = 1,
-    judge: Annotated[str | None, typer.Option("--judge", help="A ranker that drops off-topic queries.")] = None,
+    judge: Annotated[
+        str | None, typer.Option("--judge", metavar="MODEL", help="A ranker that drops off-topic queries.")
+    ] = None,
     threshold: Annotated[
         float, typer.Option("--threshold", help="Lowest probability of relevance that the judge accepts.")
     ] = 0.5,
@@ -54,9 +59,7 @@ def expand(
         ),
     ] = None,
     show: Annotated[int, typer.Option("--show", help="Print this many passages with their queries.")] = 0,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Torch device: cpu, cuda, cuda:1. Default: a GPU if there is one.")
-    ] = None,
+    device: Device = None,
     budget: Annotated[
         int | None, typer.Option("--budget", help="Tokens read at a time; fewer need less memory.")
     ] = None,

@@ -41,7 +41,7 @@ def explain(
         str | None, typer.Option("--queries", help="A file of queries, of which --query is an id.")
     ] = None,
     model: Annotated[
-        str, typer.Option("--model", help="A checkpoint folder, or a name on the Hugging Face hub.")
+        str, typer.Option("--model", metavar="MODEL", help="A checkpoint folder, or a name on the Hugging Face hub.")
     ] = DEFAULT,
     type: Annotated[str | None, typer.Option("--type", help="The query's type, for a model that takes one.")] = None,
     attention: Attention = None,
@@ -60,7 +60,9 @@ def explain(
     words: Annotated[
         int | None, typer.Option("--words", min=1, help="Maximum number of document words in a picture.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="Torch device: cpu, cuda or cuda:1.")] = "cpu",
+    device: Annotated[
+        str, typer.Option("--device", metavar="DEVICE", help="Torch device: cpu, cuda or cuda:1.")
+    ] = "cpu",
     out: Annotated[
         Path | None,
         typer.Option(

@@ -88,7 +88,11 @@ def index(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option("--device", help="Torch device of --weights MODEL: cpu, cuda, cuda:1. Default: a GPU if any."),
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="Torch device of --weights MODEL: cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.",
+        ),
     ] = None,
     stemmer: Annotated[str, typer.Option("--stemmer", help="A Snowball stemmer, or none.")] = "porter",
     stop_words: Annotated[

@@ -130,7 +130,7 @@ def rerank(
     encoder: EncoderOption = None,
     normalise: Normalise = "min-max",
     duo: Annotated[
-        str | None, typer.Option("--duo", help="A duoBERT, which compares the top documents pairwise.")
+        str | None, typer.Option("--duo", metavar="MODEL", help="A duoBERT, which compares the top documents pairwise.")
     ] = None,
     duo_depth: Annotated[int, typer.Option("--duo-depth", min=1, help="Number of documents that --duo compares.")] = 30,
     duo_aggregate: Annotated[

@@ -104,7 +104,9 @@ def serve(
         int | None,
         typer.Option("--queue-tokens", min=1, help="Tokens that may wait; requests beyond are refused."),
     ] = None,
-    timeout_ms: Annotated[int, typer.Option("--timeout-ms", min=1, help="Default deadline of a request.")] = 30_000,
+    timeout_ms: Annotated[
+        int, typer.Option("--timeout-ms", min=1, help="Deadline of a request that sets none.")
+    ] = 30_000,
     max_documents: Annotated[
         int, typer.Option("--max-documents", min=1, help="Maximum number of texts per request.")
     ] = 1000,
@@ -113,7 +115,7 @@ def serve(
         int, typer.Option("--drain-seconds", min=0, help="Time to finish requests under way when stopping.")
     ] = 30,
 ) -> None:
-    """Serve an index and a re-ranker over HTTP, with a page to search and compare.
+    """Serve a system, or an index and a re-ranker, over HTTP, with a page to search and compare.
 
     SIGTERM finishes the requests under way and exits; SIGHUP reloads index and models without dropping a request.
 

@@ -24,7 +24,8 @@ def types(
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="A classifier's checkpoint folder. Default: rules on the words.")
+        str | None,
+        typer.Option("--model", metavar="MODEL", help="A classifier's checkpoint folder. Default: rules on the words."),
     ] = None,
     labels: Annotated[
         Path | None, typer.Option("--labels", help="Known labels (qid, tab, label), which take precedence.")
