@@ -211,13 +211,15 @@ def print_overlap(results: Results) -> None:
 
 
 def print_shortcut(results: Results) -> None:
-    """What a small ranker with marks makes of passages without a query word, by what it was trained on."""
+    """What small rankers make of passages without a query word, by what they were trained on."""
     arms = results.values(f"shortcut.{DATA}").arms
-    table = Table("trained on relevant passages", *SHORTCUT.values(), "difference of the first")
-    for which, label in (("all", "all"), ("found", "those that BM25 found")):
-        shares = [arms[f"{MARKED}, {which} {figure}"] for figure in SHORTCUT]
-        gap = compare(shares[0], arms[f"{MARKED}, all {next(iter(SHORTCUT))}"])
-        table.row(label, *(f"{average(share):.0%}" for share in shares), "" if which == "all" else gap_cell(gap))
+    table = Table("ranker", "trained on relevant passages", *SHORTCUT.values(), "difference of the first", labels=2)
+    base = arms[f"{MARKED}, all {next(iter(SHORTCUT))}"]
+    rows = ((MARKED, "with marks", "all", "all"), (MARKED, "with marks", "found", "those that BM25 found"))
+    for row, label, which, trained_on in (*rows, (PLAIN, "without marks", "all", "all")):
+        shares = [arms[f"{row}, {which} {figure}"] for figure in SHORTCUT]
+        difference = "" if shares[0] is base else gap_cell(compare(shares[0], base))
+        table.row(label, trained_on, *(f"{average(share):.0%}" for share in shares), difference)
 
 
 def document_values(results: Results, measure: str, row: str | None) -> dict[int, Values]:
