@@ -23,12 +23,12 @@ def short(value: float) -> str:
 
 
 def means(path: Path) -> dict[str, float]:
-    """The mean of each column of a file, seeds of one row together."""
+    """The mean of each column of a file, seeds of one row together, without those that were trained again."""
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     found: dict[str, list[float]] = {}
     for name, column in zip(header, zip(*rows, strict=True), strict=True):
-        if name not in ("qid", "words", "split word"):
+        if name not in ("qid", "words", "split word") and not name.endswith(" repeated"):
             found.setdefault(name.partition("/seed ")[0], []).append(float(np.mean([float(cell) for cell in column])))
     return {name: float(np.mean(values)) for name, values in found.items()}
 

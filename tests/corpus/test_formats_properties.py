@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rankwell.core.errors import InputError, MissingExtraError
@@ -75,6 +75,8 @@ def test_qrels(folder: Path, grades: dict[str, dict[str, int]], name: str, style
 
 
 @given(st.dictionaries(trec_ids, texts, min_size=1, max_size=4), names)
+@example({"[": ""}, "file")
+@example({"[": '"'}, "file")
 def test_queries_as_tsv(folder: Path, pairs: dict[str, str], name: str) -> None:
     queries = [Query(qid, text) for qid, text in pairs.items()]
     write_queries(queries, folder / name)

@@ -207,9 +207,12 @@ def _long_cells() -> Iterator[None]:
 
 
 def _opens_array(first: str) -> bool:
-    """Whether a line opens a JSON array of objects or strings, and not a text such as ``[1] Smith et al.``"""
-    start = first.strip()
-    return start.startswith("[") and start[1:].lstrip()[:1] in ("", "{", '"', "]")
+    """Whether a line opens a JSON array of objects or strings, and is not a text such as ``[1] Smith et al.``
+
+    A tab after the bracket makes it the id of a tsv line.
+    """
+    start = first.lstrip()
+    return start.startswith("[") and start[1:2] != "\t" and start[1:].lstrip()[:1] in ("", "{", '"', "]")
 
 
 def _array(path: FilePath, lines: Lines) -> Iterator[Row]:

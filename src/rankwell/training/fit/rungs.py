@@ -29,7 +29,7 @@ from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import parse_values, tune_bm25
 from rankwell.training.fit.parts import CHOOSE, FIT, Part, Parts
-from rankwell.training.fit.rates import Rates
+from rankwell.training.fit.rates import Rates, measure_pairs
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
@@ -79,6 +79,11 @@ class FitTask:
     def rates(self) -> Rates:
         """How fast texts become vectors here."""
         return Rates.measure(self.index, self.parts, self.encoder, self.device)
+
+    @cached_property
+    def pairs_a_second(self) -> float:
+        """How fast the model that is trained reads pairs here."""
+        return measure_pairs(self.index, self.parts, self.start, self.device)
 
     @property
     def threads(self) -> int:
@@ -243,7 +248,7 @@ def _encoder_seconds(task: FitTask, below: Candidate) -> float:
     if not has_vectors(find_model(task.start)):
         raise RankwellError(f"{task.start} is a cross-encoder, which has no vectors")
     parts, rates = task.parts, task.rates
-    epoch = BACKWARD * parts.fit.pairs / rates.pairs
+    epoch = BACKWARD * parts.fit.pairs / task.pairs_a_second
     return _epochs("encoder") * epoch + len(task.index) / rates.documents + task.measured / rates.queries
 
 
@@ -297,7 +302,7 @@ def _rerank_seconds(task: FitTask, below: Candidate) -> float:
     searching = len(parts.fit) / rates.queries if below.system.first_stage.share else 0.0
     # Each of the two stages is measured on the queries to choose.
     read = (2 * len(parts.choose) + len(parts.report)) * K
-    return searching + (BACKWARD * lists + read) / rates.pairs
+    return searching + (BACKWARD * lists + read) / task.pairs_a_second
 
 
 def ladder() -> list[Step]:
