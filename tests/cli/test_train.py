@@ -87,3 +87,5 @@ STAGES.register("my-own")(StageKind(Options, lambda work, stage, folder: StageRe
     done = train(*settings, "--plugin", "my_stages")
     assert "03-mine-" in done.out, done.err
     assert train(*settings, "--plugin", "nowhere").complaint == "--plugin nowhere: no module called nowhere"
+    told = train(*settings, "--plugin", "my/losses.py").complaint
+    assert told == "--plugin my/losses.py: a file, expected the name of a module: my.losses"

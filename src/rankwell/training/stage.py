@@ -187,6 +187,9 @@ def _import_all(folder: str) -> None:
 
 def load_plugin(module: str) -> None:
     """Import a module, from the current folder too, so that it registers stage kinds or losses of its own."""
+    if module.endswith(".py"):
+        name = module.removesuffix(".py").replace("/", ".")
+        raise RankwellError(f"--plugin {module}: a file, expected the name of a module: {name}")
     sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(module)
