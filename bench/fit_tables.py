@@ -240,7 +240,8 @@ def tables(folder: Path) -> None:
             for row in ("small unfitted", "small encoder")
         ],
     )
-    print_fit(folder / "fit-cuda.tsv.gz")
+    for device, name in (("cpu", "a CPU"), ("cuda", "a GPU")):
+        print_fit(folder / f"fit-{device}.tsv.gz", name)
     aside = json.loads((folder / "aside.json").read_text(encoding="utf-8"))
     columns = [(data, key) for data in ("insuranceqa", "medquad") for key in ("aside", "RR@10", "R@100")]
     names = {"aside": "set aside", "RR@10": "dev RR@10", "R@100": "dev R@100"}
@@ -274,14 +275,14 @@ def tables(folder: Path) -> None:
     print_peers(folder)
 
 
-def print_fit(path: Path) -> None:
+def print_fit(path: Path, device: str) -> None:
     """The rungs of ``rankwell fit``, from the values per query in the folder it made."""
     values = read_values(path, "\t")
     rows = []
     for place, (rung, own) in enumerate(values.items()):
         before = list(values.values())[place - 1]
         rows.append([RUNGS[rung], f"{own.mean():.3f}", "" if not place else difference(own, before)])
-    print_table(["`rankwell fit` on a GPU", "RR@10", "over the row before"], rows)
+    print_table([f"`rankwell fit` on {device}", "RR@10", "over the row before"], rows)
 
 
 def print_peers(folder: Path) -> None:
