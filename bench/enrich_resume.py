@@ -31,11 +31,10 @@ def make_weigher(folder: Path, tokenizer_of: str) -> None:
     import torch
 
     from rankwell.inputs.tokenizer import Tokenizer
-    from rankwell.models.checkpoints.heads import save_token_weights
     from rankwell.models.checkpoints.names import find_model
     from rankwell.models.encoder import Encoder
-    from rankwell.models.heads import TokenWeightModel
     from rankwell.models.spec import EncoderConfig
+    from rankwell.papers.deepct.model import TokenWeightModel, save_token_weights
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)
@@ -53,10 +52,10 @@ def make_writer(folder: Path, tokenizer_of: str) -> None:
 
     from rankwell.inputs.tokenizer import Tokenizer
     from rankwell.models.checkpoints.names import find_model
-    from rankwell.models.doc2query.checkpoints import WriterConfig, save_writer
-    from rankwell.models.doc2query.writer import Decoder, QueryWriter
     from rankwell.models.encoder import Encoder
     from rankwell.models.spec import EncoderConfig
+    from rankwell.papers.doc2query.checkpoints import WriterConfig, save_writer
+    from rankwell.papers.doc2query.writer import Decoder, QueryWriter
 
     tokenizer = Tokenizer.open(find_model(tokenizer_of))
     torch.manual_seed(3)
@@ -67,8 +66,7 @@ def make_writer(folder: Path, tokenizer_of: str) -> None:
 
 def weigh(folder: Path, name: str) -> None:
     """Weigh and index, noting every shard that is begun to be written."""
-    from rankwell.enrich.deepct import WeightedIndexRequest
-    from rankwell.enrich.terms import StemWords
+    from rankwell.papers.deepct.weighing import StemWords, WeighRequest
 
     lines, note = StemWords.lines, notes(folder, name)
 
@@ -78,15 +76,13 @@ def weigh(folder: Path, name: str) -> None:
 
     StemWords.lines = noted  # type: ignore[method-assign]
     collection, weights = str(folder / "collection.tsv"), folder / f"{name}.jsonl"
-    WeightedIndexRequest(
-        collection, folder / name, folder / "model", weights_out=weights, device="cpu", shard_size=SHARD
-    ).run()
+    WeighRequest(collection, folder / "model", weights, device="cpu", shard_size=SHARD).run()
 
 
 def expand(folder: Path, name: str) -> None:
     """Write queries, noting every shard that is begun to be written."""
-    from rankwell.enrich.doc2query import ExpandRequest
-    from rankwell.models.doc2query.decoding import Writer, WritingOptions
+    from rankwell.papers.doc2query.decoding import Writer, WritingOptions
+    from rankwell.papers.doc2query.expansion import ExpandRequest
 
     write, note = Writer.write, notes(folder, name)
 

@@ -15,9 +15,9 @@ from paper_runs import write_values
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.checkpoints.names import BACKBONE
-from rankwell.models.sdnet.stored_features import open_features
+from rankwell.papers.ccnu.ranker import SdnetRanker
+from rankwell.papers.ccnu.stored_features import open_features
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.sdnet import SdnetRanker
 from rankwell.rank.tuning import fusion_grid, tune_fusion
 from rankwell.training.data.prepare import Split, open_split
 from rankwell.training.recipe import Recipe

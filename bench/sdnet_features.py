@@ -20,10 +20,10 @@ import torch
 from harness import make_parser
 from rankwell.corpus.sources import resolve_documents
 from rankwell.corpus.store import DocumentStore
-from rankwell.models.sdnet.network import SdnetConfig, new_sdnet
-from rankwell.models.sdnet.stored_features import open_features
-from rankwell.models.sdnet.word_features import FeatureEncoder, WordTable
-from rankwell.rank.sdnet import SdnetRanker
+from rankwell.papers.ccnu.network import SdnetConfig, new_sdnet
+from rankwell.papers.ccnu.ranker import SdnetRanker
+from rankwell.papers.ccnu.stored_features import open_features
+from rankwell.papers.ccnu.word_features import FeatureEncoder, WordTable
 
 T = TypeVar("T")
 

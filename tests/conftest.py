@@ -209,7 +209,7 @@ def tiny_twin(tmp_path_factory: pytest.TempPathFactory, tiny_bi_encoder: Path) -
 @pytest.fixture(scope="session")
 def tiny_writer(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path) -> Path:
     """A query writer of random weights."""
-    from rankwell.models.doc2query.checkpoints import WriterConfig, load_writer, save_writer
+    from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer
 
     model, tokenizer, _ = load_writer(tiny_checkpoint, seed=2)
     folder = tmp_path_factory.mktemp("writer") / "tiny"
@@ -222,7 +222,7 @@ def tiny_weigher(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: Path
     """A model of random weights that weighs tokens, and so gives every word another weight."""
     import torch
 
-    from rankwell.models.checkpoints.heads import load_token_weights, save_token_weights
+    from rankwell.papers.deepct.model import load_token_weights, save_token_weights
 
     model, tokenizer = load_token_weights(tiny_checkpoint, seed=4)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rankwell.models.sdnet import taggers
+from rankwell.papers.ccnu import words as taggers
 
 WORDS = {"obama": "NNP", "canada": "NNP", "policy": "NN", "bought": "VBD", ".": "."}
 NAMES = {"obama": "NNP-PERS", "canada": "NNP-LOC"}

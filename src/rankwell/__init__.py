@@ -34,17 +34,16 @@ if TYPE_CHECKING:
     from rankwell.inputs.templates import Template
     from rankwell.inputs.windows import Windows
     from rankwell.models.bi_encoder import BiEncoder
+    from rankwell.papers.drbert.query_types import Classifier
     from rankwell.rank.answers import Answer
     from rankwell.rank.cache import ScoreCache
-    from rankwell.rank.classify import Classifier
     from rankwell.rank.dense import DenseRanker
     from rankwell.rank.explain import explain
     from rankwell.rank.first_stage import FirstStage
     from rankwell.rank.fusion import RankFusion, Shares, fuse
     from rankwell.rank.hybrid import Blend, Hybrid, search_hybrid, tune_hybrid
-    from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
-    from rankwell.rank.ranker import Ranker
-    from rankwell.rank.rankers import open_ranker
+    from rankwell.rank.pipeline import Cut, First, Fuse, Given, Pipeline, Rerank
+    from rankwell.rank.ranker import Ranker, open_ranker
     from rankwell.rank.system import System
     from rankwell.rank.tuning import (
         fuse_windows,
@@ -93,14 +92,14 @@ _MODULES = {
     "rankwell.models.bi_encoder": ("BiEncoder",),
     "rankwell.rank.answers": ("Answer",),
     "rankwell.rank.cache": ("ScoreCache",),
-    "rankwell.rank.classify": ("Classifier",),
+    "rankwell.papers.drbert.query_types": ("Classifier",),
     "rankwell.rank.dense": ("DenseRanker",),
     "rankwell.rank.window_scores": ("WindowScores", "score_windows"),
     "rankwell.rank.explain": ("explain",),
     "rankwell.rank.first_stage": ("FirstStage",),
     "rankwell.rank.fusion": ("RankFusion", "Shares", "fuse"),
     "rankwell.rank.hybrid": ("Blend", "Hybrid", "search_hybrid", "tune_hybrid"),
-    "rankwell.rank.pipeline": ("Cut", "Duo", "First", "Fuse", "Given", "Pipeline", "Rerank"),
+    "rankwell.rank.pipeline": ("Cut", "First", "Fuse", "Given", "Pipeline", "Rerank"),
     "rankwell.rank.ranker": ("Ranker",),
     "rankwell.rank.system": ("System",),
     "rankwell.rank.tuning": (
@@ -112,7 +111,6 @@ _MODULES = {
         "weight_grid",
         "window_grid",
     ),
-    "rankwell.rank.rankers": ("open_ranker",),
     "rankwell.retrieve.bm25": ("BM25",),
     "rankwell.retrieve.index": ("Index",),
     "rankwell.training.fit.fit": ("fit",),
@@ -140,7 +138,6 @@ __all__ = [
     "DenseRanker",
     "Document",
     "DocumentStore",
-    "Duo",
     "First",
     "FirstStage",
     "Fuse",

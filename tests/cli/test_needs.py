@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from rankwell.cli.needs import excludes, needs
+from rankwell.cli.options import excludes, needs
 from rankwell.core.errors import RankwellError
 
 

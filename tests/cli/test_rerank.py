@@ -28,12 +28,11 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.models.checkpoints.identity import encoder_digest, model_digest
-from rankwell.models.sdnet.network import SdnetConfig, new_sdnet, save_sdnet
+from rankwell.papers.ccnu.network import SdnetConfig, new_sdnet, save_sdnet
+from rankwell.papers.ccnu.ranker import SdnetRanker
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.ranker import Ranker
-from rankwell.rank.sdnet import SdnetRanker
+from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.retrieve.index import Index
 
 Call = Callable[..., Any]
@@ -198,23 +197,14 @@ def test_a_bi_encoders_similarity_is_added(
     assert len(manifest["data"]["encoder"]) > 8
 
 
-def test_the_best_are_compared_two_by_two(
-    call: Call, expected: Callable[..., Run], tiny_checkpoint: Path, queries: Path, index: Path
+def test_a_model_that_compares_documents_is_a_ranker_too(
+    call: Call, expected: Callable[..., Run], tiny_checkpoint: Path, queries: Path, index: Path, tmp_path: Path
 ) -> None:
-    done = call("--duo", tiny_checkpoint, "--duo-depth", "4", "--duo-aggregate", "min")
-    assert done.code == 0
-    assert re.search(r"; duo: truncated: .*\(\d+ of 36 pairs\)", done.out)
-    ranker = Ranker.from_pretrained(tiny_checkpoint)
-    options = PairwiseOptions(4, "min")
-    assert same("out.run", rerank_duo(ranker, expected(), read_queries(queries), Index.open(index), options))
-
-
-def test_a_model_that_compares_documents_is_no_ranker(call: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    loaded = load_checkpoint(tiny_checkpoint, template={"name": "duo"})
-    save_checkpoint(tmp_path / "duo", *loaded)
-    done = call(model=tmp_path / "duo", collection="nowhere")  # before the collection is looked for
-    assert "compares documents two by two: use it with --duo" in done.complaint
-    assert call("--duo", tmp_path / "duo", "--duo-depth", "3").code == 0
+    save_checkpoint(tmp_path / "duo", *load_checkpoint(tiny_checkpoint, template={"name": "duo"}))
+    assert call("--depth", "4", model=tmp_path / "duo").code == 0
+    ranker = open_ranker(tmp_path / "duo")
+    run = read_run("bm25.run")
+    assert same("out.run", ranker.rerank(run.head(4), read_queries(queries), Index.open(index), depth=4))
 
 
 def test_texts_come_from_any_kind_of_collection(call: Call) -> None:

@@ -21,9 +21,9 @@ from rankwell.models import cuda_graphs
 from rankwell.models.batch import SPARE, BlockPlacer, BlockSizes, Placer, open_block
 from rankwell.models.cuda_graphs import FlatGradients, GraphedEncoder
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.heads import TokenWeightModel
 from rankwell.models.layout import Blocks, Packed
 from rankwell.models.spec import AttentionRule, EncoderConfig
+from rankwell.papers.deepct.model import TokenWeightModel
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

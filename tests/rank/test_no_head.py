@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import InputError  # noqa: E402
-from rankwell.rank.rankers import open_ranker  # noqa: E402
+from rankwell.rank.ranker import open_ranker  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,8 @@ import pytest
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.fusion import RankFusion, Shares, fuse
-from rankwell.rank.pipeline import Cut, Duo, First, Fuse, Given, Pipeline, Rerank
+from rankwell.rank.pipeline import Cut, First, Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import InMemoryTexts, digest_texts, open_texts
 from rankwell.retrieve.bm25 import BM25
@@ -87,12 +86,6 @@ def test_what_was_not_reranked_stays_beneath_when_fused(index: Index, ranker: Ra
     assert found.docids[2:] == first.docids[2:]
 
 
-def test_duo_compares_what_mono_found_best(index: Index, ranker: Ranker) -> None:
-    found = (First(index) >> Rerank(ranker) >> Duo(ranker, aggregate="max") % 3).run(QUERIES)
-    mono = ranker.rerank(index.search(QUERIES), QUERIES, index)
-    assert same(found, rerank_duo(ranker, mono, QUERIES, index, PairwiseOptions(3, "max")))
-
-
 def test_a_given_run_takes_the_place_of_a_first_stage(index: Index, ranker: Ranker) -> None:
     run = Run.from_scores({"q1": {"d1": 1.0, "d2": 2.0}, "q2": {"d2": 1.0}, "q9": {"d1": 1.0}})
     found = (Given(run) >> Rerank(ranker, index)).run(QUERIES)
@@ -124,9 +117,8 @@ class Forbidden:
         raise AssertionError("ran before it was checked")
 
 
-def test_mistakes_are_found_before_anything_runs(ranker: Ranker, index: Index, tmp_path: Path) -> None:
+def test_mistakes_are_found_before_anything_runs(ranker: Ranker, index: Index) -> None:
     first = First(Forbidden())  # type: ignore[arg-type]
-    bare = First(Index.build(DOCUMENTS, tmp_path / "bare", store=False))
     run = Given(Run.from_scores({"q1": {"d1": 1.0}}))
     cases = [
         (Rerank(ranker, index) >> Fuse(0.5), "Rerank cannot come first, it needs candidates"),
@@ -135,7 +127,6 @@ def test_mistakes_are_found_before_anything_runs(ranker: Ranker, index: Index, t
         (first >> run, "Given must come first"),
         (first >> Fuse(0.5), "Fuse has only one run"),
         (run >> Rerank(ranker), "Rerank has no texts to read"),
-        (bare >> Duo(ranker), "Duo has no texts to read"),
         (Pipeline(()), "a pipeline without stages"),
     ]
     for pipeline, problem in cases:
@@ -153,8 +144,6 @@ def test_impossible_settings_are_refused_when_they_are_made(index: Index, ranker
         Given(Run()) % 5
     with pytest.raises(RankwellError, match="there is no run called 'similarity'"):
         Fuse(Shares(model=0.5, similarity=0.3, first=0.2))
-    with pytest.raises(RankwellError, match="no duo aggregation"):
-        Duo(ranker, aggregate="mean")
     with pytest.raises(TypeError):
         First(index) >> "rerank"  # type: ignore[operator]
 

@@ -16,8 +16,8 @@ from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
+from rankwell.papers.duobert.ranker import DuoRanker
 from rankwell.rank.cache import ScoreCache
-from rankwell.rank.duo import rerank_duo
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import IndexTokens, InMemoryTexts, Texts, find_tokens, make_tokens, open_texts
 from rankwell.retrieve.index import Index
@@ -141,8 +141,8 @@ def test_a_run_is_scored_alike_from_texts_and_from_tokens(marked: Path, index: I
 def test_duo_compares_from_tokens_too(tiny_checkpoint: Path, index: Index) -> None:
     ranker = Ranker.from_pretrained(tiny_checkpoint)
     make_tokens(index, ranker.tokenizer)
-    found = rerank_duo(ranker, RUN, QUERIES, Unreadable.open(index.folder))
-    expected = rerank_duo(ranker, RUN, QUERIES, Mapped(TEXTS))
+    found = DuoRanker(ranker).rerank(RUN, QUERIES, Unreadable.open(index.folder))
+    expected = DuoRanker(ranker).rerank(RUN, QUERIES, Mapped(TEXTS))
     for qid in RUN:
         assert found[qid].docids == expected[qid].docids
         assert np.allclose(found[qid].scores, expected[qid].scores, atol=1e-5)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rankwell.cli.options import IdField, TextField
-from rankwell.cli.outputs import output_folder
+from rankwell.cli.options import IdField, TextField, output_folder
 
 if TYPE_CHECKING:
     from rankwell.corpus.formats.fields import Columns

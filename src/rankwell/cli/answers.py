@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankwell.cli.needs import excludes
+from rankwell.cli.options import excludes
 
 if TYPE_CHECKING:
     from rich.console import Console

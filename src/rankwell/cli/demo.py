@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rankwell.cli.answers import show_answers
-from rankwell.cli.outputs import output_folder
+from rankwell.cli.options import output_folder
 
 if TYPE_CHECKING:
     from rich.console import Console

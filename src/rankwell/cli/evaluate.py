@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import IgnoreIdentical
-from rankwell.cli.outputs import output_file
+from rankwell.cli.options import IgnoreIdentical, output_file
 
 
 def evaluate(
@@ -46,7 +45,7 @@ def evaluate(
 
         rankwell evaluate qrels.txt bm25.run --measures "RR@10 nDCG@10 R@1000"
 
-        rankwell evaluate qrels.txt mono.run duo.run --baseline bm25.run --test randomisation
+        rankwell evaluate qrels.txt mono.run listwise.run --baseline bm25.run --test randomisation
 
         rankwell evaluate qrels.dl19.txt bm25.run mono.run --measures "AP P@10" --rel 2 --format latex --out table.tex
     """

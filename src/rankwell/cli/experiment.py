@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.options import Device
-from rankwell.cli.outputs import output_folder
+from rankwell.cli.options import Device, output_folder
 from rankwell.core.errors import RankwellError
 
 RARE_WORDS = "rare-words"

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankwell.cli.needs import needs
-from rankwell.cli.options import Attention, Markers, Rule
-from rankwell.cli.outputs import output_file
+from rankwell.cli.options import Attention, Markers, Rule, needs, output_file
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import read_lines
 from rankwell.models.checkpoints.names import DEFAULT

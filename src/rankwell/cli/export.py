@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.needs import excludes
-from rankwell.cli.options import Rule
-from rankwell.cli.outputs import output_folder
+from rankwell.cli.options import Rule, excludes, output_folder
 
 
 def export(

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Device, EncoderOption
-from rankwell.cli.outputs import resumable
+from rankwell.cli.options import Device, EncoderOption, resumable
 from rankwell.models.checkpoints.names import DEFAULT
 
 

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
-from rankwell.cli.needs import excludes, needs
-from rankwell.cli.options import IdField, TextField, TitleField
-from rankwell.cli.outputs import output_file, output_folder
+from rankwell.cli.options import (
+    IdField,
+    RayOption,
+    TextField,
+    TitleField,
+    WorkersOption,
+    cluster_of,
+    needs,
+    output_folder,
+)
 
 if TYPE_CHECKING:
     from rankwell.corpus.records import Document
     from rankwell.retrieve.index import Index
-    from rankwell.scale.workers import Cluster
 
 
 def index(
@@ -53,27 +58,8 @@ def index(
         Path | None,
         typer.Option(
             "--weights",
-            metavar="FILE|MODEL",
-            help='Term frequencies to use instead of counts: jsonl of {"id", "vector": {word: weight}}, or a model '
-            "(DeepCT) that weighs the words now.",
-        ),
-    ] = None,
-    scaling: Annotated[
-        str, typer.Option("--scaling", help="Scale of a model's weights: linear, or root, which raises small ones.")
-    ] = "linear",
-    weights_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--weights-out", metavar="FILE", callback=output_file, help="Also write the model's weights as jsonl."
-        ),
-    ] = None,
-    show: Annotated[
-        Path | None,
-        typer.Option(
-            "--show",
-            metavar="PAGE.html",
-            callback=output_file,
-            help="Write a page of the first passages, words shaded by weight.",
+            metavar="FILE",
+            help='Term frequencies to use instead of counts: jsonl of {"id", "vector": {word: weight}}.',
         ),
     ] = None,
     expansions: Annotated[
@@ -85,14 +71,6 @@ def index(
     tokens: Annotated[
         str | None,
         typer.Option("--tokens", metavar="MODEL", help="Also tokenise the texts for this model, to re-rank faster."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            metavar="DEVICE",
-            help="Torch device of --weights MODEL: cpu, cuda, cuda:1 or mps. Default: a GPU if there is one.",
-        ),
     ] = None,
     stemmer: Annotated[str, typer.Option("--stemmer", help="A Snowball stemmer, or none.")] = "porter",
     stop_words: Annotated[
@@ -129,16 +107,11 @@ def index(
 
         rankwell index collection.tsv --out my-index --tokens model
 
-        rankwell index collection.tsv --out weighted --weights deepct/stages/01-deepct-HASH/model
+        rankwell index collection.tsv --out weighted --weights weights.jsonl.gz
 
         rankwell index collection.tsv --out expanded --expansions expansions.jsonl.gz
 
         rankwell index collection.tsv --out my-index --ray local --workers 4 --segment-documents 250000
-
-        rankwell index collection.tsv --out weighted --weights deepct/stages/01-deepct-HASH/model --ray 10.0.0.1:6379
-
-    If interrupted while a model weighs the words, rerun the same command to resume, with or without --ray. Processes
-    that run the same command at once share the work.
     """
     from rankwell.core.files import folder_size
     from rankwell.corpus.analyser import analyzer_from_options
@@ -147,19 +120,12 @@ def index(
     from rankwell.scale.index import IndexJob, build_index
 
     begin = time.monotonic()
-    by_model = weights is not None and weights.is_dir()
-    cluster = _check(context, by_model)
+    needs(context, {"tokens": "store", "segment_documents": "ray"})
+    cluster = cluster_of(context, "append", "expansions", "overwrite", "weights")
     tokenise = None if tokens is None else _tokeniser(tokens)
     analyzer = analyzer_from_options(stemmer, stop_words, cjk_pairs=cjk_pairs)
     columns = Columns(id_field, text_field, title_field)
-    if weights is not None and by_model:
-        from rankwell.enrich.deepct import WeightedIndexRequest, WeightOptions
-
-        scale = WeightOptions(scaling)
-        device = device if cluster is None else device or "cpu"
-        request = WeightedIndexRequest(collection, out, weights, scale, store, overwrite, weights_out, show, device)
-        made = request.run(cluster)
-    elif cluster is not None:
+    if cluster is not None:
         job = IndexJob(collection, out.absolute(), segment_documents, analyzer, store, columns, passages)
         made = build_index(job, cluster)
     else:
@@ -172,28 +138,11 @@ def index(
     print(f"{out}: {len(made):,} documents, {made.terms:,} terms, {size:,.1f} MB, {seconds:.1f} s")
 
 
-def _check(context: typer.Context, by_model: bool) -> Cluster | None:
-    """The cluster to build on, if any. Raises for options that do not go together."""
-    from rankwell.core.errors import RankwellError
-
-    options = context.params
-    present = {"weights MODEL": by_model}
-    needs(context, dict.fromkeys(("scaling", "weights_out", "show", "device"), "weights MODEL"), present)
-    needs(context, {"tokens": "store", "segment_documents": "ray"})
-    fields = ("id_field", "text_field", "title_field", "passages")
-    cluster = cluster_of(context, "append", "expansions", *(() if by_model else ("overwrite", "weights")))
-    if by_model:
-        excludes(context, "--weights MODEL; use the file that --weights-out writes", "expansions")
-        excludes(context, "--weights MODEL", "append", *fields)
-        if (options["stemmer"], options["stop_words"]) != ("porter", "lucene"):
-            raise RankwellError("--weights MODEL needs the default --stemmer and --stop-words")
-    return cluster
-
-
 def _build(
     documents: Iterable[Document], out: Path, weights: Path | None, expansions: Path | None, **how: Any
 ) -> Index:
     """Build an index in this process, from files."""
+    from rankwell.corpus.alignment import combine_weights
     from rankwell.corpus.formats import read_weights
     from rankwell.corpus.formats.expansions import read_expansions
     from rankwell.retrieve.index import Index
@@ -201,8 +150,6 @@ def _build(
     queries = read_expansions(expansions) if expansions else None
     vectors = read_weights(weights) if weights else None
     if vectors is not None and queries is not None:
-        from rankwell.enrich.doc2query import combine_weights
-
         vectors, queries = combine_weights(vectors, queries, analyzer=how["analyzer"]), None
     return Index.build(documents, out, weights=vectors, expansions=queries, **how)
 

@@ -17,6 +17,7 @@ import typer
 
 from rankwell import cli
 from rankwell.cli.help import Verb, Verbs
+from rankwell.cli.options import COMMANDS
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError
 from rankwell.core.stopping import interruptible
@@ -57,15 +58,16 @@ app = typer.Typer(
 # The order of the help; verbs that are not named here follow in alphabetical order.
 ORDER = [
     *("demo", "index", "search", "rerank", "evaluate", "tune", "fit", "serve", "explain", "analyse", "check"),
-    *("train", "experiment", "export", "expand", "types"),
+    *("train", "experiment", "export"),
 ]
 
 
 def find_verbs() -> list[Callable[..., None]]:
     """The function of every verb."""
-    names = {module.name for module in pkgutil.iter_modules(cli.__path__)} - {"main", "needs"}
+    names = {module.name for module in pkgutil.iter_modules(cli.__path__)} - {"main", "options"}
     modules = {name: import_module(f"rankwell.cli.{name}") for name in names}
     verbs = {name: getattr(module, name) for name, module in modules.items() if callable(getattr(module, name, None))}
+    verbs |= COMMANDS
     return [verbs[name] for name in sorted(verbs, key=lambda name: (*ORDER, name).index(name))]
 
 

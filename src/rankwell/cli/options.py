@@ -1,14 +1,90 @@
-"""Options that several verbs share."""
+"""What several verbs share: options, which of them go together, outputs, and clusters."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from rankwell.cli.outputs import output_file
+from rankwell.core import progress
+from rankwell.core.errors import RankwellError
 from rankwell.core.parameters import Normalisation
+from rankwell.core.registry import Registry
+from rankwell.core.stopping import interruptible
+from rankwell.core.streams import check_output, check_parent, is_stream
+
+if TYPE_CHECKING:
+    from rankwell.rank.search_request import RunResult
+    from rankwell.scale.workers import Cluster
+
+
+def output_file(path: Path | None) -> Path | None:
+    """Check an option that names a file to write; ``-`` is standard output. Its folder must exist."""
+    if path is not None:
+        check_output(path)
+    return path
+
+
+def output_folder(path: Path | None) -> Path | None:
+    """Check an option that names a folder to make or to fill; the folder around it must exist."""
+    if path is not None:
+        check_parent(path)
+    return path
+
+
+def check_run(path: Path | None, tag: str | None, cluster: Cluster | None) -> None:
+    """Raise unless a run called ``tag`` can be written to ``path``. Work on a cluster needs a file to resume for."""
+    if tag is not None:
+        from rankwell.corpus.formats.lines import writable_id
+
+        writable_id(path or "the run", "run name", tag)
+    if cluster is not None:
+        need_file(path, "--ray")
+
+
+def need_file(path: Path | None, reason: str) -> None:
+    """Raise unless ``path`` is a file, because only work for a file can be resumed."""
+    if path is None or is_stream(path):
+        raise RankwellError(f"{reason} needs --out with a file, by whose name interrupted work is resumed")
+
+
+def write_result(result: RunResult, out: Path, format: Literal["trec", "msmarco"]) -> None:
+    """Write a run and its manifest, and print its report."""
+    from rankwell.corpus.formats import write_run
+
+    write_run(result.run, out, format=format)
+    result.manifest.write_beside(out)
+    say(out, result.report)
+
+
+def say(out: Path, report: str) -> None:
+    """Print a line about an output file."""
+    print(f"{out}: {report}", file=reports(out))
+
+
+def reports(out: Path | None) -> TextIO:
+    """Where to print reports on an output: standard error if the output itself goes to standard output."""
+    return sys.stderr if out is not None and is_stream(out) else sys.stdout
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say how to resume the work inside if it is interrupted with Ctrl-C."""
+    try:
+        with interruptible():
+            yield
+    except KeyboardInterrupt:
+        progress.clear()
+        print("rankwell: interrupted; rerun the command to resume", file=sys.stderr)
+        raise
+
+
+COMMANDS: Registry[Callable[..., None]] = Registry("command")
+"""The verbs that plugins add; the others are the modules of this folder."""
 
 Backend = Literal["torch", "onnx", "openvino"]
 Precision = Literal["auto", "fp32", "bf16", "int8"]
@@ -112,3 +188,72 @@ Normalise = Annotated[
     Normalisation,
     typer.Option("--normalise", help="How scores are normalised before --fuse and --blend combine them."),
 ]
+
+
+# Options that need another option, or exclude one
+
+
+def needs(
+    context: typer.Context, table: Mapping[str, str | tuple[str, ...]], present: Mapping[str, object] | None = None
+) -> None:
+    """Raise if an option was given without the option, or one of the options, that ``table`` says it needs.
+
+    Options are named as the command's parameters: ``{"stride": "windows", "normalise": ("fuse", "blend")}``. A need
+    that is more than a parameter (``"weights MODEL"``) has its value in ``present``.
+    """
+    values = {**context.params, **(present or {})}
+    flags = _flags(context)
+    for option, needed in table.items():
+        names = (needed,) if isinstance(needed, str) else needed
+        if _is_given(context, option) and all(values[name] is None or values[name] is False for name in names):
+            wanted = " or ".join(flags.get(name, f"--{name}") for name in names)
+            raise RankwellError(f"{flags[option]} needs {wanted}")
+
+
+def excludes(context: typer.Context, choice: str, *options: str) -> None:
+    """Raise if one of ``options`` was given, since the user's ``choice`` (``"--ray"``) excludes them."""
+    for option in options:
+        if _is_given(context, option):
+            raise RankwellError(f"{_flags(context)[option]} does not go with {choice}")
+
+
+def _is_given(context: typer.Context, option: str) -> bool:
+    """Whether the user wrote the option, rather than leaving it at its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _flags(context: typer.Context) -> dict[str | None, str]:
+    return {parameter.name: parameter.opts[0] for parameter in context.command.params}
+
+
+# ``--ray``
+
+
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Run on a Ray cluster: `local` starts one on this machine, `auto` or HOST:PORT connects to a running one. "
+        "If interrupted, rerun the command to resume.",
+    ),
+]
+WorkersOption = Annotated[
+    int, typer.Option("--workers", min=0, help="Number of Ray workers; 0 uses as many as the cluster has room for.")
+]
+
+
+def cluster_of(context: typer.Context, *excluded: str) -> Cluster | None:
+    """The cluster that the command's --ray names, if any; it excludes the options ``excluded``."""
+    from rankwell.scale.workers import Cluster, import_ray
+
+    needs(context, {"workers": "ray"})
+    ray, device = context.params["ray"], context.params.get("device")
+    if ray is None:
+        return None
+    excludes(context, "--ray", *excluded)
+    if device is not None and ":" in device:
+        raise RankwellError(f"--device {device}: with --ray each worker gets its own GPU; use --device cuda")
+    import_ray()
+    return Cluster(ray, context.params["workers"], gpus=1 if device == "cuda" else 0)

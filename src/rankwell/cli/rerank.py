@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
-from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
-from rankwell.cli.needs import needs
 from rankwell.cli.options import (
     Attention,
     BackendOption,
@@ -23,12 +21,18 @@ from rankwell.cli.options import (
     Model,
     Normalise,
     PrecisionOption,
+    RayOption,
     RunOut,
     TextField,
     TitleField,
     TrustRemoteCode,
+    WorkersOption,
+    check_run,
+    cluster_of,
+    needs,
+    output_file,
+    write_result,
 )
-from rankwell.cli.outputs import check_run, output_file, write_result
 from rankwell.models.checkpoints.names import DEFAULT
 
 
@@ -129,14 +133,6 @@ def rerank(
     ] = None,
     encoder: EncoderOption = None,
     normalise: Normalise = "min-max",
-    duo: Annotated[
-        str | None, typer.Option("--duo", metavar="MODEL", help="A duoBERT, which compares the top documents pairwise.")
-    ] = None,
-    duo_depth: Annotated[int, typer.Option("--duo-depth", min=1, help="Number of documents that --duo compares.")] = 30,
-    duo_aggregate: Annotated[
-        Literal["sum", "binary", "min", "max", "sample"],
-        typer.Option("--duo-aggregate", help="How a document's comparisons become its score."),
-    ] = "sum",
     cache: Annotated[
         Path | None, typer.Option("--cache", callback=output_file, help="Cache scores in this file.")
     ] = None,
@@ -155,7 +151,7 @@ def rerank(
     ray: RayOption = None,
     workers: WorkersOption = 0,
 ) -> None:
-    """Re-rank a run, or the candidates for a question, with a cross-encoder or an SDNet.
+    """Re-rank a run, or the candidates for a question, with a ranker of any kind.
 
     Template, attention rule, markers and length default to what the checkpoint records. Without --out the answers are
     printed. --id, --text and --title name fields of --collection.
@@ -177,13 +173,13 @@ def rerank(
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows sentences:150
         --aggregate top3 --out sentences.run
 
-        rankwell rerank bm25.run --queries q.tsv --collection my-index --model mono --duo duo --out duo.run
+        rankwell rerank mono.run --queries q.tsv --collection my-index --model second --depth 30 --out second.run
 
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --ray local --workers 4
         --out mono.run
 
     With --ray, scores equal those of a single process with as many threads as a worker (OMP_NUM_THREADS), bit for bit;
-    --device cuda gives each worker a GPU. --duo runs in this process.
+    --device cuda gives each worker a GPU.
     """
     from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards, shards_folder
@@ -192,7 +188,7 @@ def rerank(
     from rankwell.rank.rerank_request import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 
-    needs(context, {"encoder": "blend", "duo_depth": "duo", "duo_aggregate": "duo", "normalise": ("fuse", "blend")})
+    needs(context, {"encoder": "blend", "normalise": ("fuse", "blend")})
     cluster = cluster_of(context, "cache")
     check_run(out, tag, cluster)
     template_changes = _without_none(name=template, max_length=max_length, max_query=max_query, markers=markers)
@@ -223,9 +219,6 @@ def rerank(
         blend=blend,
         normalise=normalise,
         encoder=encoder,
-        duo=duo,
-        duo_depth=duo_depth,
-        duo_aggregate=duo_aggregate,
         trust_remote_code=trust_remote_code,
     )
     request.check(ray=ray)

@@ -9,8 +9,6 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
-from rankwell.cli.cluster import RayOption, WorkersOption, cluster_of
-from rankwell.cli.needs import excludes, needs
 from rankwell.cli.options import (
     Device,
     EncoderOption,
@@ -19,13 +17,19 @@ from rankwell.cli.options import (
     IdField,
     IgnoreIdentical,
     PrecisionOption,
+    RayOption,
     RunOut,
     TextField,
     Threads,
     TrustRemoteCode,
     VectorsOption,
+    WorkersOption,
+    check_run,
+    cluster_of,
+    excludes,
+    needs,
+    write_result,
 )
-from rankwell.cli.outputs import check_run, write_result
 from rankwell.models.checkpoints.names import DEFAULT
 
 RUN_DEPTH = 1000

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.needs import excludes, needs
 from rankwell.cli.options import (
     BackendOption,
     Device,
@@ -23,6 +22,8 @@ from rankwell.cli.options import (
     PrecisionOption,
     TrustRemoteCode,
     VectorsOption,
+    excludes,
+    needs,
 )
 
 

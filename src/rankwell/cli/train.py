@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rankwell.cli.options import Device
-from rankwell.cli.outputs import output_folder, resumable
+from rankwell.cli.options import Device, output_folder, resumable
 
 
 def train(
@@ -72,8 +71,8 @@ def train(
     from rankwell.training.recipe_files import find_recipe
 
     path = find_recipe(recipe)
+    from rankwell.core.registry import load_plugin
     from rankwell.training.recipe_reader import read_recipe
-    from rankwell.training.stage import load_plugin
 
     for module in plugin or ():
         load_plugin(module)

@@ -8,9 +8,18 @@ from typing import Annotated, Any
 
 import typer
 
-from rankwell.cli.needs import needs
-from rankwell.cli.options import Device, EncoderOption, IdField, IndexArgument, PrecisionOption, TextField, Threads
-from rankwell.cli.outputs import output_file, reports
+from rankwell.cli.options import (
+    Device,
+    EncoderOption,
+    IdField,
+    IndexArgument,
+    PrecisionOption,
+    TextField,
+    Threads,
+    needs,
+    output_file,
+    reports,
+)
 from rankwell.models.checkpoints.names import DEFAULT
 
 

@@ -1,14 +1,54 @@
-"""Named parts (measures, losses, templates, …): a decorator registers a part; a misspelt name gets a helpful error."""
+"""Named parts (measures, losses, templates, stage kinds, …), found by name and imported when they are first used.
+
+A decorator registers a part; a misspelt name gets a helpful error. A plugin is a module with a table ``PARTS`` that
+says which module registers which part, as strings, so that nothing is imported before its name is used:
+
+    PARTS = {"stage kind": {"warm-up": "my_package.warm_up"}, "command": {"translate": "my_package.translate"}}
+
+:mod:`rankwell.papers` is the plugin that ships. An installed package names its own by an entry point of the group
+``rankwell.plugins``, and ``--plugin MODULE`` names one that is on the path.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import import_module
 from typing import TypeVar
 
 from rankwell.core.errors import RankwellError
 
 T = TypeVar("T")
+Table = Mapping[str, Mapping[str, str]]
+
+SHIPPED = "rankwell.papers"
+ENTRY_POINTS = "rankwell.plugins"
+_loaded: list[Table] = []
+
+
+def load_plugin(module: str) -> None:
+    """Import a module, from the current folder too: what it registers, or lists in ``PARTS``, can then be used."""
+    if module.endswith(".py"):
+        name = module.removesuffix(".py").replace("/", ".")
+        raise RankwellError(f"--plugin {module}: a file, expected the name of a module: {name}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        _loaded.append(getattr(import_module(module), "PARTS", {}))
+    except ModuleNotFoundError as error:
+        raise RankwellError(f"--plugin {module}: no module called {error.name}") from None
+    finally:
+        sys.path.pop(0)
+
+
+@cache
+def _installed() -> tuple[Table, ...]:
+    from importlib.metadata import entry_points
+
+    modules = [SHIPPED, *(point.value for point in entry_points(group=ENTRY_POINTS))]
+    return tuple(import_module(module).PARTS for module in modules)
 
 
 class UnknownNameError(RankwellError, KeyError):
@@ -43,21 +83,29 @@ class Registry(Mapping[str, T]):
 
         return add
 
+    def homes(self) -> dict[str, str]:
+        """The modules of plugins that register parts of this kind, by the names of the parts."""
+        return {
+            name: module for table in (*_installed(), *_loaded) for name, module in table.get(self.kind, {}).items()
+        }
+
     def __getitem__(self, name: str) -> T:
+        if name not in self._parts and name in (homes := self.homes()):
+            import_module(homes[name])
         try:
             return self._parts[name]
         except KeyError:
-            names = {known.lower(): known for known in self._parts}
+            names = {known.lower(): known for known in self}
             close = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
             hint = f"; did you mean {names[close[0]]}?" if close else ""
-            known = ", ".join(sorted(self._parts))
+            known = ", ".join(sorted(self))
             raise UnknownNameError(f"no {self.kind} is called {name!r}{hint} (known: {known})") from None
 
     def __contains__(self, name: object) -> bool:
-        return name in self._parts
+        return name in self._parts or name in self.homes()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._parts)
+        return iter(dict.fromkeys((*self._parts, *self.homes())))
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return sum(1 for _ in self)

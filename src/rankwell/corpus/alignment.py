@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.expansions import Expansion
 from rankwell.corpus.records import TermWeights
 
@@ -33,3 +36,41 @@ class InCollectionOrder(Generic[Enrichment]):
         """Raise if records are left after the last document."""
         if (extra := next(self._records, None)) is not None:
             raise RankwellError(f"the {self._name} go on after the last document, with {extra.docid!r}")
+
+
+def combine_weights(
+    weights: Iterable[TermWeights],
+    expansions: Iterable[Expansion],
+    *,
+    scale: float = 100.0,
+    root: bool = False,
+    analyzer: Analyzer | None = None,
+) -> Iterator[TermWeights]:
+    """Add expansions to term weights: a term gains ``scale`` times the share of queries that contain it.
+
+    Both are on one scale if the weights are 100·y or, with ``root``, 100·√y, where y estimates the same share.
+    """
+    analyzer = analyzer or Analyzer.english()
+    aligned = InCollectionOrder(expansions, "expansions")
+    for document in weights:
+        queries = aligned.take(document.docid).queries
+        yield TermWeights(document.docid, _add_shares(document, queries, scale, root, analyzer))
+    aligned.finish()
+
+
+def _add_shares(
+    document: TermWeights, queries: Sequence[str], scale: float, root: bool, analyzer: Analyzer
+) -> dict[str, float]:
+    words = list(document.weights)
+    word_of = {stem: word for word, stem in zip(words, analyzer.stems([w.lower() for w in words]), strict=True) if stem}
+    total = dict(document.weights)
+    counts: Counter[str] = Counter()
+    for query in queries:
+        in_query = {word.term: word.text for word in analyzer.words(query) if word.term}
+        for stem, word in in_query.items():
+            counts[word_of.setdefault(stem, word)] += 1
+    for word, count in counts.items():
+        share = count / len(queries)
+        # Whole numbers: an index stores those in one or two bytes.
+        total[word] = total.get(word, 0.0) + round(scale * (math.sqrt(share) if root else share))
+    return total

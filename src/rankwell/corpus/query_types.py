@@ -15,11 +15,15 @@ question classification data (see :data:`COARSE_TYPES`), on which the rules are 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile, takewhile
+from pathlib import Path
 
+from rankwell.core.registry import Registry
 from rankwell.corpus.records import Query
 
+TYPE_SOURCES: Registry[Callable[[Path, Sequence[str], str | None], list[str]]] = Registry("source of types")
+"""What gives texts their types by other means than rules: ``model`` takes a folder, texts and a device."""
 QUERY_TYPES = ("location", "numeric", "person", "description", "entity")
 
 # The coarse labels of the question classification data (Li and Roth, 2002), in MS MARCO's words.

@@ -2,7 +2,6 @@
 
     mono    [CLS] Q [SEP] D [SEP]               monoBERT
     typed   [CLS] T [SEP] Q [SEP] D [SEP]       DR-BERT; without a type, T and its [SEP] are left out
-    duo     [CLS] Q [SEP] Di [SEP] Dj [SEP]     duoBERT
     single  [CLS] Q [SEP]                       a classifier of texts
     pair    [CLS] Q [SEP] D [SEP]               a classifier of pairs, which share the room fairly
     nli     [CLS] D [SEP] Q [SEP]               an NLI classifier: D is the premise, Q the hypothesis
@@ -95,10 +94,7 @@ class Template:
         fields = [f.name for f in self.fields if f.name != "type"]
         if set(fields) == set(names):
             return
-        problem = f"the model's template {self.name} reads {' and '.join(fields)}, not {' and '.join(names)}"
-        if "other" in fields:
-            problem += "; it compares documents two by two: use it with --duo, or rerank_duo in Python"
-        raise RankwellError(problem)
+        raise RankwellError(f"the model's template {self.name} reads {' and '.join(fields)}, not {' and '.join(names)}")
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -117,12 +113,6 @@ def _mono(max_query: int) -> tuple[Field, ...]:
 @TEMPLATES.register("typed")
 def _typed(max_query: int) -> tuple[Field, ...]:
     return Field("type", 0, 16), Field("query", 0, max_query), Field("document", 1)
-
-
-@TEMPLATES.register("duo")
-def _duo(max_query: int) -> tuple[Field, ...]:
-    # duoBERT gives the second document a segment of its own; checkpoints with two segments take 1 for both.
-    return Field("query", 0, max_query), Field("document", 1), Field("other", 2)
 
 
 @TEMPLATES.register("single")
@@ -300,7 +290,7 @@ def _marks(template: Template, special: SpecialTokens, fields: Mapping[str, Piec
         raise RankwellError("this model has no marker tokens, so its template cannot use markers")
     query, document = fields["query"], fields["document"]
     if "other" in fields:
-        raise RankwellError("markers are not defined for the template duo")
+        raise RankwellError("markers are not defined for a template with two documents")
     if len(query.stems) != len(query.ids) or len(document.stems) != len(document.ids):
         raise RankwellError("markers need the stems of the query's and the document's words")
     return match_words(query, document, mark_unmatched=template.mark_unmatched_query, unmarked=template.unmarked)

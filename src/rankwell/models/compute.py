@@ -1,4 +1,4 @@
-"""Runs a model over many sequences on one device. Rankers, bi-encoders, DeepCT, doc2query and SDNet all use it.
+"""Runs a model over many sequences on one device. All models are run by it.
 
 A batch has a budget of tokens and one of two layouts (:mod:`rankwell.models.batch`). On the *grid*, sequences of
 similar length are batched, the longest first. *Packed*, on a GPU in 16 bits, sequences keep their order and nothing is

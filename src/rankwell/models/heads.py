@@ -1,4 +1,4 @@
-"""Heads other than a ranker's: MLM and NSP for pre-training, weights of tokens, vectors; and a listwise start."""
+"""Heads other than a ranker's: vectors; and a listwise start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.encoder import ACTIVATIONS, Encoder
+from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder, PairModel
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import PoolingKind
@@ -22,59 +22,6 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
-
-
-class PretrainingModel(nn.Module):
-    """BERT's two heads: which token was masked (MLM), and whether the second span follows the first (NSP).
-
-    The MLM decoder is the table of token embeddings, with a bias for each token. Only the masked rows are computed.
-    """
-
-    def __init__(self, encoder: Encoder):
-        super().__init__()
-        config = encoder.config
-        self.encoder = encoder
-        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
-        self.transform_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.output_bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-        self.next = nn.Linear(config.hidden_size, 2)
-        for part in (self.transform, self.pooler, self.next):
-            nn.init.normal_(part.weight, std=0.02)
-            nn.init.zeros_(part.bias)
-
-    def forward(
-        self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed, rows: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The logits of the tokens at ``rows`` (R,) of the packed batch, (R, vocabulary), and of NSP, (B, 2): class 0
-        is "follows", as in transformers.
-        """
-        states = self.encoder(tokens, segments, positions, layout, first_only=False)
-        masked = self.transform_norm(self.activation(self.transform(states.index_select(0, rows))))
-        logits = nn.functional.linear(masked, self.encoder.tokens.weight, self.output_bias)
-        first = torch.tanh(self.pooler(states.index_select(0, layout.first)))
-        following: Tensor = self.next(first)
-        return logits, following
-
-
-class TokenWeightModel(nn.Module):
-    """A weight for each token (DeepCT): one linear output, and no sigmoid."""
-
-    def __init__(self, encoder: Encoder):
-        super().__init__()
-        self.encoder = encoder
-        self.dropout = nn.Dropout(encoder.config.hidden_dropout_prob)
-        self.head = nn.Linear(encoder.config.hidden_size, 1)
-        nn.init.normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, tokens: Tensor, segments: Tensor, positions: Tensor, layout: Layout | Packed) -> Tensor:
-        """The weights of all tokens (T,). The head is always computed in 32 bits."""
-        states: Tensor = self.encoder(tokens, segments, positions, layout, first_only=False)
-        with torch.autocast(states.device.type, enabled=False):
-            weight, bias = self.head.weight.float(), self.head.bias.float()
-            return nn.functional.linear(self.dropout(states.float()), weight, bias)[:, 0]
 
 
 def pool_states(states: Tensor, lengths: Tensor, kind: PoolingKind) -> Tensor:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import atomic_binary, atomic_text
+from rankwell.corpus.analyser import Analyzer, Word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,3 +69,15 @@ def write_page(path: str | Path, title: str, style: str, body: Iterable[str]) ->
     """Write a :func:`page`."""
     with atomic_text(path) as file:
         file.write(page(title, style, body))
+
+
+def words_and_gaps(text: str, analyzer: Analyzer) -> Iterator[tuple[str, Word | None]]:
+    """The text in order: each word, and what is between words with ``None``."""
+    done = 0
+    for word in analyzer.words(text):
+        if word.begin > done:
+            yield text[done : word.begin], None
+        yield text[word.begin : word.end], word
+        done = word.end
+    if done < len(text):
+        yield text[done:], None

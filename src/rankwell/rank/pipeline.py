@@ -15,9 +15,7 @@ from typing import Any, ClassVar, Self
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.fusion import Fusion, Shares, fuse_reranked
-from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
 from rankwell.rank.texts import Texts
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
@@ -180,30 +178,6 @@ class Rerank(ReadingStage):
     def apply(self, state: StageInput) -> Run:
         """Score and sort."""
         return self.ranker.rerank(state.run, state.queries, self.texts_of(state), depth=self.depth)
-
-
-@dataclass(frozen=True)
-class Duo(ReadingStage):
-    """The first ``depth`` candidates compared two by two; those below keep their order."""
-
-    ranker: Ranker
-    texts: Texts | None = field(default=None, repr=False)
-    depth: int = 30
-    aggregate: str = "sum"
-    samples: int = 10
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        self.options  # noqa: B018  (checks them)
-
-    @property
-    def options(self) -> PairwiseOptions:
-        """The same, as :func:`~rankwell.rank.duo.rerank_duo` takes it."""
-        return PairwiseOptions(self.depth, self.aggregate, self.samples, self.seed)
-
-    def apply(self, state: StageInput) -> Run:
-        """Compare and sort."""
-        return rerank_duo(self.ranker, state.run, state.queries, self.texts_of(state), self.options)
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ from rankwell.rank.prediction import (
     documents_to_rank,
     is_pair,
 )
-from rankwell.rank.rankers import queries_by_id
+from rankwell.rank.rankers import RANKERS, AnyRanker, kind_of, queries_by_id
+from rankwell.rank.rankers import check_options as check_kind
 from rankwell.rank.texts import Documents, ListedTexts, Texts, distinct, make_tokens
 
 LAYOUT = 2
@@ -398,3 +399,32 @@ def run_ahead(engine: Engine, parts: Iterable[tuple[Sequences, Key]]) -> Iterato
         waiting = submitted
     if waiting is not None:
         yield waiting[0](), waiting[1]
+
+
+def open_ranker(
+    model: str | Path = DEFAULT,
+    *,
+    backend: str = "torch",
+    device: str | None = None,
+    precision: Precision | None = None,
+    trust_remote_code: bool = False,
+    **options: Any,
+) -> AnyRanker:
+    """Open a ranker of any kind.
+
+    ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises for
+    options that the kind does not support.
+    """
+    folder = find_model(model, code=trust_remote_code)
+    kind = kind_of(folder)
+    options |= {"trust_remote_code": True} if trust_remote_code else {}
+    computing = {"backend": backend if backend != "torch" else None, "device": device, "precision": precision}
+    options |= {option: value for option, value in computing.items() if value is not None}
+    check_kind(folder, **options)
+    if kind is None:
+        ranker = Ranker(folder, **options)
+        ranker.template.require("query", "document")
+        return ranker
+    options = {name: value for name, value in options.items() if name in RANKERS[kind].options}
+    other: AnyRanker = RANKERS[kind].from_pretrained(folder, **options)
+    return other

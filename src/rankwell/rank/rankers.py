@@ -1,21 +1,26 @@
-"""The interface of all rankers, and opening whichever kind a folder holds."""
+"""The interface of all rankers, and which kind a folder holds.
+
+A new kind is a class with the methods of :class:`AnyRanker`, a ``from_pretrained``, and ``options``, the names of what
+that takes; it is registered as ``NAME`` in :data:`RANKERS`. A folder is of that kind if it holds ``NAME.json``, or if
+its ``rankwell.json`` has the template ``NAME``. All other folders hold cross-encoders.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.jsonfile import read_object
+from rankwell.core.registry import Registry
 from rankwell.core.types import Scores
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.sources import Source
 from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.windows import Windows
-from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Precision
-from rankwell.rank.ranker_kinds import kind_of
 from rankwell.rank.texts import Texts
 
 if TYPE_CHECKING:
@@ -67,33 +72,42 @@ class AnyRanker(Reranker, Protocol):
         ...
 
 
-def open_ranker(
-    model: str | Path = DEFAULT,
-    *,
-    backend: str = "torch",
-    device: str | None = None,
-    precision: Precision | None = None,
-    trust_remote_code: bool = False,
-    **options: Any,
-) -> AnyRanker:
-    """Open a ranker of any kind.
+RANKERS: Registry[Any] = Registry("ranker")
+"""The kinds of rankers besides the cross-encoder."""
 
-    ``options`` are those of :meth:`Ranker.from_pretrained <rankwell.rank.ranker.Ranker.from_pretrained>`. Raises for
-    options that the kind does not support.
-    """
-    folder = find_model(model, code=trust_remote_code)
-    kind = kind_of(folder)
-    options |= {"trust_remote_code": True} if trust_remote_code else {}
-    computing = {"backend": backend if backend != "torch" else None, "device": device, "precision": precision}
-    options |= {option: value for option, value in computing.items() if value is not None}
-    kind.check(folder, **options)
-    if kind.takes is not None:
-        options = {option: value for option, value in options.items() if option in kind.takes}
-    module, _, name = kind.home.partition(":")
-    ranker: AnyRanker = getattr(import_module(module), name).from_pretrained(folder, **options)
-    if ranker.template is not None:
-        ranker.template.require("query", "document")
-    return ranker
+
+def kind_of(model: str | Path) -> str | None:
+    """The kind of ranker in a folder, which may be given by a model's name; None for a cross-encoder."""
+    folder = find_model(model)
+    if (name := _kind_by_file(folder)) is not None:
+        return name
+    try:
+        template = read_object(folder / "rankwell.json").get("template")
+    except (OSError, RankwellError):
+        return None  # loading the folder says what is wrong with it
+    name = template.get("name") if isinstance(template, dict) else None
+    return name if name in RANKERS else None
+
+
+def _kind_by_file(folder: Path) -> str | None:
+    return next((name for name in RANKERS if (folder / f"{name}.json").is_file()), None)
+
+
+def check_options(model: str | Path, **options: object) -> None:
+    """Raise for the first option that is set but that the kind of ranker does not have; ``auto`` is not set."""
+    kind = kind_of(model)
+    known = None if kind is None else RANKERS[kind].options
+    for option, value in options.items():
+        if value not in (None, {}, "auto") and known is not None and option not in known:
+            raise RankwellError(f"{model}: {kind} rankers have no option {option.replace('_', '-')}")
+
+
+def check_cross_encoder(folder: Path) -> None:
+    """Raise if a folder holds a model that no engine of pairs can load."""
+    if (kind := _kind_by_file(folder)) is not None:
+        raise RankwellError(
+            f"{folder} is a ranker of the kind {kind}, not a cross-encoder; open it with rankwell.open_ranker"
+        )
 
 
 def open_encoder(

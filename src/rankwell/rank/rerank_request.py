@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import Manifest, file_digest
@@ -25,10 +25,9 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares
-from rankwell.rank.pipeline import Duo, Fuse, Given, Pipeline, Rerank
-from rankwell.rank.ranker import Ranker
-from rankwell.rank.ranker_kinds import kind_of
-from rankwell.rank.rankers import AnyRanker, Reranker, open_encoder, open_ranker
+from rankwell.rank.pipeline import Fuse, Given, Pipeline, Rerank
+from rankwell.rank.ranker import Ranker, open_ranker
+from rankwell.rank.rankers import AnyRanker, Reranker, check_options, open_encoder
 from rankwell.rank.search_request import RunResult
 from rankwell.rank.texts import Texts, digest_texts, is_index, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
@@ -42,7 +41,6 @@ DEEP = 1000
 """The depth of the literature, for comparison."""
 FEW = 1000
 """A collection of no more documents is re-ranked as a whole."""
-DuoAggregate = Literal["sum", "binary", "min", "max", "sample"]
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,6 @@ class RerankRequest:
     blend: float | None = None
     normalise: str = "min-max"
     encoder: str | None = None
-    duo: str | None = None
-    duo_depth: int = 30
-    duo_aggregate: DuoAggregate = "sum"
     columns: Columns | None = None
     """The fields of the collection, if it is a file."""
     trust_remote_code: bool = False
@@ -97,7 +92,7 @@ class RerankRequest:
         if self.windows is not None:
             parse_windows(self.windows)
         names = ("types", "cache", "windows", "stride", "aggregate", "keep_tokens")
-        kind_of(self.model).check(self.model, **{name: getattr(self, name) for name in names}, **more)
+        check_options(self.model, **{name: getattr(self, name) for name in names}, **more)
 
     def read(self) -> tuple[Run, list[Query]]:
         """The candidates, and their queries in the same order."""
@@ -164,33 +159,26 @@ class RerankRequest:
         cache = ScoreCache(self.cache) if self.cache else None
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
-        # Whether scores of comparisons agree cannot be measured on the sample, which has none.
-        exact = None if self.precision == "auto" else self.precision
         trust = {"trust_remote_code": self.trust_remote_code}
-        how: Any = {"backend": self.backend, "device": device, "precision": exact, **trust}
-        duo = Ranker.from_pretrained(self.duo, cache=cache, **how) if self.duo else None
         encoder = None
         if self.blend is not None:
             encoder = open_encoder(self.encoder or DEFAULT, device, self.precision, **trust)
         texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)
-            if duo is not None:
-                duo.store_tokens(texts)
         scorer = workers or ranker
-        pipeline = self._pipeline(scorer, candidates, texts, encoder, duo)
+        pipeline = self._pipeline(scorer, candidates, texts, encoder)
         begin = time.monotonic()
         reranked = pipeline.run(queries, name=name)
         seconds = time.monotonic() - begin
         if advice := scorer.truncation.advice():
-            # An SDNet has neither of the options that the advice names.
+            # Rankers without a template have neither of the options that the advice names.
             warnings.warn(str(scorer.truncation) if ranker.template is None else advice, stacklevel=2)
         pairs = sum(map(len, candidates.values()))
         report = [
             f"{pairs:,} pair{'s' * (pairs != 1)}, {seconds:.1f} s, {pairs / max(seconds, 1e-9):,.0f} pairs/s",
             f"{scorer.truncation}",
         ]
-        report += [f"duo: {duo.truncation}"] if duo else []
         if isinstance(ranker, Ranker) and (reduced := ranker.engine.precision) in ("bf16", "int8"):
             report.append(f"scores in {reduced} (exact: --precision fp32)")
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
@@ -199,9 +187,7 @@ class RerankRequest:
         data = {"texts": digest_texts(texts, candidates), **(encoder.identity if encoder else {})}
         return RunResult(reranked, self._manifest(ranker, data), "; ".join(report), queries, texts)
 
-    def _pipeline(
-        self, scorer: Reranker, candidates: Run, texts: Texts, encoder: BiEncoder | None, duo: Ranker | None
-    ) -> Pipeline:
+    def _pipeline(self, scorer: Reranker, candidates: Run, texts: Texts, encoder: BiEncoder | None) -> Pipeline:
         pipeline = Given(candidates) >> Rerank(scorer, texts) % self.depth
         if self.shares is not None:
             if encoder is None:
@@ -210,8 +196,6 @@ class RerankRequest:
                 from rankwell.rank.hybrid import Blend  # needs torch
 
                 pipeline >>= Blend(encoder, self.shares, texts, self.depth)
-        if duo is not None:
-            pipeline >>= Duo(duo, texts, self.duo_depth, self.duo_aggregate)
         return pipeline
 
     def _manifest(self, ranker: AnyRanker, data: dict[str, Any]) -> Manifest:
@@ -225,13 +209,11 @@ class RerankRequest:
             "windows": asdict(ranker.windows) if ranker.windows else None,
             "fuse": None if self.fuse is None else [self.fuse, self.normalise],
             "blend": None if self.blend is None else [self.blend, self.normalise],
-            "duo": None if self.duo is None else [self.duo_depth, self.duo_aggregate],
         }
         files = {"run": self.run, "types": self.types}
-        models = {"model": self.model, "duo": self.duo}
         data |= {"queries": questions_digest(self.queries)}
         data |= {name: file_digest(file) for name, file in files.items() if file}
-        data |= {name: model_digest(find_model(model)) for name, model in models.items() if model}
+        data |= {"model": model_digest(find_model(self.model))}
         return Manifest("run", config, data)
 
     def _windows(self, default: Windows | None) -> Windows | None:

@@ -41,7 +41,8 @@ from rankwell.models.devices import Precision
 from rankwell.rank.answers import Answer, read_answers
 from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
 from rankwell.rank.fusion import Shares, fuse_reranked
-from rankwell.rank.rankers import AnyRanker, VectorSearch, open_ranker
+from rankwell.rank.ranker import open_ranker
+from rankwell.rank.rankers import AnyRanker, VectorSearch
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 

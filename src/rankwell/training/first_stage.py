@@ -1,6 +1,6 @@
 """First stages that a stage learns: queries set aside for tuning, tuning BM25, and candidates for later stages.
 
-Such a stage leaves a folder with ``first-stage.json`` (:mod:`rankwell.rank.first_stage`). DeepCT and doc2query build an
+Such a stage leaves a folder with ``first-stage.json`` (:mod:`rankwell.rank.first_stage`). Stages of plugins build an
 index of their own, in ``index``, and record the tuning of BM25 in ``bm25.json``.
 """
 

@@ -21,10 +21,10 @@ _SECTIONS: dict[str, type[BaseModel]] = {
     "`model`": ModelOptions,
     "`evaluate`": EvaluateOptions,
     "Stages that train": TrainingOptions,
-    "Stages that are measured during training (all but pretrain and deepct)": ValidatedOptions,
-    "Stages that are measured on dev during training (pointwise, listwise, duo, distil, sdnet)": DevOptions,
-    "Stages that train on lists (pointwise, listwise, duo, sdnet)": ListOptions,
-    "Stages that learn a first stage (deepct, doc2query, encoder, adapter)": TuningOptions,
+    "Stages that are measured during training (most of them)": ValidatedOptions,
+    "Stages that are measured on dev during training (pointwise, listwise, distil, …)": DevOptions,
+    "Stages that train on lists (pointwise, listwise, …)": ListOptions,
+    "Stages that learn a first stage (encoder, adapter, …)": TuningOptions,
     "Stages that learn vectors from pairs (encoder, adapter)": PairOptions,
 }
 _SUITES: dict[str, type[BaseModel]] = {"A suite": Suite, "`evaluate_on` of a suite": EvaluateOnOptions}

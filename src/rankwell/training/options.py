@@ -49,5 +49,5 @@ class Options(BaseModel):
                 yield name
 
 
-STAGE_OPTIONS: Registry[type[Options]] = Registry("stage kind")
-"""The options of the stage kinds that ship, by name."""
+STAGE_OPTIONS: Registry[type[Options]] = Registry("stage options")
+"""The options of stage kinds, by the kind's name."""

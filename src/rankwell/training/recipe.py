@@ -160,7 +160,7 @@ class ModelOptions(Options):
 
 
 class EvaluateOptions(Options):
-    """What is measured on dev after each stage. Changing `depth` reruns only `sdnet` and stages that tune shares."""
+    """What is measured on dev after each stage. Changing `depth` reruns only stages that tune shares."""
 
     measures: tuple[str, ...] = Field(
         default=("RR@10", "nDCG@10", "R@100"), description="Measures in ir-measures notation."

@@ -1,16 +1,14 @@
 """The contract of a stage kind: what a stage is given, what it produces, and the registry of all kinds.
 
 A kind is one module of ``rankwell.training.stages``, its functions and ``STAGES.register``, and its options in
-``rankwell.training.stage_options``, which are read without importing torch.
+``rankwell.training.stage_options``, which are read without importing torch. Plugins have kinds of their own.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -168,32 +166,19 @@ STAGES: Registry[StageKind[Any]] = Registry("stage kind")
 
 @cache
 def stage_kinds() -> Mapping[str, StageKind[Any]]:
-    """Every stage kind by name; imports the modules that register them."""
+    """Every stage kind by name. Those that ship are imported; those of plugins are when they are asked for."""
     _import_all("stages")
     return STAGES
 
 
 def stage_options() -> Mapping[str, type[Options]]:
-    """The options of every stage kind by name: of those that ship and, if a plugin was loaded, of its own."""
+    """The options of every stage kind by name. A plugin may leave them to the stage kind itself."""
     _import_all("stage_options")
-    return {**STAGE_OPTIONS, **{name: kind.options for name, kind in STAGES.items()}}
+    others = (name for name in STAGES if name not in STAGE_OPTIONS)
+    return {**STAGE_OPTIONS, **{name: STAGES[name].options for name in others}}
 
 
 @cache
 def _import_all(folder: str) -> None:
     for module in pkgutil.iter_modules([str(Path(__file__).with_name(folder))]):
         importlib.import_module(f"rankwell.training.{folder}.{module.name}")
-
-
-def load_plugin(module: str) -> None:
-    """Import a module, from the current folder too, so that it registers stage kinds or losses of its own."""
-    if module.endswith(".py"):
-        name = module.removesuffix(".py").replace("/", ".")
-        raise RankwellError(f"--plugin {module}: a file, expected the name of a module: {name}")
-    sys.path.insert(0, os.getcwd())
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise RankwellError(f"--plugin {module}: no module called {error.name}") from None
-    finally:
-        sys.path.pop(0)

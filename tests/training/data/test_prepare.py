@@ -220,9 +220,9 @@ def test_a_classifier_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             asked.append(list(texts))
             return ["person" if "who" in text else "numeric" for text in texts], None
 
-    module: Any = ModuleType("rankwell.rank.classify")
+    module: Any = ModuleType("rankwell.papers.drbert.query_types")
     module.Classifier = Classifier
-    monkeypatch.setitem(sys.modules, "rankwell.rank.classify", module)
+    monkeypatch.setitem(sys.modules, "rankwell.papers.drbert.query_types", module)
     model, data = tmp_path / "model", toys.write_data(tmp_path / "data")
     model.mkdir()
     (model / "config.json").write_text("{}")

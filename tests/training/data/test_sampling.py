@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.stats import chisquare
 
 from rankwell.core.errors import RankwellError
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
-from rankwell.training.data.sampling import Plan, draw, draw_duo, split_folds
+from rankwell.training.data.sampling import Plan, draw, split_folds
 
 SEED = 7
 
@@ -141,28 +142,9 @@ def test_labels_can_be_grades() -> None:
     assert lists.labels.tolist() == [[2, 0, 0]]
 
 
-def test_duo_compares_each_positive_with_each_negative_both_ways() -> None:
-    candidates = make((2, 3))
-    lists = draw_duo(candidates, Plan(positives=2, negatives=2, weighting="top", per="query"), SEED, 0)
-    assert lists.others is not None
-    pairs = list(zip(lists.documents[0].tolist(), lists.others[0].tolist(), strict=True))
-    assert set(pairs[:4]) == {(p, n) for p in (1, 6) for n in (11, 16)}
-    assert pairs[4:] == [(n, p) for p, n in pairs[:4]]
-    assert lists.labels.tolist() == [[1] * 4 + [0] * 4]
-    with pytest.raises(RankwellError, match="labelled by relevance, not by grade"):
-        draw_duo(candidates, Plan(labels="grade"), SEED, 0)
-
-
-def test_duo_draws_the_lists_of_draw() -> None:
-    candidates = make(*[(2, 9)] * 5)
-    plain, duo = (how(candidates, Plan(negatives=1), SEED, 3) for how in (draw, draw_duo))
-    assert np.array_equal(plain.queries, duo.queries)
-    assert np.array_equal(plain.documents, duo.documents)
-    assert np.array_equal(plain.documents[:, ::-1], duo.others)
-
-
 def test_lists_can_be_reordered() -> None:
-    lists = draw_duo(make(*[(1, 3)] * 4), Plan(negatives=1), SEED, 0)
+    lists = draw(make(*[(1, 3)] * 4), Plan(negatives=1), SEED, 0)
+    lists = replace(lists, others=lists.documents[:, ::-1])
     turned = lists.take(np.array([2, 0]))
     assert turned.others is not None
     assert lists.others is not None

@@ -15,15 +15,13 @@ import torch
 
 import rankwell.sample
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.corpus.formats import read_run
-from rankwell.rank import duo
+from rankwell.papers.drbert import denoise, pretrain
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import TrainingCandidates
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage_options.rankers import ListOptions
-from rankwell.training.stages import denoise, pretrain
 from rankwell.training.stages.shared import training_candidates
 
 QUERIES = 14
@@ -274,51 +272,6 @@ def test_a_stage_that_trained_has_a_picture_of_it(trained: tuple[Path, Trained])
     pytest.importorskip("matplotlib")
     drawn = {path.parent.name.split("-")[1] for path in (trained[0] / "stages").glob("*/training.png")}
     assert drawn == {"pretrain", "pointwise", "listwise"}
-
-
-def test_duo_compares_what_mono_ranked_best(data: Path, start: Path, tmp_path: Path) -> None:
-    tree = {
-        **RECIPE,
-        "data": str(data),
-        "model": {"start": str(start), "max_length": 64, "max_query": 24},
-        "stages": {
-            "mono": {"kind": "pointwise", "epochs": 10, "batch": 8, "learning_rate": 3e-3, "best": "last"},
-            "duo": {"compare": 4, "max_length": 96, "epochs": 2, "batch": 8, "evaluate_every": 0.999},
-        },
-    }
-    trained = run_recipe(build_recipe(tree, "duo.yaml"), tmp_path / "duo", device="cpu")
-    assert set(figures(trained)) == {"first stage", "mono", "duo"}
-    assert Ranker.from_pretrained(tmp_path / "duo" / "model").template.name == "duo"
-
-
-def test_each_duo_stage_is_measured_with_its_own_options(
-    data: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = {"kind": "duo", "max_length": 96, "max_steps": 1, "batch": 4, "best": "last"}
-    tree = {
-        **RECIPE,
-        "data": str(data),
-        "model": {"start": str(start), "max_length": 64, "max_query": 24},
-        "stages": {
-            "mono": {"kind": "pointwise", "max_steps": 1, "batch": 4, "best": "last"},
-            "duo-a": {**usual, "compare": 4},
-            "duo-b": {**usual, "compare": 3, "aggregate": "binary"},
-        },
-    }
-    measured: list[tuple[int, str]] = []
-    rerank_duo = duo.rerank_duo
-
-    def record(ranker: Any, run: Any, queries: Any, texts: Any, options: duo.PairwiseOptions) -> Any:
-        measured.append((options.depth, options.aggregate))
-        return rerank_duo(ranker, run, queries, texts, options)
-
-    monkeypatch.setattr(duo, "rerank_duo", record)
-    trained = run_recipe(build_recipe(tree, "duo.yaml"), tmp_path / "duo", device="cpu")
-    assert measured == [(4, "sum"), (3, "binary")]
-    # Both compare the documents that mono ranks best.
-    runs = [next((tmp_path / "duo" / "stages").glob(f"*-{name}-*/mono-*.run.gz")) for name in ("duo-a", "duo-b")]
-    assert read_run(runs[0]) == read_run(runs[1])
-    assert [done.stage.number for done in trained.work.done] == [1, 2, 3]
 
 
 def test_errors_name_the_stage_as_the_recipe_does(data: Path, start: Path, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import yaml
 
+from rankwell.inputs.templates import TEMPLATES
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.spec import EncoderConfig
 
 _TEMPLATES = {
     "mono": "`[CLS] query [SEP] document [SEP]`",
     "typed": "`[CLS] type [SEP] query [SEP] document [SEP]`; without a type, it and its `[SEP]` are left out",
-    "duo": "`[CLS] query [SEP] document [SEP] other document [SEP]`",
     "twin": "`[CLS] query [SEP] [CLS] document [SEP]`, the positions of each counted from 0",
     "nli": "`[CLS] document [SEP] query [SEP]`: the document is the premise, the query the hypothesis",
 }
@@ -85,14 +85,14 @@ def bi_encoder_card(
 
 def _system(ranker: RankerConfig) -> str:
     """What papers call such a model."""
-    if ranker.template.name == "duo":
-        return "A duoBERT ranker"
     if ranker.template.name == "nli":
         return "A judge of entailment as a ranker"
     if ranker.template.markers:
         return "A MarkedBERT ranker"
     if ranker.similarity:
         return "A bi-encoder and cross-encoder in one"
+    if ranker.template.name not in _TEMPLATES:
+        return f"A ranker with the template {ranker.template.name}"
     return "A DR-BERT ranker" if ranker.attention != "full" or ranker.template.name == "typed" else "A monoBERT ranker"
 
 
@@ -108,7 +108,7 @@ def _what(ranker: RankerConfig, encoder: EncoderConfig) -> str:
     )
     rows = {
         "Encoder": _shape(encoder),
-        "Template": f"{template.name}: {_TEMPLATES.get(template.name, 'see rankwell.json')}",
+        "Template": f"{template.name}: {_TEMPLATES.get(template.name) or TEMPLATES[template.name].__doc__}",
         "Length": limits,
         "Attention": f"{ranker.attention}: {_RULES[ranker.attention]}",
         "Head": f"{_HEADS[ranker.head]}, {'after' if ranker.pooler else 'without'} {_dense(encoder)}",

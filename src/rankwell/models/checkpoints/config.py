@@ -206,3 +206,19 @@ def first_problem(error: ValidationError) -> str:
     """The first problem, in one line."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def relevance_column(folder: Path, label: str | None = None) -> int | None:
+    """The output for the class that means relevant, as ``config.json`` names the classes.
+
+    It is the class ``label``. Without one it is entailment, or None if there is no such class.
+    """
+    try:
+        names = read_object(folder / "config.json").get("id2label")
+    except (OSError, InputError):
+        return None  # loading the folder says what is wrong with it
+    names = names if isinstance(names, dict) else {}
+    labels = {str(name).lower(): int(number) for number, name in names.items()}
+    if label is not None and label.lower() not in labels:
+        raise InputError(folder, None, f"no class is called {label} (known: {', '.join(map(str, names.values()))})")
+    return labels.get((label or "entailment").lower()) if len(names) > 1 else None

@@ -1,4 +1,4 @@
-"""Folders of models with heads other than a ranker's: pre-training, token weights, classifiers.
+"""Folders of models with heads other than a ranker's: classifiers, and what heads of other kinds share.
 
 Each is saved as the Hugging Face folder of the same kind, whose encoder can also be loaded as a ranker's
 (``folders.load_checkpoint``). New heads are drawn with a seed, so loading twice gives the same model.
@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import is_own, read_description, read_model_type
 from rankwell.models.checkpoints.folders import (
-    describe,
     describe_classifier,
     describe_labels,
     fill_head,
@@ -30,21 +28,11 @@ from rankwell.models.checkpoints.folders import (
     write_folder,
 )
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.renaming import encoder_tensors, fill, read_weights
+from rankwell.models.checkpoints.renaming import fill, read_weights
 from rankwell.models.encoder import Encoder
 from rankwell.models.families import FAMILIES
 from rankwell.models.foreign import PairModel, load_foreign_ranker, trained_labels
-from rankwell.models.heads import PretrainingModel, TokenWeightModel, seeded
-
-# Our names and those of transformers' BertForPreTraining.
-_PRETRAINING_PARTS = {
-    "transform": "cls.predictions.transform.dense",
-    "transform_norm": "cls.predictions.transform.LayerNorm",
-    "pooler": "pooler.dense",
-    "next": "cls.seq_relationship",
-}
-_OUTPUT_BIAS = "cls.predictions.bias"
-_OUTPUT_WEIGHT = "cls.predictions.decoder.weight"
+from rankwell.models.heads import seeded
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,62 +42,6 @@ class LoadedClassifier:
     model: PairModel
     tokenizer: Tokenizer
     labels: tuple[str, ...]
-
-
-def load_pretraining(folder: str | Path, *, seed: int = 0) -> tuple[PretrainingModel, Tokenizer]:
-    """A BERT with both heads for pre-training: those of the folder if it has them, else new ones."""
-    folder = find_model(folder)
-    encoder, tensors, tokenizer = _load_bert(folder, "pre-training")
-    with seeded(seed):
-        model = PretrainingModel(encoder)
-    for ours, theirs in _PRETRAINING_PARTS.items():
-        _fill_if_present(getattr(model, ours), theirs, tensors, folder)
-    output = tensors.get(_OUTPUT_WEIGHT)
-    if output is not None and not torch.equal(output, encoder.tokens.weight):
-        raise InputError(
-            folder, None, "the output matrix of the MLM head differs from the token embeddings, which it must share"
-        )
-    if (bias := tensors.get(_OUTPUT_BIAS)) is not None:
-        if bias.shape != model.output_bias.shape:
-            raise InputError(folder, None, f"{_OUTPUT_BIAS} has {len(bias)} values for {len(model.output_bias)} tokens")
-        model.output_bias.data.copy_(bias)
-    return model.eval(), tokenizer
-
-
-def save_pretraining(
-    folder: str | Path, model: PretrainingModel, tokenizer: Tokenizer, max_length: int | None = None
-) -> None:
-    """Write a folder that transformers loads as BertForPreTraining; it must not exist yet."""
-    tensors = encoder_tensors(model.encoder)
-    for ours, theirs in _PRETRAINING_PARTS.items():
-        prefix = "bert." if theirs == "pooler.dense" else ""
-        tensors |= {f"{prefix}{theirs}.{kind}": value for kind, value in getattr(model, ours).state_dict().items()}
-    tensors[_OUTPUT_BIAS] = model.output_bias
-    write_folder(folder, tensors, describe(model.encoder, "BertForPreTraining"), tokenizer, max_length)
-
-
-def load_token_weights(folder: str | Path, *, seed: int = 0) -> tuple[TokenWeightModel, Tokenizer]:
-    """A BERT that weighs tokens, with the folder's head if it has one, else a new one."""
-    folder = find_model(folder)
-    encoder, tensors, tokenizer = _load_bert(folder, "token weights")
-    with seeded(seed):
-        model = TokenWeightModel(encoder)
-    if "BertForTokenClassification" in (read_description(folder).get("architectures") or []):
-        outputs = len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0
-        if outputs != 1:
-            raise InputError(folder, None, f"{outputs} outputs per token, expected one")
-        _fill_if_present(model.head, "classifier", tensors, folder)
-    return model.eval(), tokenizer
-
-
-def save_token_weights(
-    folder: str | Path, model: TokenWeightModel, tokenizer: Tokenizer, max_length: int | None = None
-) -> None:
-    """Write a folder that transformers loads as BertForTokenClassification; it must not exist yet."""
-    tensors = encoder_tensors(model.encoder)
-    tensors |= {f"classifier.{kind}": value for kind, value in model.head.state_dict().items()}
-    description = {**describe(model.encoder, "BertForTokenClassification"), **describe_labels(["weight"])}
-    write_folder(folder, tensors, description, tokenizer, max_length)
 
 
 def load_classifier(
@@ -175,14 +107,16 @@ def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length
     write_folder(folder, transformers_state(model), description, classifier.tokenizer, max_length)
 
 
-def _load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
+def load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
+    """A BERT encoder with all tensors of its folder; raises for other encoders, which ``purpose`` does not suit."""
     encoder, tensors, tokenizer = load_encoder(folder)
     if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
         raise InputError(folder, None, f"a model of the type {encoder.config.model_type}; {purpose} needs a BERT")
     return encoder, tensors, tokenizer
 
 
-def _fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
+def fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Give a part of a head the weights that the folder has for it under ``name``, if any."""
     state = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}
     if len(state) == 1:
         raise InputError(folder, None, f"the weights have half of {name}")

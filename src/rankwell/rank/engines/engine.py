@@ -25,7 +25,7 @@ from rankwell.core.types import Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Precision, device_named, is_fast_in_bf16, is_fast_in_int8
-from rankwell.rank.ranker_kinds import check_cross_encoder
+from rankwell.rank.rankers import check_cross_encoder
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.inputs.tokenizer import Tokenizer
@@ -91,6 +91,8 @@ class LoadedModel:
 Loader = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], LoadedModel]
 """Loads a folder, given changes to the model's configuration and the engine's options."""
 BACKENDS: Registry[Loader] = Registry("backend")
+CHECKPOINTS: Registry[Loader] = Registry("checkpoint kind")
+"""Models that torch computes but that are no cross-encoders, such as classifiers."""
 TORCH_OPTIONS = ("label", "trust_remote_code")
 """How the torch backend loads a model: the class that means relevant, and whether code in the folder may run."""
 

@@ -16,7 +16,7 @@ from rankwell.models.encoder import CrossEncoder, Encoder
 from rankwell.models.foreign import PairModel
 from rankwell.models.int8 import int8_lacks
 from rankwell.models.spec import AttentionRule
-from rankwell.rank.engines.engine import BACKENDS, TORCH_OPTIONS, Engine, LoadedModel, Logits
+from rankwell.rank.engines.engine import BACKENDS, CHECKPOINTS, TORCH_OPTIONS, Engine, LoadedModel, Logits
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.models.language import LanguageRanker
@@ -105,14 +105,14 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
     ``options`` are those of :class:`TorchEngine` and those of :data:`TORCH_OPTIONS`.
     """
     # Imported here because scoring stored tokens needs torch and numpy alone.
+    from rankwell.models.checkpoints.config import relevance_column
     from rankwell.models.checkpoints.folders import load_checkpoint
     from rankwell.models.language import is_language_ranker, load_language_ranker
     from rankwell.models.modular import is_modular, load_modular
-    from rankwell.rank.engines.entailment import EntailmentEngine, load_entailment, relevance_column
 
     model: PairModel | LanguageRanker | ModularCrossEncoder
-    label, code = options.get("label"), {"trust_remote_code": bool(options.get("trust_remote_code"))}
-    column = relevance_column(folder, label)
+    code = {"trust_remote_code": bool(options.get("trust_remote_code"))}
+    column = relevance_column(folder, options.get("label"))
     if is_language_ranker(folder):
         model, tokenizer, config = load_language_ranker(folder, changes, **code)
     elif is_modular(folder):
@@ -120,7 +120,7 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
     elif column is None:
         model, tokenizer, config = load_checkpoint(folder, **code, **changes)
     else:
-        model, tokenizer, config = load_entailment(folder, column, changes, label, **code)
+        return CHECKPOINTS["classifier"](folder, changes, options)
     segments = model.encoder.config.type_vocab_size
     options = {key: value for key, value in options.items() if key not in TORCH_OPTIONS}
     if options.get("dtype") == "auto":
@@ -132,6 +132,4 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
         suited = column is None and int8_lacks(model.encoder) is None
         dtype = fastest_dtype(folder, score, tokenizer, config, segments) if suited else "fp32"
         options = {**options, "dtype": dtype}
-    scorer = TorchEngine(model, config.attention, **options)
-    engine = EntailmentEngine(scorer, column) if column is not None and model.outputs > 1 else scorer
-    return LoadedModel(engine, tokenizer, config, segments)
+    return LoadedModel(TorchEngine(model, config.attention, **options), tokenizer, config, segments)

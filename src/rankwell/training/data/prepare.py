@@ -20,6 +20,7 @@ from rankwell.core.locks import lock
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.datasets import FILE_NAMES, Dataset, FolderDataset, open_dataset
 from rankwell.corpus.formats import read_run, read_types, write_run, write_types
+from rankwell.corpus.query_types import TYPE_SOURCES, rule_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.checkpoints.identity import model_digest
@@ -291,8 +292,6 @@ def find_types(
     if source == "auto" and _has_types(dataset, split):
         return _some(dataset.types(split), queries, dataset.name)
     if source in ("auto", "rules"):
-        from rankwell.corpus.query_types import rule_types
-
         return rule_types(queries)
     path = Path(source.replace("{split}", split))
     if path.is_dir():
@@ -321,10 +320,7 @@ def classified(model: Path, queries: Sequence[Query], pool: Path, device: str | 
     path = pool / "data" / f"types-{digest({'model': model_digest(model), 'queries': texts})}.tsv"
     with lock(pool / "data", wait=True):
         if not path.exists():
-            from rankwell.rank.classify import Classifier
-
-            classifier = Classifier.from_pretrained(model, engine={"device": device})
-            labels, _ = classifier.predict([query.text for query in queries])
+            labels = TYPE_SOURCES["model"](model, [query.text for query in queries], device)
             write_types({query.qid: label for query, label in zip(queries, labels, strict=True)}, path)
     return read_types(path)
 

@@ -65,27 +65,6 @@ def draw(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> L
     return Lists(queries, candidates.documents[places], _labels(candidates, plan)[places])
 
 
-def draw_duo(candidates: TrainingCandidates, plan: Plan, seed: int, epoch: int) -> Lists:
-    """Pairs of documents for duoBERT: each positive with each negative of :func:`draw`'s lists, both ways.
-
-    Of the 2·N⁺·N⁻ columns the first half compares a positive with a negative (label 1), the second the same pairs
-    turned round (label 0).
-    """
-    if plan.labels != "relevance":
-        raise RankwellError(f"pairs of documents are labelled by relevance, not by {plan.labels}")
-    queries, places = _draw(candidates, plan, seed, epoch)
-    documents = candidates.documents[places]
-    positives = np.repeat(documents[:, : plan.positives], plan.negatives, axis=1)
-    negatives = np.tile(documents[:, plan.positives :], (1, plan.positives))
-    labels = np.repeat(np.array([[1, 0]], np.float32), positives.shape[1], axis=1)
-    return Lists(
-        queries,
-        np.concatenate([positives, negatives], axis=1),
-        np.repeat(labels, len(queries), axis=0),
-        np.concatenate([negatives, positives], axis=1),
-    )
-
-
 def split_folds(candidates: TrainingCandidates, folds: int, seed: int) -> NDArray[np.int64]:
     """The fold of each query: equally many queries in each, give or take one."""
     queries = len(candidates.qids)

@@ -41,7 +41,7 @@ class Suite(Options):
     )
     candidates: str | None = Field(
         default=None,
-        description="Variant whose first stage (DeepCT, doc2query), trained with the first seed, finds the "
+        description="Variant whose first stage, trained with the first seed, finds the "
         "candidates for all others; none: each recipe's own first stage.",
     )
     measures: tuple[str, ...] | None = Field(

@@ -191,7 +191,7 @@ def hinge(scores: Tensor, labels: Tensor, *, margin: float = 1.0) -> Tensor:
     |---------------|--------------------------|-------|
     | any           | grades; only order counts | (B,)  |
 
-    Prefer it for small models on frozen features (CCNU's SDNet): pairs that are right by the margin teach nothing.
+    Prefer it for small models on frozen features (papers/ccnu): pairs that are right by the margin teach nothing.
     Herbrich, Graepel and Obermayer, 2000; Joachims, 2002.
     """
     return _mean_where(functional.relu(margin - _differences(scores)), _better(labels))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,15 +16,15 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.foreign import PairModel
 from rankwell.models.lora import merged_copy
-from rankwell.rank.duo import PairwiseOptions, rerank_duo
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.rankers import Reranker
 from rankwell.rank.texts import Texts
 
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """What ``train`` calls to validate: re-ranks ``run`` and evaluates it; with ``duo``, by comparing two by two."""
+    """What ``train`` calls to validate: re-ranks ``run`` and evaluates it; ``wrap`` makes another kind of it."""
 
     run: Run
     queries: Sequence[Query]
@@ -34,7 +34,7 @@ class Validation:
     config: RankerConfig
     measure: Measure
     depth: int = 100
-    duo: PairwiseOptions | None = None
+    wrap: Callable[[Ranker], Reranker] | None = None
 
     def __call__(self, model: nn.Module) -> Mapping[str, float]:
         """The measure's figure, by its notation."""
@@ -44,12 +44,10 @@ class Validation:
         engine = TorchEngine(merged_copy(model), self.config.attention, device=str(device))
         segments = model.encoder.config.type_vocab_size
         reader = Reader(self.tokenizer, self.config.template, self.config.inference_windows, segments)
-        ranker = Ranker.from_engine(engine, reader)
-        if self.duo is None:
-            run = ranker.rerank(self.run, self.queries, self.texts, depth=self.depth)
-        else:
-            run = rerank_duo(ranker, self.run, self.queries, self.texts, self.duo)
+        pairs = Ranker.from_engine(engine, reader)
+        ranker = pairs if self.wrap is None else self.wrap(pairs)
+        run = ranker.rerank(self.run, self.queries, self.texts, depth=self.depth)
         if device.type == "cuda":
-            del engine, ranker
+            del engine, ranker, pairs
             torch.cuda.empty_cache()
         return dict(evaluate(self.qrels, run, [self.measure]).mean)

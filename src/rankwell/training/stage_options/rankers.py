@@ -11,7 +11,6 @@ from rankwell.training.loop.options import ValidatedOptions
 from rankwell.training.options import STAGE_OPTIONS, Meaning, Options
 
 if TYPE_CHECKING:
-    from rankwell.rank.duo import PairwiseOptions
     from rankwell.training.data.sampling import Plan
 
 
@@ -89,26 +88,6 @@ class ListwiseOptions(ListOptions):
     )
 
 
-@STAGE_OPTIONS.register("duo")
-class DuoOptions(ListOptions):
-    """`duo`: learns which of two documents is better (duoBERT), for the top documents of the model before it."""
-
-    learning_rate: float = Field(default=3e-5, gt=0, description="Peak learning rate (paper: 3e-6).")
-    compare: int = Field(default=30, ge=2, description="Number of top documents per query that are compared in pairs.")
-    max_length: int = Field(
-        default=320, ge=16, description="Maximum length in tokens of a sequence of query and two documents."
-    )
-    aggregate: Literal["sum", "binary", "min", "max", "sample"] = Field(
-        default="sum", description="How comparisons become a document's score."
-    )
-
-    def comparison(self) -> PairwiseOptions:
-        """How documents are compared once the model is trained."""
-        from rankwell.rank.duo import PairwiseOptions
-
-        return PairwiseOptions(self.compare, self.aggregate)
-
-
 @STAGE_OPTIONS.register("distil")
 class DistilOptions(DevOptions):
     """`distil`: learns to score as its teachers do; needs few judgments or none."""
@@ -173,47 +152,19 @@ class AverageOptions(Options):
     weights: tuple[float, ...] | None = Field(default=None, description="Weight of each stage; none: equal weights.")
 
 
-@STAGE_OPTIONS.register("sdnet")
-class SdnetOptions(ListOptions):
-    """`sdnet`: trains a small network over features of the frozen start checkpoint (CCNU's SDNet)."""
+@STAGE_OPTIONS.register("filter")
+class FilterOptions(Options):
+    """`filter`: drops unjudged candidates that the teachers consider relevant."""
 
-    # As in the paper, which does not give batch, epochs and negatives.
-    epochs: float = Field(default=5, gt=0, description="Passes over the training data; may be a fraction.")
-    batch: int = Field(default=32, ge=1, description="Lists per optimiser step, over all devices.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="Peak learning rate.")
-    warm_up: float = Field(default=0, ge=0, description="Share of the steps over which the learning rate rises.")
-    weight_decay: float = Field(default=0, ge=0, description="AdamW's weight decay; 0 is plain Adam.")
-    clip: float = Field(default=10, ge=0, description="Maximum gradient norm; 0: no clipping.")
-    schedule: Literal["linear", "constant", "cosine"] = Field(
-        default="constant", description="Learning rate schedule after `warm_up`."
+    teachers: Annotated[tuple[str, ...], Meaning.MODEL] = Field(
+        default=(BACKBONE,),
+        min_length=1,
+        description="As in `distil`; also `first_stage`, the bi-encoder that finds the candidates, and `ranker`, the "
+        "ranker of the stages before.",
     )
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        default="fp32", description="Precision of the computation; recurrent layers gain little from 16 bits."
+    margin: float = Field(
+        default=0.0,
+        description="Unjudged candidates that score above the best relevant document minus this margin are dropped; "
+        "in standard deviations of the query's scores.",
     )
-    loss: str = Field(default="hinge", description="Loss function; see docs/losses.md.")
-    layers: int | None = Field(
-        default=None,
-        ge=1,
-        description="Number of last encoder layers to mix; none: all, including the embeddings.",
-    )
-    max_words: int = Field(default=256, ge=1, description="Maximum passage length in words.")
-    vectors: Annotated[str | None, Meaning.VECTORS] = Field(
-        default=None,
-        description="Word vectors: a text file of GloVe or word2vec, a .npy with a word list, or a folder or "
-        "PACKAGE:FOLDER with one of these; none: the encoder's input embeddings.",
-    )
-    tagger: str | None = Field(
-        default=None,
-        description="Tags passage words with part of speech and entity: `textblob`, or `spacy:PIPELINE` if installed; "
-        "none: no tags.",
-    )
-    signals: Literal["softmax", "cosine", "dot"] = Field(
-        default="softmax", description="How passage words are compared with the query."
-    )
-    top: int = Field(default=10, ge=1, description="Number of strongest signals that make up the score.")
-    dropout: float = Field(
-        default=0.4, ge=0, lt=1, description="Dropout of all layers, with one mask for all words of a text."
-    )
-    hidden: int = Field(default=125, ge=1, description="Width of a recurrent layer in each direction.")
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation that chooses BM25's share α.")
-    shard: int = Field(default=256, ge=1, description="Passages whose features are computed and written at a time.")
+    teacher_length: int | None = Field(default=None, ge=8, description="As in `distil`.")

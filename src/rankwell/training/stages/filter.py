@@ -15,7 +15,7 @@ from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER
 from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
-from rankwell.training.stage_options.inputs import FilterOptions
+from rankwell.training.stage_options.rankers import FilterOptions
 from rankwell.training.stages.shared import check_ranker, training_candidates
 
 

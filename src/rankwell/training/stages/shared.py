@@ -25,8 +25,8 @@ from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder, PairModel
 from rankwell.models.heads import seeded, start_listwise_head
 from rankwell.models.lora import add_lora, merged_copy
-from rankwell.rank.duo import PairwiseOptions
 from rankwell.rank.ranker import Ranker
+from rankwell.rank.rankers import Reranker
 from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
 from rankwell.training.data.lists import Lists, TrainingSet
 from rankwell.training.data.sampling import draw
@@ -159,7 +159,7 @@ def ranking_validation(
     ranker: RankerInTraining,
     *,
     run: Run | None = None,
-    duo: PairwiseOptions | None = None,
+    wrap: Callable[[Ranker], Reranker] | None = None,
 ) -> Validation | None:
     """What measures a stage while it trains; None where its last checkpoint is kept."""
     if options.best == "last":
@@ -173,7 +173,7 @@ def ranking_validation(
     candidates = Run({qid: ranking for qid, ranking in whole.items() if qid in qids}, name=whole.name)
     depth = work.recipe.evaluate.depth
     return Validation(
-        candidates, queries, qrels, work.data.index, ranker.tokenizer, ranker.config, measure, depth=depth, duo=duo
+        candidates, queries, qrels, work.data.index, ranker.tokenizer, ranker.config, measure, depth=depth, wrap=wrap
     )
 
 

@@ -1,1 +1,0 @@
-"""The query writer of doc2query: an encoder–decoder."""

@@ -1,1 +1,0 @@
-"""SDNet over a frozen encoder's features."""

@@ -1,0 +1,83 @@
+"""``rankwell weigh``: how much each word of each passage matters, for an index."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankwell.cli.options import (
+    COMMANDS,
+    Device,
+    IdField,
+    RayOption,
+    TextField,
+    TitleField,
+    WorkersOption,
+    cluster_of,
+    need_file,
+    output_file,
+)
+
+
+@COMMANDS.register("weigh")
+def weigh(
+    context: typer.Context,
+    collection: Annotated[
+        str,
+        typer.Argument(metavar="COLLECTION", help="A collection as `rankwell index` takes it."),
+    ],
+    model: Annotated[
+        Path,
+        typer.Option(
+            "--model", metavar="MODEL", help="Folder of a model that weighs words, as `rankwell train deepct` makes it."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", callback=output_file, help='Output file: jsonl of {"id", "vector": {word: weight}}.'),
+    ],
+    id_field: IdField = None,
+    text_field: TextField = None,
+    title_field: TitleField = None,
+    scaling: Annotated[
+        str, typer.Option("--scaling", help="Scale of the weights: linear, or root, which raises small ones.")
+    ] = "linear",
+    show: Annotated[
+        Path | None,
+        typer.Option(
+            "--show",
+            metavar="PAGE.html",
+            callback=output_file,
+            help="Write a page of the first passages, words shaded by weight.",
+        ),
+    ] = None,
+    device: Device = None,
+    ray: RayOption = None,
+    workers: WorkersOption = 0,
+) -> None:
+    """Weigh the words of every passage of a collection (DeepCT).
+
+    If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
+    once share the work.
+
+    **Examples**
+
+        rankwell weigh collection.tsv --model deepct/stages/01-deepct-HASH/model --out weights.jsonl.gz
+
+        rankwell index collection.tsv --weights weights.jsonl.gz --out weighted
+
+        rankwell weigh collection.tsv --model weigher --out weights.jsonl.gz --ray local --workers 4
+    """
+    from rankwell.corpus.formats.fields import Columns
+    from rankwell.papers.deepct.weighing import WeighRequest, WeightOptions
+
+    need_file(out, "weigh")
+    cluster = cluster_of(context)
+    begin = time.monotonic()
+    device = device if cluster is None else device or "cpu"
+    columns = Columns(id_field, text_field, title_field)
+    count = WeighRequest(collection, model, out, WeightOptions(scaling), show, device, columns=columns).run(cluster)
+    print(f"{out}: {count:,} passages, {time.monotonic() - begin:.1f} s")

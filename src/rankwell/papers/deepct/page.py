@@ -1,0 +1,111 @@
+"""Term weights: the words of passages shaded by weight, and the distribution of term frequencies.
+
+Pages are self-contained HTML files; pictures need matplotlib.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.corpus.analyser import Analyzer
+from rankwell.plots.pictures import words_and_gaps, write_page
+
+PICTURE_STYLE: Any = {"font.size": 9, "svg.hashsalt": "rankwell"}
+SHADE = (31, 119, 180)
+LINE_CHARACTERS = 96
+CHARACTER_INCHES = 0.0815  # of a fixed width at 9.5 points, and a little between words
+BINS = 20
+
+STYLE = """
+body { font: 16px/1.7 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222;
+       background: #fff }
+h1 { font-size: 1.3em } h2 { font-size: 1em; margin: 1.6em 0 .2em; color: #555 }
+p { margin: .2em 0 } .w { border-radius: .2em; padding: .05em .1em } .q { color: #555; font-style: italic }
+table { border-collapse: collapse; font-size: .85em } td { padding: 0 .6em 0 0; white-space: nowrap }
+.bar { display: inline-block; height: .8em; background: #1f77b4 }
+"""
+
+
+@dataclass(frozen=True)
+class WeighedText:
+    """A passage with its words' weights; ``notes``, such as queries it answers, are shown below its id."""
+
+    docid: str
+    text: str
+    weights: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+def fragments(passage: WeighedText) -> list[tuple[str, float | None]]:
+    """The text in order: words with the weight of their stem (0 if it has none), other characters with ``None``.
+
+    >>> fragments(WeighedText("d", "Bees make honey.", {"honey": 93, "bee": 40}))
+    [('Bees', 40.0), (' ', None), ('make', 0.0), (' ', None), ('honey', 93.0), ('.', None)]
+    """
+    analyzer = Analyzer.english()
+    by_term: dict[str, float] = {}
+    terms = analyzer.stems([form.lower() for form in passage.weights])
+    for term, weight in zip(terms, passage.weights.values(), strict=True):
+        if term is not None:
+            by_term[term] = max(by_term.get(term, 0.0), float(weight))
+    parts = words_and_gaps(passage.text, analyzer)
+    return [(text, None if word is None else by_term.get(word.term or "", 0.0)) for text, word in parts]
+
+
+def write_terms_page(
+    passages: Sequence[WeighedText],
+    path: str | Path,
+    *,
+    title: str = "Term weights",
+    counts: Mapping[str, NDArray[np.integer]] | None = None,
+) -> None:
+    """Write a page of passages, heavier words shaded darker; ``counts`` adds histograms of term frequencies."""
+    body = [
+        "<p class=q>The darker a word, the higher its term frequency in the index; point at it to read the number.</p>"
+    ]
+    for name, numbers in (counts or {}).items():
+        body += [f"<h2>{html.escape(name)}: terms by term frequency</h2>", _bars(numbers)]
+    for passage in passages:
+        highest = max([*map(float, passage.weights.values()), 1.0])
+        body.append(f"<h2>{html.escape(passage.docid)}</h2>")
+        body += [f"<p class=q>{html.escape(note)}</p>" for note in passage.notes]
+        body.append(f"<p>{''.join(_span(text, weight, highest) for text, weight in fragments(passage))}</p>")
+    write_page(path, title, STYLE, body)
+
+
+def _span(text: str, weight: float | None, highest: float) -> str:
+    if not weight or weight <= 0:
+        return html.escape(text)
+    depth = min(1.0, weight / highest)
+    ink = "; color: #fff" if depth > 0.6 else ""
+    red, green, blue = SHADE
+    style = f"background: rgba({red}, {green}, {blue}, {depth:.2f}){ink}"
+    return f'<span class=w style="{style}" title="{weight:g}">{html.escape(text)}</span>'
+
+
+def _bars(counts: NDArray[np.integer]) -> str:
+    edges, heights = _binned(counts)
+    most, total = max(1, int(heights.max())), max(1, int(heights.sum()))
+    rows = [
+        f"<tr><td>{low}–{high - 1}</td><td>{height:,}</td><td>{height / total:.1%}</td>"
+        f'<td><span class=bar style="width: {20 * height / most:.2f}em"></span></td></tr>'
+        for low, high, height in zip(edges[:-1].tolist(), edges[1:].tolist(), heights.tolist(), strict=True)
+    ]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _binned(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bin ``counts[tf]`` into equal widths from 1 on: the bins' edges, and the number of terms in each."""
+    highest = max(1, len(counts) - 1)
+    width = -(-highest // BINS)
+    edges = np.arange(1, highest + width + 1, width)
+    padded = np.zeros(int(edges[-1]), np.int64)
+    padded[: len(counts)] = counts[: int(edges[-1])]
+    return edges, np.add.reduceat(padded, edges[:-1])

@@ -1,0 +1,243 @@
+"""``deepct``: which words of a passage matter? Leaves an index of weighted terms, and BM25 tuned to it (DeepCT).
+
+The weight of a term in a passage is the share of the passage's queries that contain it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rankwell.core.arrays import gather
+from rankwell.core.errors import RankwellError
+from rankwell.core.jobs import do
+from rankwell.core.shards import Shards
+from rankwell.core.types import Rows
+from rankwell.corpus.records import Query
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
+from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.inputs.windows import Windows
+from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights, save_token_weights
+from rankwell.papers.deepct.options import DeepctOptions
+from rankwell.papers.deepct.page import WeighedText, write_terms_page
+from rankwell.papers.deepct.weighing import (
+    STEM_BITS,
+    PassageWindows,
+    TermWeigher,
+    WeighJob,
+    WeightOptions,
+    lay_out_passages,
+    read_shards,
+    tf_counts,
+    weigh_texts,
+)
+from rankwell.retrieve.index import Index
+from rankwell.training.first_stage import (
+    INDEX,
+    check_tuning,
+    hold_out,
+    measure_first_stage,
+    questions_of,
+    tune_first_stage,
+)
+from rankwell.training.loop.loop import train
+from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import RecipeStage
+from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
+
+
+@dataclass(frozen=True, eq=False)
+class TermRecall:
+    """The targets of passages that have queries.
+
+    =============  ======  ==============================================================
+    ``documents``  (N,)    the passages' document numbers, ascending
+    ``keys``       (K,)    row of the passage and stem as one number, ascending
+    ``shares``     (K,)    the share of the passage's queries that have the stem, above 0
+    =============  ======  ==============================================================
+    """
+
+    documents: Rows
+    keys: Rows
+    shares: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, queries: Pieces, rows: Rows, documents: Rows) -> TermRecall:
+        """Targets from judgments: query ``rows[i]`` has the relevant document ``documents[i]``.
+
+        ``queries`` are pieces with stems. A query that repeats a word has it once; one of stop words alone counts, too.
+        """
+        if len(queries.stems) != len(queries.ids):
+            raise ValueError("term recall needs queries with stems")
+        if not len(rows):
+            raise RankwellError("no query has a relevant document, so there is nothing to learn from")
+        judged = np.unique(np.stack([documents, rows], axis=1), axis=0)
+        passages, passage_of = np.unique(judged[:, 0], return_inverse=True)
+        # The distinct stems of each query, query after query.
+        query_of = np.repeat(np.arange(len(queries)), queries.lengths())[queries.opens]
+        query_stems = np.unique((query_of << STEM_BITS) | queries.stems[queries.opens])
+        ends = np.searchsorted(query_stems, (np.arange(len(queries)) + 1) << STEM_BITS)
+        counts = np.diff(ends, prepend=0)[judged[:, 1]]
+        # Each judgment takes all stems of its query.
+        stems = query_stems[gather(ends[judged[:, 1]] - counts, counts)] & ((1 << STEM_BITS) - 1)
+        keys, times = np.unique((np.repeat(passage_of, counts) << STEM_BITS) | stems, return_counts=True)
+        queries_of = np.bincount(passage_of)
+        return cls(passages, keys, (times / queries_of[keys >> STEM_BITS]).astype(np.float32))
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def targets(self, rows: Rows, stems: Rows) -> NDArray[np.float32]:
+        """The target of each stem in the passage of its row; 0 for stems in none of the passage's queries."""
+        wanted = (rows << STEM_BITS) | stems
+        if not len(self.keys):
+            return np.zeros(len(wanted), np.float32)
+        places = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where(self.keys[places] == wanted, self.shares[places], np.float32(0.0))
+
+
+class TermWeightTask(Task):
+    """Mean squared error of the weights of words, each at its first piece; every passage once an epoch.
+
+    Stop words and punctuation are left out. A passage longer than the reader's length is read in windows; what is
+    in two of them counts in both.
+    """
+
+    items = "passages"
+
+    def __init__(self, source: TokenSource, recall: TermRecall, reader: Reader):
+        self.recall = recall
+        self._source = source
+        self._reader = reader
+
+    def draw(self, epoch: int) -> int:
+        """See :class:`~rankwell.training.loop.task.Task`."""
+        return len(self.recall)
+
+    def lay_out(self, items: Rows) -> tuple[PassageWindows, NDArray[np.float32]]:
+        """These passages, and the target of each of their words (F,)."""
+        pieces = self._source.at(self.recall.documents[items])
+        passages = lay_out_passages(self._reader, pieces)
+        return passages, self.recall.targets(items[passages.rows], passages.stems)
+
+    def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
+        """See :class:`~rankwell.training.loop.task.Task`; also logs ``zero_loss``, that of weighing every word 0.
+
+        The mean is over the words of the whole batch, which is therefore laid out whole, whatever this part of it is.
+        """
+        assert isinstance(model, TokenWeightModel)
+        passages, targets = self.lay_out(items)
+        begin, end, _ = part.indices(len(items))
+        first, last = np.searchsorted(passages.owners, [begin, end]).tolist()
+        part_targets = targets[(passages.rows >= begin) & (passages.rows < end)]
+        words = max(1, len(targets))
+        wanted = torch.from_numpy(part_targets).to(step.device, non_blocking=True)
+        figures = {"loss": torch.zeros((), device=step.device), "zero_loss": wanted.square().sum() / words}
+        if first == last:
+            return figures
+        windows, done = passages.part(first, last), 0
+        for number, chunk in enumerate(chunk_by_tokens(windows.sequences.lengths(), step.budget)):
+            step.seed(number)
+            here = windows.part(chunk.start, chunk.stop)
+            with step.computing():
+                weights = model(*step.place(here.sequences))
+            rows = torch.from_numpy(here.tokens).to(step.device, non_blocking=True)
+            errors = weights.index_select(0, rows) - wanted[done : done + len(here.tokens)]
+            done += len(here.tokens)
+            loss = errors.square().sum() / words
+            step.backward(loss)
+            figures["loss"] += loss.detach()
+        return figures
+
+
+def term_recall(work: Work, queries: tuple[Query, ...], tokenizer: Tokenizer) -> TermRecall:
+    """The targets that these training queries give the passages relevant to them."""
+    split, level = work.data.train, work.recipe.data.relevance
+    pairs = [
+        (row, docid)
+        for row, query in enumerate(queries)
+        for docid, grade in split.qrels.get(query.qid, {}).items()
+        if grade >= level
+    ]
+    rows = np.array([row for row, _ in pairs], np.int64)
+    documents = work.data.collection.store.numbers([docid for _, docid in pairs]).astype(np.int64)
+    return TermRecall.of(tokenizer.encode([query.text for query in queries], stems=True), rows, documents)
+
+
+def run(work: Work, stage: RecipeStage[DeepctOptions], folder: Path) -> StageResult:
+    """Train, weigh every passage, index the weights and tune BM25."""
+    options = stage.options
+    model, tokenizer = load_token_weights(work.model, seed=work.seed)
+    train_queries, tune_queries = hold_out(work.data.train.queries, options.tune_queries, work.seed)
+    recall = term_recall(work, train_queries, tokenizer)
+    segments = model.encoder.config.type_vocab_size
+    reader = Reader.of_texts(tokenizer, options.max_length, windows=Windows(), segments=segments)
+    task = TermWeightTask(work.data.tokens(tokenizer, stems=True), recall, reader)
+    outcome = train(
+        model,
+        task,
+        options,
+        folder,
+        save=lambda target: save_token_weights(target, model, tokenizer, options.max_length),
+        seed=work.seed,
+        device=work.device,
+        description="term weights",
+    )
+    device = str(next(model.parameters()).device)
+    scaling = WeightOptions(options.scaling, options.scale)
+    begin = time.monotonic()
+    store = work.data.collection.store
+    todo = len(Shards(folder / "weights", len(store), options.shard).pending())
+    shards = do(WeighJob(store.folder, folder / "model", folder / "weights", scaling, device, options.shard))
+    seconds = time.monotonic() - begin
+    if process_number() > 0:
+        return StageResult()
+    figures = {**outcome.figures(), "passages with queries": len(recall), "max_length": options.max_length}
+    if todo == len(shards):
+        figures["passages weighed per second"] = round(len(store) / max(seconds, 1e-9), 1)
+    counts = tf_counts(shards)
+    figures |= tune_first_stage(work, _index(work, folder, shards), tune_queries, options, folder)
+    figures["terms of a passage"] = round(float(counts.sum() / len(store)), 2)
+    figures["mean term frequency"] = round(float(np.arange(len(counts)) @ counts / max(1, counts.sum())), 2)
+    weigher = TermWeigher.from_pretrained(folder / "model", device=device)
+    _show(work, tune_queries, weigher, scaling, folder, counts)
+    return StageResult(first_stage=folder, figures=figures)
+
+
+def _index(work: Work, folder: Path, shards: Shards) -> Index:
+    if (folder / INDEX / "index.json").exists():
+        return Index.open(folder / INDEX)
+    # Without texts: the collection's index has them.
+    return Index.build(iter(work.data.collection.store), folder / INDEX, weights=read_shards(shards), store=False)
+
+
+def _show(
+    work: Work,
+    queries: tuple[Query, ...],
+    weigher: TermWeigher,
+    options: WeightOptions,
+    folder: Path,
+    counts: NDArray[np.int64],
+) -> None:
+    """Write a page of passages that answer the held-out queries."""
+    questions = questions_of(work, queries)
+    texts = work.data.collection.store.texts(list(questions))
+    passages = [
+        WeighedText(docid, text, weights, questions[docid])
+        for docid, text, weights in zip(questions, texts, weigh_texts(weigher, texts, options), strict=True)
+    ]
+    write_terms_page(passages, folder / "terms.html", counts={"DeepCT": counts})
+
+
+STAGES.register("deepct")(
+    StageKind(DeepctOptions, run, check_tuning, measure_first_stage, reads=FINDING, finds=True, builds_index=True)
+)

@@ -1,0 +1,136 @@
+"""``rankwell expand``: queries that each passage of a collection answers, for an index or for training."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rankwell.cli.options import (
+    COMMANDS,
+    Device,
+    IdField,
+    RayOption,
+    TextField,
+    TitleField,
+    WorkersOption,
+    cluster_of,
+    need_file,
+    output_file,
+    output_folder,
+)
+
+
+@COMMANDS.register("expand")
+def expand(
+    context: typer.Context,
+    collection: Annotated[
+        str,
+        typer.Argument(metavar="COLLECTION", help="A collection as `rankwell index` takes it."),
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model", metavar="MODEL", help="Folder of a query writer, as `rankwell train doc2query` makes it."
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", callback=output_file, help='Output file: jsonl of {"docid", "queries"}; .gz too.')
+    ],
+    id_field: IdField = None,
+    text_field: TextField = None,
+    title_field: TitleField = None,
+    n: Annotated[int, typer.Option("--n", help="Queries per passage.")] = 5,
+    method: Annotated[str, typer.Option("--method", help="Decoding method: sample or beam.")] = "sample",
+    top_k: Annotated[int, typer.Option("--top-k", help="Sample from this many of the likeliest tokens.")] = 10,
+    temperature: Annotated[
+        float, typer.Option("--temperature", help="Sampling temperature; higher is more varied.")
+    ] = 1.0,
+    beams: Annotated[int, typer.Option("--beams", help="Beam width.")] = 5,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of sampling.")] = 1,
+    judge: Annotated[
+        str | None, typer.Option("--judge", metavar="MODEL", help="A ranker that drops off-topic queries.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option("--threshold", help="Lowest probability of relevance that the judge accepts.")
+    ] = 0.5,
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="Keep queries with the same words as an earlier one of the passage.")
+    ] = False,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            "--queries",
+            metavar="FOLDER",
+            callback=output_folder,
+            help="Also write the queries as training data: split `generated`.",
+        ),
+    ] = None,
+    show: Annotated[int, typer.Option("--show", help="Print this many passages with their queries.")] = 0,
+    device: Device = None,
+    budget: Annotated[
+        int | None, typer.Option("--budget", help="Tokens read at a time; fewer need less memory.")
+    ] = None,
+    ray: RayOption = None,
+    workers: WorkersOption = 0,
+) -> None:
+    """Write queries for every passage of a collection (doc2query).
+
+    If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
+    once share the work.
+
+    **Examples**
+
+        rankwell expand collection.tsv --model writer --n 5 --out expansions.jsonl.gz
+
+        rankwell expand collection.tsv --model writer --judge monobert/model --out expansions.jsonl.gz
+
+        rankwell expand my-data --model writer --out expansions.jsonl.gz --queries my-data
+
+        rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local --workers 4
+    """
+    from rankwell.core.errors import RankwellError
+    from rankwell.corpus.formats.expansions import read_expansions
+    from rankwell.corpus.formats.fields import Columns
+    from rankwell.corpus.sources import resolve_documents
+    from rankwell.papers.doc2query.checkpoints import read_writer_config
+    from rankwell.papers.doc2query.decoding import WritingOptions
+    from rankwell.papers.doc2query.expansion import ExpandRequest, Filtering, find_writer, write_generated
+    from rankwell.rank.judge import RankerJudge
+
+    need_file(out, "expand")
+    if method not in ("sample", "beam"):
+        raise RankwellError(f"--method {method}: expected sample or beam")
+    cluster = cluster_of(context)
+    begin = time.monotonic()
+    folder, columns = find_writer(model), Columns(id_field, text_field, title_field)
+    counts = ExpandRequest(
+        collection,
+        folder,
+        out,
+        WritingOptions(
+            n,
+            "beam" if method == "beam" else "sample",
+            top_k,
+            temperature,
+            beams,
+            max_query=read_writer_config(folder).max_query,
+            seed=seed,
+        ),
+        Filtering(duplicates=not duplicates, threshold=None if judge is None else threshold),
+        None if judge is None else RankerJudge.find(judge),
+        device if cluster is None else device or "cpu",
+        budget,
+        columns=columns,
+    ).run(cluster)
+    print(f"{out}: {counts.summary()}, {time.monotonic() - begin:.1f} s")
+    if queries is not None:
+        splits = write_generated(list(read_expansions(out)), queries)
+        print("\n".join(f"{queries}: {count:,} queries in the split {split}" for split, count in splits.items()))
+    pairs = zip(resolve_documents(collection, columns), read_expansions(out), strict=False)
+    for document, expansion in islice(pairs, show):
+        print(f"\n{document.docid}: {document.contents}")
+        print("\n".join(f"  - {query}" for query in expansion.queries))

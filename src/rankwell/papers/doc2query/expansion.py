@@ -1,0 +1,288 @@
+"""doc2query: a model writes queries for every passage of a collection (Nogueira et al., 2019).
+
+The queries are filtered and written to a file. An index adds their terms to those of the passage. The passage itself
+stays as it is, so a re-ranker reads no generated text. Without judgments, the queries also serve as training data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.jobs import Workers, do
+from rankwell.core.locks import SharedFolder
+from rankwell.core.manifest import Manifest, digest
+from rankwell.core.shards import Shards, map_shards, open_shards, shards_folder
+from rankwell.core.types import Scores
+from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.formats import write_qrels, write_queries
+from rankwell.corpus.formats.expansions import Expansion, expansion_line, read_expansions
+from rankwell.corpus.formats.fields import Columns
+from rankwell.corpus.records import Document, Qrels, Query
+from rankwell.corpus.sources import collection_digest, resolve_documents
+from rankwell.corpus.store import DocumentStore
+from rankwell.inputs.stored import StoredTokens
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.config import read_model_type
+from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.checkpoints.names import find_model
+
+if TYPE_CHECKING:
+    from rankwell.papers.doc2query.decoding import WritingOptions
+
+SHARD_SIZE = 1024
+COUNTED = 2000
+"""The passages whose expansions are counted."""
+
+SPLIT = "generated"
+
+Judge = Callable[[Sequence[tuple[str, str]]], Scores]
+"""A ranker's p(relevant) for (query, passage) pairs."""
+
+
+class JudgeModel(Protocol):
+    """A judge that each worker can load (:class:`rankwell.rank.judge.RankerJudge`)."""
+
+    def digest(self) -> str:
+        """A hash of everything the judgments depend on."""
+        ...
+
+    def open(self, device: str | None) -> Judge:
+        """Load it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Filtering:
+    """Which queries are dropped: near duplicates, and those that a judge finds off topic.
+
+    A query without any term is always dropped.
+    """
+
+    duplicates: bool = True
+    """Drop a query that has the same stems, in any order, as an earlier query of the passage."""
+    threshold: float | None = None
+    """Drop a query if the judge gives its passage a lower probability of being relevant."""
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise RankwellError(f"threshold is {self.threshold:g}, expected a probability")
+
+
+def filter_queries(
+    queries: Sequence[Sequence[str]],
+    texts: Sequence[str],
+    filtering: Filtering,
+    *,
+    judge: Judge | None = None,
+    analyzer: Analyzer | None = None,
+) -> list[tuple[str, ...]]:
+    """The queries of each passage that are not dropped, in their order."""
+    if filtering.threshold is not None and judge is None:
+        raise RankwellError("a threshold needs a ranker that judges the queries")
+    terms = iter((analyzer or Analyzer.english()).terms_batch([query for group in queries for query in group]))
+    filtered: list[list[str]] = []
+    for group in queries:
+        seen: set[frozenset[str]] = {frozenset()}
+        filtered.append([])
+        for query in group:
+            stems = frozenset(next(terms))
+            if not stems or (filtering.duplicates and stems in seen):
+                continue
+            seen.add(stems)
+            filtered[-1].append(query)
+    if judge is None or filtering.threshold is None:
+        return [tuple(group) for group in filtered]
+    pairs = [(query, text) for group, text in zip(filtered, texts, strict=True) for query in group]
+    on_topic = iter((judge(pairs) >= filtering.threshold).tolist() if pairs else ())
+    return [tuple(query for query in group if next(on_topic)) for group in filtered]
+
+
+def find_writer(model: str | Path) -> Path:
+    """The folder of a query writer; raises if the model is of another kind."""
+    folder = find_model(model)
+    if read_model_type(folder) != "encoder-decoder":
+        raise InputError(folder, None, "not a query writer; `rankwell train doc2query` trains one")
+    return folder
+
+
+@dataclass(frozen=True)
+class ExpandJob:
+    """Writes queries for each document of a store; they are shards of jsonl in ``folder``."""
+
+    store: Path
+    model: Path
+    folder: Path
+    options: WritingOptions
+    filtering: Filtering = field(default_factory=Filtering)
+    judge: JudgeModel | None = None
+    device: str | None = None
+    budget: int | None = None
+    shard_size: int = SHARD_SIZE
+
+    def prepare(self) -> Shards:
+        """Tokenise the texts once, for all workers."""
+        store = DocumentStore.open(self.store)
+        StoredTokens.open(store, Tokenizer.open(self.model))
+        models = _digests(self.model, self.judge)
+        config = {**models, **asdict(self.options), **asdict(self.filtering)}
+        return Shards(self.folder, len(store), self.shard_size, config)
+
+    def work(self, shards: Shards) -> None:
+        """Load the models and write queries for shards until none is left."""
+        open_shards(shards)
+        if not shards.pending():
+            return
+        from rankwell.papers.doc2query.checkpoints import load_writer
+        from rankwell.papers.doc2query.decoding import Writer
+
+        model, tokenizer, config = load_writer(self.model)
+        writer = Writer(model, tokenizer, config.max_length, self.options, device=self.device, budget=self.budget)
+        judge = None if self.judge is None else self.judge.open(self.device)
+        store, analyzer = DocumentStore.open(self.store), Analyzer.english()
+        tokens = StoredTokens.open(store, tokenizer)
+
+        def write(items: range, file: IO[bytes]) -> None:
+            numbers, docids = np.asarray(items, np.int64), store.docids.strings(items)
+            written, texts = writer.write(tokens.at(numbers), docids), store.texts_at(numbers)
+            filtered = filter_queries(written, texts, self.filtering, judge=judge, analyzer=analyzer)
+            for docid, queries in zip(docids, filtered, strict=True):
+                file.write(expansion_line(shards.folder, Expansion(docid, queries)).encode("utf-8"))
+
+        map_shards(shards, write, description="writing queries")
+
+
+@dataclass(frozen=True)
+class ExpandRequest:
+    """``rankwell expand COLLECTION``: write a file of expansions, and its manifest beside it.
+
+    Until the file is complete, the folder ``OUT.shards`` holds the texts, their tokens and the finished shards. The
+    same request resumes from them. Processes with the same request share the shards.
+    """
+
+    collection: str
+    model: Path
+    out: Path
+    options: WritingOptions
+    filtering: Filtering = field(default_factory=Filtering)
+    judge: JudgeModel | None = None
+    device: str | None = None
+    budget: int | None = None
+    """The tokens that the writer reads at a time."""
+    shard_size: int = SHARD_SIZE
+    columns: Columns | None = None
+    """The fields of the collection, if it is a file."""
+
+    def run(self, workers: Workers | None = None) -> ExpansionCounts:
+        """Write the file; ``workers``, if any, generate the queries."""
+        from rankwell.models.devices import chosen_device
+
+        if self.out.exists():
+            raise RankwellError(f"{self.out} exists already; remove it or choose another name")
+        if workers is None:
+            chosen_device(self.device)  # raises before anything is written
+        model, source = find_writer(self.model).absolute(), collection_digest(self.collection, self.columns)
+        models, settings = _digests(model, self.judge), asdict(self.options) | asdict(self.filtering)
+        named = {f"setting of {name}": value for name, value in settings.items()}
+        made_by = {name: str(value) for name, value in {"collection": source, **models, **named}.items()}
+        with SharedFolder.enter(shards_folder(self.out), made_by) as shared:
+            documents = resolve_documents(self.collection, self.columns)
+            texts = DocumentStore.build_once(documents, shared.path / f"documents-{source}")
+            job = ExpandJob(
+                texts.folder,
+                model,
+                shared.path / f"queries-{digest(made_by)}",
+                self.options,
+                self.filtering,
+                self.judge,
+                self.device,
+                self.budget,
+                self.shard_size,
+            )
+            do(job, workers, description="writing queries").join(self.out)
+            Manifest("expansions", models | settings, {"collection": source}, self.options.seed).write_beside(self.out)
+            if shared.alone(wait=False):  # every process joins the same bytes; the last removes the folder
+                shared.remove()
+        return count_expansions(resolve_documents(self.collection, self.columns), self.out)
+
+
+def _digests(model: Path, judge: JudgeModel | None) -> dict[str, str | None]:
+    return {"model": model_digest(model), "judge": None if judge is None else judge.digest()}
+
+
+@dataclass(frozen=True)
+class ExpansionCounts:
+    """What a file of expansions contains."""
+
+    documents: int
+    queries: int
+    terms: int
+    """The terms of the queries, repetitions included."""
+    new: int
+    """The terms that the passage does not contain."""
+
+    def as_dict(self) -> dict[str, float]:
+        """The figures by name."""
+        share = self.new / self.terms if self.terms else 0.0
+        return {"queries a passage": self.queries / max(1, self.documents), "share of new terms": share}
+
+    def summary(self) -> str:
+        """The figures in a few words."""
+        per_passage, new = self.as_dict().values()
+        return (
+            f"{per_passage:.2f} queries per passage, {new:.0%} of their terms new ({self.documents:,} passages counted)"
+        )
+
+
+def count_expansions(documents: Iterable[Document], path: Path) -> ExpansionCounts:
+    """Count the queries of the first passages, their terms, and the terms that are new."""
+    analyzer = Analyzer.english()
+    count = queries = terms = new = 0
+    for document, expansion in zip(documents, read_expansions(path), strict=False):
+        if count == COUNTED:
+            break
+        known = set(analyzer.terms_batch([document.contents])[0])
+        written = [term for each in analyzer.terms_batch(list(expansion.queries)) for term in each]
+        count, queries, terms = count + 1, queries + len(expansion.queries), terms + len(written)
+        new += sum(term not in known for term in written)
+    return ExpansionCounts(count, queries, terms, new)
+
+
+def generated_queries(expansions: Iterable[Expansion], prefix: str = "g") -> tuple[list[Query], Qrels]:
+    """The distinct queries, with judgments: the passages that each was written for are relevant to it."""
+    passages: dict[str, dict[str, int]] = {}
+    for expansion in expansions:
+        for query in expansion.queries:
+            passages.setdefault(query, {})[expansion.docid] = 1
+    queries = [Query(f"{prefix}{number}", text) for number, text in enumerate(passages, 1)]
+    return queries, Qrels({query.qid: passages[query.text] for query in queries})
+
+
+def write_generated(expansions: Sequence[Expansion], folder: Path, *, dev: int = 500) -> dict[str, int]:
+    """Write expansions as training data and return the number of queries of each split.
+
+    The passage that a query was written for is its only relevant one; noise reduction may find better answers. The
+    split ``generated`` is for training. ``generated.dev``, with ``dev`` queries or a tenth of all, whichever is less,
+    is for validation: its passages (every k-th) are not in ``generated``.
+    """
+    total = sum(len(expansion.queries) for expansion in expansions)
+    wanted = min(dev, total // 10)
+    if wanted < 1:
+        raise RankwellError(f"{total} generated queries are too few for training and validation")
+    every = max(2, total // wanted)
+    passages = [expansion for expansion in expansions if expansion.queries]
+    held_out = passages[::every]
+    train = generated_queries(passage for number, passage in enumerate(passages) if number % every)
+    queries, qrels = generated_queries(held_out, "v")
+    trained = {query.text for query in train[0]}
+    queries = [query for query in queries if query.text not in trained]
+    dev_part = queries, Qrels({query.qid: qrels[query.qid] for query in queries})
+    for split, (queries, qrels) in ((SPLIT, train), (f"{SPLIT}.dev", dev_part)):
+        write_queries(queries, folder / f"queries.{split}.tsv")
+        write_qrels(qrels, folder / f"qrels.{split}.txt")
+    return {SPLIT: len(train[0]), f"{SPLIT}.dev": len(dev_part[0])}

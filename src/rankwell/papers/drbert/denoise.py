@@ -1,0 +1,303 @@
+"""``denoise``: which candidates are relevant though nobody judged them? Leaves candidates, and an audit.
+
+Given p(relevant) of every candidate, DR-BERT drops the unjudged ones above a threshold; RocketQA keeps only those below
+a low one; hard-negative mining keeps the n that look most relevant among the rest. Judged candidates are never noise.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankwell.core.arrays import positions
+from rankwell.core.errors import RankwellError
+from rankwell.core.jsonfile import write_json
+from rankwell.core.progress import track
+from rankwell.corpus.formats.lines import write_lines
+from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.inputs.stored import TokenSource
+from rankwell.papers.drbert.options import DenoiseOptions
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.texts import Texts
+from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
+from rankwell.training.data.sampling import draw, split_folds
+from rankwell.training.processes import write_once
+from rankwell.training.recipe import RecipeStage
+from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work
+from rankwell.training.stage_options.rankers import PointwiseOptions
+from rankwell.training.stages.shared import load_ranker, ranker_tokens, train_ranker, training_candidates
+
+Probabilities = NDArray[np.float32]
+
+# What became of a candidate, as numbers and in words. From FIRST_DROPPED on it was dropped.
+RELEVANT, NON_RELEVANT, CLEAN, DOUBTED, LAST, NOISE, EASY, ALONE = range(8)
+REASONS = (
+    "judged relevant",
+    "judged non-relevant",
+    "p within the limit",
+    "p above the limit, as that of too many",
+    "the query's last negative",
+    "p above the limit",
+    "not among the hardest",
+    "its query has no negative left",
+)
+FIRST_DROPPED = NOISE
+AUDIT_COLUMNS = ("qid", "docid", "p", "verdict", "reason", "query", "document")
+_ROWS_AT_A_TIME = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What became of each candidate: ``p`` and ``reasons`` (places in :data:`REASONS`) have a row for each."""
+
+    options: DenoiseOptions
+    candidates: TrainingCandidates
+    p: Probabilities
+    reasons: NDArray[np.int8]
+
+    @property
+    def dropped(self) -> Mask:
+        """Which candidates were dropped, for whatever reason."""
+        dropped: Mask = self.reasons >= FIRST_DROPPED
+        return dropped
+
+    @property
+    def noise(self) -> Mask:
+        """Which candidates were dropped as noise."""
+        noise: Mask = self.reasons == NOISE
+        return noise
+
+    @property
+    def rate(self) -> float:
+        """The share of the unjudged candidates that are noise."""
+        return _share(self.noise, self.candidates.unjudged)
+
+    @property
+    def doubted(self) -> float:
+        """The share of the unjudged candidates above the threshold that stayed because there were too many."""
+        return _share(self.reasons == DOUBTED, self.candidates.unjudged)
+
+    def figures(self) -> dict[str, Any]:
+        """The numbers of the audit, as JSON holds them."""
+        candidates = self.candidates
+        noise = candidates.per_query(self.noise)
+        last, alone = (int((candidates.per_query(self.reasons == reason) > 0).sum()) for reason in (LAST, ALONE))
+        counts = np.bincount(self.reasons, minlength=len(REASONS)).tolist()
+        quantiles = {
+            kind: dict(zip(("10%", "50%", "90%"), np.quantile(self.p[mask], (0.1, 0.5, 0.9)).tolist(), strict=True))
+            for kind, mask in (("judged relevant", candidates.relevant), ("unjudged", candidates.unjudged))
+            if mask.any()
+        }
+        return {
+            "options": self.options.model_dump(exclude={"cross_fit"}),
+            "queries": len(candidates.qids),
+            "candidates": len(candidates),
+            "unjudged": int(candidates.unjudged.sum()),
+            "noise": int(self.noise.sum()),
+            "noise rate": self.rate,
+            "doubted rate": self.doubted,
+            "kept": int((~self.dropped).sum()),
+            "reasons": dict(zip(REASONS, counts, strict=True)),
+            "queries with noise": int((noise > 0).sum()),
+            "noise a query": {"mean": float(noise.mean()), "most": int(noise.max())},
+            "queries that keep one negative": last,
+            "queries left out": alone,
+            "p quantiles": quantiles,
+        }
+
+    def write(self, folder: Path, queries: Sequence[Query], texts: Texts, *, most: int | None = 3) -> None:
+        """Write ``audit.tsv.gz``, a line for each candidate, and ``audit.json``, the figures.
+
+        What was dropped comes first, then what was kept; within each the highest p first. Of the many unjudged
+        candidates within the limit only each query's ``most`` likely ones are listed (None: all); all are counted.
+        """
+        write_json(folder / "audit.json", self.figures())
+        by_id = {query.qid: query.text for query in queries}
+        write_lines(folder / "audit.tsv.gz", "audited candidates", self._lines(by_id, texts, most))
+
+    def _listed(self, most: int | None) -> NDArray[np.int64]:
+        """The candidates that are written, in the order they are written."""
+        listed = np.ones(len(self.p), np.bool_)
+        if most is not None:
+            within = np.flatnonzero(np.isin(self.reasons, (CLEAN, EASY)))
+            listed[within[_place_in_query(self.candidates, within, -self.p) >= most]] = False
+        order = np.lexsort((-self.p, ~self.dropped))
+        return order[listed[order]]
+
+    def _lines(self, queries: Mapping[str, str], texts: Texts, most: int | None) -> Iterator[str]:
+        yield "\t".join(AUDIT_COLUMNS) + "\n"
+        rows = self.candidates.rows
+        order = self._listed(most)
+        for begin in track(range(0, len(order), _ROWS_AT_A_TIME), "writing the audit", unit="batches"):
+            some = order[begin : begin + _ROWS_AT_A_TIME]
+            docids = self.candidates.names(self.candidates.documents[some])
+            qids = [self.candidates.qids[row] for row in rows[some]]
+            columns = zip(qids, docids, self.p[some], self.reasons[some].tolist(), texts.texts(docids), strict=True)
+            for qid, docid, p, reason, text in columns:
+                verdict = "dropped" if reason >= FIRST_DROPPED else "kept"
+                query, document = _cell(queries.get(qid, "")), _cell(text)
+                yield f"{qid}\t{docid}\t{p:.6f}\t{verdict}\t{REASONS[reason]}\t{query}\t{document}\n"
+
+
+def denoise(
+    candidates: TrainingCandidates, p: NDArray[np.floating], options: DenoiseOptions | None = None
+) -> tuple[TrainingCandidates, Audit]:
+    """What is left of ``candidates`` given p(relevant) of each, and the audit."""
+    options = options or DenoiseOptions()
+    p = _checked(candidates, p)
+    relevant, unjudged = candidates.relevant, candidates.unjudged
+    reasons = np.select([relevant, ~unjudged], [RELEVANT, NON_RELEVANT], CLEAN).astype(np.int8)
+    noisy = p > options.threshold if options.keep_below is None else p >= options.keep_below
+    too_many = options.keep_below is None and _share(unjudged & noisy, unjudged) > options.most
+    reasons[unjudged & noisy] = DOUBTED if too_many else NOISE
+    if options.hardest is not None:
+        left = np.flatnonzero(~relevant & (reasons < FIRST_DROPPED))
+        reasons[left[_place_in_query(candidates, left, -p) >= options.hardest]] = EASY
+    negatives = ~relevant & (reasons < FIRST_DROPPED)
+    empty = candidates.per_query(negatives) == 0
+    of_empty = np.repeat(empty, candidates.lengths)
+    if options.keep_one:
+        left = np.flatnonzero(of_empty & ~relevant)
+        reasons[left[_place_in_query(candidates, left, p) == 0]] = LAST
+    elif empty.all():
+        raise RankwellError("noise reduction leaves no query with a negative; raise its threshold")
+    else:
+        reasons[of_empty & relevant] = ALONE
+    audit = Audit(options, candidates, p, reasons)
+    remaining = candidates.where(~audit.dropped)
+    return (remaining if options.keep_one else remaining.take(np.flatnonzero(~empty))), audit
+
+
+def cross_fit(
+    candidates: TrainingCandidates,
+    folds: int,
+    seed: int,
+    score: Callable[[TrainingCandidates, TrainingCandidates], NDArray[np.floating]],
+) -> Probabilities:
+    """p(relevant) of every candidate from a model that did not see its query.
+
+    ``score(others, fold)`` trains on the candidates of the other folds and gives p of each candidate of this one.
+    """
+    fold_of = split_folds(candidates, folds, seed)
+    p = np.empty(len(candidates), np.float32)
+    for fold in range(folds):
+        held_out = candidates.take(np.flatnonzero(fold_of == fold))
+        probabilities = score(candidates.take(np.flatnonzero(fold_of != fold)), held_out)
+        p[np.repeat(fold_of == fold, candidates.lengths)] = _checked(held_out, probabilities)
+    return p
+
+
+def _checked(candidates: TrainingCandidates, p: NDArray[np.floating]) -> Probabilities:
+    if p.shape != (len(candidates),):
+        raise ValueError(f"{p.shape} probabilities for {len(candidates)} candidates")
+    wrong = ~((p >= 0) & (p <= 1))
+    if wrong.any():
+        worst = int(wrong.argmax())
+        pair = candidates.name_pair(worst)
+        raise RankwellError(f"p(relevant) of {pair} is {p[worst]:g}, expected a probability between 0 and 1")
+    return p.astype(np.float32)
+
+
+def _share(some: Mask, of: Mask) -> float:
+    return int(some.sum()) / max(1, int(of.sum()))
+
+
+def _place_in_query(
+    candidates: TrainingCandidates, some: NDArray[np.int64], key: NDArray[np.floating]
+) -> NDArray[np.int64]:
+    """The place of each of ``some`` candidates among those of its query, by ``key`` ascending; equal ones by rank."""
+    rows = candidates.rows[some]
+    order = np.lexsort((key[some], rows))
+    sizes = np.bincount(rows, minlength=len(candidates.qids))
+    places = np.empty(len(some), np.int64)
+    places[order] = positions(sizes)
+    return places
+
+
+def _cell(text: str) -> str:
+    """``text`` on one line of a tsv file, as characters UTF-8 can hold."""
+    return " ".join(text.split()).encode("utf-8", "replace").decode("utf-8")
+
+
+def check(work: Work, stage: RecipeStage[DenoiseOptions]) -> None:
+    """Raise unless a stage before it learns to judge documents."""
+    if all(earlier.kind != "pointwise" for earlier in work.recipe.before(stage)):
+        raise RankwellError(f"{stage.path} needs a pointwise stage before it, whose model judges the candidates")
+
+
+def run(work: Work, stage: RecipeStage[DenoiseOptions], folder: Path) -> StageResult:
+    """Drop the unjudged candidates that are probably relevant, and write an audit."""
+    options, judge = stage.options, _judge(work).folder / "model"
+    documents = ranker_tokens(work, load_ranker(work, judge))
+    candidates = training_candidates(work, documents)
+    if options.cross_fit:
+        p = cross_fit(candidates, options.cross_fit, work.seed, _score_folds(work, folder, documents))
+    else:
+        p = _probabilities(work, judge, candidates)
+    remaining, audit = denoise(candidates, p, options)
+    if audit.doubted:
+        warnings.warn(
+            f"noise reduction drops nothing: {audit.doubted:.1%} of the unjudged candidates have p above "
+            f"{options.threshold:g}, and so many are hard negatives rather than relevant ({stage.path}.most is "
+            f"{options.most:g}). Train the pointwise stage longer, raise the threshold, or leave denoise out",
+            stacklevel=2,
+        )
+    path = folder / "candidates.run.gz"
+
+    def write() -> None:
+        audit.write(folder, work.data.train.queries, work.data.index)
+        write_candidates(remaining, path)
+
+    write_once(path, write)
+    return StageResult(candidates=path, figures=audit.figures())
+
+
+def _judge(work: Work) -> FinishedStage:
+    """The last pointwise stage, whose model tells noise from negatives."""
+    return next(done for done in reversed(work.done) if done.stage.kind == "pointwise")
+
+
+def _probabilities(work: Work, model: Path, candidates: TrainingCandidates) -> NDArray[np.float32]:
+    """p(relevant) of each candidate by a trained ranker."""
+    ranker = Ranker.from_pretrained(model, engine=work.engine)
+    begins = candidates.ends - candidates.lengths
+    docids = candidates.names(candidates.documents)
+    spans = list(zip(candidates.qids, begins.tolist(), candidates.ends.tolist(), strict=True))
+    # Any score will do: what counts is which documents there are.
+    run = Run({qid: Ranking.of(docids[b:e], np.zeros(e - b, np.float32)) for qid, b, e in spans})
+    deepest = int(candidates.lengths.max())
+    scored = ranker.rerank(run, work.data.train.queries, work.data.index, depth=deepest, activation="probability")
+    p = np.empty(len(candidates), np.float32)
+    for qid, begin, end in spans:
+        scores = dict(scored[qid])
+        p[begin:end] = [scores[docid] for docid in docids[begin:end]]
+    return p
+
+
+def _score_folds(work: Work, folder: Path, documents: TokenSource) -> Callable[..., NDArray[np.float32]]:
+    """A function that trains on all folds but one, as the pointwise stage did, and scores that one."""
+    numbers, judge = count(), _judge(work)
+    assert isinstance(judge.stage.options, PointwiseOptions)
+    options = judge.stage.options.model_copy(update={"best": "last"})
+
+    def score(others: TrainingCandidates, held_out: TrainingCandidates) -> NDArray[np.float32]:
+        number = next(numbers)
+        place = folder / f"fold-{number}"
+        if not (place / "model").is_dir():
+            ranker = load_ranker(work, judge.work.model)
+            lists = partial(draw, others, options.plan(), work.seed)
+            train_ranker(work, options, place, ranker, others, documents, lists, None, f"fold {number + 1}")
+        return _probabilities(work, place / "model", held_out)
+
+    return score
+
+
+STAGES.register("denoise")(StageKind(DenoiseOptions, run, check, reads=TRAINING - {"dev"}))

@@ -1,0 +1,335 @@
+"""``pretrain``: BERT's two tasks on the user's collection. Leaves a checkpoint without a ranking head.
+
+A pair of spans ``[CLS] A [SEP] B [SEP]`` is drawn from every passage in every epoch. *Masked language model*: 15 % of
+the pieces (or of whole words) are to be predicted. *Next sentence prediction*: in half of the pairs B continues A, in
+the others it comes from another passage. The loss is the sum of the two mean cross entropies.
+
+Pairs are drawn batch by batch, so memory does not grow with the collection. Word ids and last pieces are those of the
+text before masking: what STRM lets see and hides is the same in pre-training as in ranking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import read_lines
+from rankwell.core.jsonfile import write_json
+from rankwell.core.types import Rows
+from rankwell.inputs.batching import Sequences, slice_sequences
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.stored import TokenSource
+from rankwell.inputs.templates import SpecialTokens, Template, lay_out_pairs
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.batch import Placer
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import chosen_device
+from rankwell.papers.drbert.domain_gap import Reference, count_words, measure_domain_gap, word_list_reference
+from rankwell.papers.drbert.heads import load_pretraining, save_pretraining
+from rankwell.papers.drbert.options import PretrainOptions
+from rankwell.papers.drbert.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
+from rankwell.training.loop.loop import train
+from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.processes import process_number
+from rankwell.training.recipe import RecipeStage
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+
+TRIES = 4
+"""Passages drawn for a random second span; the first with whole words of the length wanted is taken."""
+MOST_HELD_OUT = 10_000
+EVALUATED_AT_ONCE = 256
+HELD_OUT_TOKENS = 1 << 13
+
+_MASK_NAMES = ("[MASK]", "<mask>")
+_SPECIAL_NAME = re.compile(r"\[.+\]|<.+>")
+
+
+@dataclass(frozen=True, eq=False)
+class MaskingVocabulary:
+    """What masking must know of a vocabulary: the id of ``[MASK]``, and which tokens (V,) are words or pieces."""
+
+    special: SpecialTokens
+    mask: int
+    ordinary: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> MaskingVocabulary:
+        """Every token is ordinary whose name is not that of a special one: ``[…]`` or ``<…>``."""
+        mask = max(tokenizer.token_id(name) for name in _MASK_NAMES)
+        if mask < 0:
+            raise RankwellError("the vocabulary has no [MASK]; this model cannot be pre-trained on masked text")
+        names = tokenizer.token_names(range(len(tokenizer)))
+        ordinary = np.array([_SPECIAL_NAME.fullmatch(name) is None for name in names], np.bool_)
+        return cls(tokenizer.special, mask, ordinary)
+
+
+@dataclass(frozen=True, eq=False)
+class SpanPairs:
+    """A batch as the model sees it, and what it should say.
+
+    ``targets`` (T,) is the id to predict for each token, -1 for none; ``following`` (B,) is 0 where the second span
+    continues the first, 1 where it comes from another passage, -1 where the passage has no two words to part.
+    """
+
+    sequences: Sequences
+    targets: NDArray[np.int32]
+    following: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def part(self, begin: int, end: int) -> SpanPairs:
+        """The pairs from ``begin`` to ``end``, as views."""
+        ends = self.sequences.ends
+        first, last = (int(ends[begin - 1]) if begin else 0), (int(ends[end - 1]) if end else 0)
+        sequences = slice_sequences(self.sequences, begin, end)
+        return SpanPairs(sequences, self.targets[first:last], self.following[begin:end])
+
+
+class PretrainingTask(Task):
+    """Pairs of spans from the documents with these numbers, one of each document in each epoch.
+
+    Item ``i`` is document ``documents[i]``. A pair depends on ``seed``, the epoch and the item alone. A document longer
+    than ``max_length`` gives another window each time; one that is a single word, or empty, has no next span and is
+    left out of next sentence prediction.
+    """
+
+    items = "span pairs"
+
+    def __init__(
+        self,
+        source: TokenSource,
+        documents: NDArray[np.int64],
+        vocabulary: MaskingVocabulary,
+        options: PretrainOptions,
+        seed: int,
+        *,
+        segments: int = 2,
+    ):
+        least = 2 if options.other > 0 else 1
+        if len(documents) < least:
+            raise RankwellError(f"pre-training needs {least} documents or more, found {len(documents)}")
+        self._source = source
+        self._documents = documents
+        self._vocabulary = vocabulary
+        self._ordinary_ids = np.flatnonzero(vocabulary.ordinary).astype(np.int32)
+        self._options = options
+        # A is at most all but the three special tokens and a piece of B.
+        self._template = Template("mono", max_length=options.max_length, max_query=options.max_length - 4)
+        self._seed = seed
+        self._segments = segments
+        self._epoch = 0
+
+    def draw(self, epoch: int) -> int:
+        """See :class:`~rankwell.training.loop.task.Task`. Costs nothing: pairs are made when their batch comes."""
+        self._epoch = epoch
+        return len(self._documents)
+
+    def pairs(self, items: NDArray[np.int64], epoch: int | None = None) -> SpanPairs:
+        """The pairs of these items, in the epoch that was drawn last or another."""
+        items = np.ascontiguousarray(items, np.int64)
+        keys = np.empty(len(items), np.uint64)
+        make_keys(self._seed, self._epoch if epoch is None else epoch, items, keys)
+        pieces, other_rows = self._read(items, keys)
+        spans, following = np.empty((len(items), 4), np.int64), np.empty(len(items), np.int64)
+        room, options = self._options.max_length - 3, self._options
+        begins = pieces.begins
+        choose_spans(pieces.continues, begins, pieces.ends, keys, other_rows, room, options.short, spans, following)
+        fields = {
+            "query": pieces.cut(spans[:, 0], spans[:, 1] - spans[:, 0]),
+            "document": pieces.cut(spans[:, 2], spans[:, 3] - spans[:, 2]),
+        }
+        sequences = lay_out_pairs(self._template, self._vocabulary.special, fields, segments=self._segments)
+        targets = np.empty(len(sequences.tokens), np.int32)
+        mask_pieces(
+            sequences.tokens,
+            sequences.words,
+            sequences.ends,
+            keys,
+            self._vocabulary.ordinary,
+            self._ordinary_ids,
+            self._vocabulary.mask,
+            options.masked,
+            options.whole_word,
+            targets,
+        )
+        return SpanPairs(sequences, targets, following)
+
+    def _read(self, items: NDArray[np.int64], keys: NDArray[np.uint64]) -> tuple[Pieces, NDArray[np.int64]]:
+        """The pieces of the items and, after them, of what random second spans may come from; and those rows."""
+        is_other, others = np.zeros(len(items), np.bool_), np.empty((len(items), TRIES), np.int64)
+        choose_others(keys, items, len(self._documents), self._options.other, is_other, others)
+        rows = np.full(others.shape, -1, np.int64)
+        rows[is_other] = len(items) + np.arange(int(is_other.sum()) * TRIES).reshape(-1, TRIES)
+        wanted = np.concatenate([items, others[is_other].ravel()])
+        return self._source.at(self._documents[wanted]), rows
+
+    def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
+        """See :class:`~rankwell.training.loop.task.Task`; logs both losses and accuracies.
+
+        Both means are over the whole batch, which is therefore drawn whole, whatever this process's part of it is.
+        """
+        pairs = self.pairs(items)
+        masked, labelled = (max(1, count) for count in _counts(pairs))
+        begin, end, _ = part.indices(len(items))
+        total = torch.zeros(4, device=step.device)
+        for number, chunk in enumerate(_chunks(pairs.part(begin, end), step.budget)):
+            step.seed(number)
+            mlm_loss, nsp_loss, hits = _judge(model, chunk, step)
+            loss = mlm_loss / masked + nsp_loss / labelled
+            step.backward(loss)
+            total += torch.stack([mlm_loss.detach(), nsp_loss.detach(), *hits])
+        return _means(total, masked, labelled)
+
+
+def hold_out(documents: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
+    """The documents to train on, and those held out: a random ``share``, at most 10,000."""
+    count = min(MOST_HELD_OUT, round(len(documents) * share))
+    if count < 2:  # next sentence prediction needs another passage
+        count = 0
+    order = np.random.default_rng([seed, len(documents)]).permutation(len(documents))
+    return np.sort(documents[order[count:]]), np.sort(documents[order[:count]])
+
+
+def evaluate_pretraining(model: nn.Module, task: PretrainingTask, step: Step) -> dict[str, float]:
+    """The losses and accuracies over all documents of a task, always with the same pairs and masks."""
+    model.eval()
+    total, masked, labelled = torch.zeros(4, device=step.device), 0, 0
+    count = task.draw(0)
+    with torch.no_grad():
+        for begin in range(0, count, EVALUATED_AT_ONCE):
+            pairs = task.pairs(np.arange(begin, min(begin + EVALUATED_AT_ONCE, count)), epoch=0)
+            counts = _counts(pairs)
+            masked, labelled = masked + counts[0], labelled + counts[1]
+            for chunk in _chunks(pairs, step.budget):
+                mlm_loss, nsp_loss, hits = _judge(model, chunk, step)
+                total += torch.stack([mlm_loss, nsp_loss, *hits])
+    return {name: float(value) for name, value in _means(total, max(1, masked), max(1, labelled)).items()}
+
+
+def _counts(pairs: SpanPairs) -> tuple[int, int]:
+    """How many masked pieces and labelled pairs there are."""
+    return int((pairs.targets >= 0).sum()), int((pairs.following >= 0).sum())
+
+
+def _means(total: Tensor, masked: int, labelled: int) -> dict[str, Tensor]:
+    """What is logged, from sums over tokens and pairs: losses, then hits."""
+    mlm_loss, mlm_accuracy = total[0] / masked, total[2] / masked
+    nsp_loss, nsp_accuracy = total[1] / labelled, total[3] / labelled
+    return {
+        "loss": mlm_loss + nsp_loss,
+        "mlm_loss": mlm_loss,
+        "nsp_loss": nsp_loss,
+        "mlm_accuracy": mlm_accuracy,
+        "nsp_accuracy": nsp_accuracy,
+    }
+
+
+def _chunks(pairs: SpanPairs, budget: int) -> Iterator[SpanPairs]:
+    for chunk in chunk_by_tokens(pairs.sequences.lengths(), budget):
+        yield pairs.part(chunk.start, chunk.stop)
+
+
+def _judge(model: nn.Module, pairs: SpanPairs, step: Step) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """The two losses, summed over masked pieces and over labelled pairs, and how many of each are right."""
+    rows = np.flatnonzero(pairs.targets >= 0)
+    targets = _move(pairs.targets[rows].astype(np.int64), step)
+    following = _move(pairs.following, step)
+    with step.computing():
+        words, next_spans = model(*step.place(pairs.sequences), _move(rows, step))
+    words, next_spans = words.float(), next_spans.float()
+    mlm_loss = functional.cross_entropy(words, targets, reduction="sum")
+    nsp_loss = functional.cross_entropy(next_spans, following, ignore_index=-1, reduction="sum")
+    with torch.no_grad():
+        hits = (words.argmax(1) == targets).sum().float(), (next_spans.argmax(1) == following).sum().float()
+    return mlm_loss, nsp_loss, hits
+
+
+def _move(values: NDArray[np.int64], step: Step) -> Tensor:
+    return torch.from_numpy(values).to(step.device, non_blocking=True)
+
+
+def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageResult:
+    """Train on masked words and next spans of the collection; also writes ``domain-gap.json``."""
+    options = stage.options
+    model, tokenizer = load_pretraining(work.model, seed=work.seed)
+    documents = work.data.tokens(tokenizer)
+    model.encoder.ruled = work.recipe.model.attention_layers
+    gap = measure_domain_gap(count_words(work.data.collection.store), tokenizer, _reference(work, options))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "domain-gap.json", gap.as_json())
+    segments = model.encoder.config.type_vocab_size
+    task, held_out = (
+        PretrainingTask(documents, rows, MaskingVocabulary.of(tokenizer), options, work.seed, segments=segments)
+        if len(rows)
+        else None
+        for rows in hold_out(_documents(work, options), options.held_out, work.seed)
+    )
+    assert task is not None
+    outcome = train(
+        model,
+        task,
+        options,
+        folder,
+        save=lambda target: save_pretraining(target, model, tokenizer, options.max_length),
+        seed=work.seed,
+        device=work.device,
+        rule=work.recipe.model.attention,
+        description="pre-training",
+    )
+    figures = {**outcome.figures(), "domain gap": gap.gap}
+    if held_out is not None and process_number() == 0:
+        figures |= _held_out_figures(work, folder / "model", held_out)
+    return StageResult(folder / "model", figures=figures)
+
+
+def check(work: Work, stage: RecipeStage[PretrainOptions]) -> None:
+    """Raise if the vocabulary has no ``[MASK]``, the reference list no words, or the collection lacks a document."""
+    MaskingVocabulary.of(Tokenizer.open(find_model(work.recipe.model.start)))
+    _reference(work, stage.options)
+    _documents(work, stage.options)
+
+
+def _documents(work: Work, options: PretrainOptions) -> Rows:
+    """The numbers of the documents that are not left out."""
+    store = work.data.collection.store
+    documents = np.arange(len(store))
+    if options.leave_out is None:
+        return documents
+    path = Path(work.recipe.data.folder) / options.leave_out
+    lines = [(number, line.strip()) for number, line in read_lines(path) if line.strip()]
+    left_out = store.docids.find([docid for _, docid in lines])
+    for (number, docid), found in zip(lines, left_out.tolist(), strict=True):
+        if found < 0:
+            raise InputError(path, number, f"document {docid!r} is not in the collection")
+    return np.setdiff1d(documents, left_out)
+
+
+def _reference(work: Work, options: PretrainOptions) -> Reference | None:
+    path = options.reference
+    return None if path is None else word_list_reference(Path(work.recipe.data.folder) / path)
+
+
+def _held_out_figures(work: Work, folder: Path, task: PretrainingTask) -> dict[str, float]:
+    """Measure the saved model, which may be the mean of several, on the passages it was not trained on."""
+    model, _ = load_pretraining(folder)
+    model.encoder.ruled = work.recipe.model.attention_layers
+    place = Placer(chosen_device(work.device), work.recipe.model.attention)
+    step = Step(place, HELD_OUT_TOKENS, work.seed, nullcontext, lambda loss: loss)
+    figures = evaluate_pretraining(model.to(place.device), task, step)
+    names = {"mlm_loss": "MLM loss", "mlm_accuracy": "MLM accuracy", "nsp_accuracy": "NSP accuracy"}
+    return {f"held-out {shown}": round(figures[name], 4) for name, shown in names.items()}
+
+
+READS = frozenset({"collection", "start", "attention", "seed"})
+STAGES.register("pretrain")(StageKind(PretrainOptions, run, check, reads=READS))
