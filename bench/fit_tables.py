@@ -6,7 +6,7 @@
 ``runs`` has a folder ARM.DATA.sSEED for each training of ``bench/fit_runs.py``; what was collected before stays.
 ``DATA.csv.gz`` has a row for each dev query and a column for each stage, seed and measure, ``aside.json`` the figures
 of the training queries set aside, ``blends.csv.gz`` RR@10 of each of them under several blends. ``peers.json`` and
-``peers.csv.gz`` are what ``bench/encoder_training.py`` wrote into ``runs/peers``.
+``peers.csv.gz`` are a training beside sentence-transformers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Both take lists of one relevant and fifteen other passages of a data set (the bundled sample), four lists a step, and
 learn by the cross entropy of the list's softmax, which for one relevant passage is ListNet's. Counted are the steps
-after the first two; data is read, tokenised by ours and drawn before.
+after the first two; data is read, tokenised by ours and drawn before. The peer needs ``pip install datasets``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from typing import Any
 
 import torch
 
-from harness import make_parser
-from peers import RECIPE, training_rows
+from harness import ROOT, make_parser
 from rankwell import sample
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import is_fast_in_bf16
 from rankwell.training import run as running
+from rankwell.training.data.candidates import Selection, TrainingCandidates
 from rankwell.training.data.prepare import prepare
+from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.loop import loop
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import read_recipe
+from train_gpu import train_cross_encoder
 
-BATCH, WARM = 4, 2
+RECIPE = ROOT / "recipes" / "listwise.yaml"
+BATCH, WARM, NEGATIVES = 4, 2, 15
 
 
 class Clock:
@@ -55,9 +58,28 @@ def recipe_of(data: str, steps: int, precision: str) -> Recipe:
     settings += [
         f"stages.listwise.batch={BATCH}",
         "stages.listwise.best=last",
+        f"stages.listwise.negatives={NEGATIVES}",
         f"stages.listwise.precision={precision}",
     ]
     return read_recipe(RECIPE, settings)
+
+
+def training_rows(recipe: Recipe, pool: Path, count: int) -> list[dict[str, Any]]:
+    """So many lists that our sampler draws, as the peer takes them."""
+    data = prepare(recipe, pool)
+    train, store = data.train, data.collection.store
+    selection = Selection(recipe.data.relevance, depth=recipe.first_stage.depth)
+    candidates = TrainingCandidates.of(train.queries, train.qrels, train.run, store, selection)
+    drawn = draw(candidates, Plan(1, NEGATIVES), recipe.seed, 0)
+    queries = {query.qid: query.text for query in train.queries}
+    return [
+        {
+            "query": queries[candidates.qids[drawn.queries[row]]],
+            "docs": store.texts(candidates.names(drawn.documents[row])),
+            "labels": drawn.labels[row].tolist(),
+        }
+        for row in range(min(count, len(drawn)))
+    ]
 
 
 def ours(recipe: Recipe, pool: Path, pairs: int) -> float:
@@ -83,46 +105,13 @@ def ours(recipe: Recipe, pool: Path, pairs: int) -> float:
 
 def peer(recipe: Recipe, rows: list[dict[str, Any]], steps: int, bf16: bool, pairs: int) -> float:
     """Pairs a second of CrossEncoderTrainer."""
-    from train_gpu_peer import provide_datasets
-
-    provide_datasets()
-    from datasets import Dataset  # type: ignore[import-not-found,unused-ignore]
-    from sentence_transformers.cross_encoder import CrossEncoder, CrossEncoderTrainer, CrossEncoderTrainingArguments
-    from sentence_transformers.cross_encoder.losses import ListNetLoss
-    from transformers import TrainerCallback
-
     clock = Clock(pairs)
-
-    class Ticks(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            clock.step()
-
-    class Trainer(CrossEncoderTrainer):
-        def add_model_card_callback(self, *_: Any, **__: Any) -> None:
-            """No card: it describes the data set at length, which is no part of training."""
-
     torch.manual_seed(1)
-    model = CrossEncoder(
-        str(find_model(recipe.model.start)), num_labels=1, max_length=recipe.model.max_length, device="cpu"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = CrossEncoderTrainingArguments(
-            output_dir=folder,
-            max_steps=steps,
-            per_device_train_batch_size=BATCH,
-            learning_rate=5e-5,
-            bf16=bf16,
-            use_cpu=True,
-            logging_strategy="no",
-            save_strategy="no",
-            eval_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
-        data = Dataset.from_list(rows)
-        loss = ListNetLoss(model, mini_batch_size=-1)
-        Trainer(model=model, args=arguments, train_dataset=data, loss=loss, callbacks=[Ticks()]).train()
-        return clock.rate
+    settings = {"max_steps": steps, "per_device_train_batch_size": BATCH, "learning_rate": 5e-5}
+    settings |= {"bf16": bf16, "use_cpu": True}
+    start, length = find_model(recipe.model.start), recipe.model.max_length
+    train_cross_encoder(start, rows, lambda step: clock.step(), settings, max_length=length)
+    return clock.rate
 
 
 def main() -> None:
@@ -137,9 +126,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pool = Path(folder)
         recipes = {name: recipe_of(options.data, options.steps, name) for name in ("fp32", "bf16")}
-        whole = read_recipe(RECIPE, [f"data={options.data}", "stages.blend=off"])
-        rows, negatives = training_rows(whole, prepare(whole, pool), smoke=False)
-        rows, pairs = rows[: BATCH * options.steps], BATCH * (1 + negatives)
+        rows, pairs = training_rows(recipes["fp32"], pool, BATCH * options.steps), BATCH * (1 + NEGATIVES)
         for _ in range(options.rounds):
             for name, recipe in recipes.items():
                 found.setdefault(f"rankwell, {name}", []).append(ours(recipe, pool, pairs))
