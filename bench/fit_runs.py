@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from harness import write_json
-from paper_recipes import Source
-from paper_runs import set_aside
+from papers.recipes import Source
+from papers.runs import set_aside
 from rankwell.corpus.records import Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.models.checkpoints.names import BACKBONE

@@ -15,8 +15,6 @@ MEASURES = ("RR@10", "nDCG@10", "AP")
 POINTWISE_STEPS, LISTWISE_STEPS = 600, 1100
 POINTWISE_ONLY, LISTWISE_ONLY = 2250, 1500
 """Steps of 64 and of 96 pairs: 600 and 1,100 together, 2,250 or 1,500 are 144,000 pairs each."""
-JUDGE_STEPS, CLEANED_STEPS = POINTWISE_ONLY, 800
-"""Noise reduction on its own: the judge is as good as pointwise training alone, then 76,800 pairs of listwise."""
 POINTWISE_RATE, LISTWISE_RATE = 6e-5, 1e-4
 """What training queries set aside preferred, of 6e-5 and 1.5e-4 for pointwise and of 4e-5, 1e-4 and 2.5e-4."""
 CHECKED = 100
@@ -114,10 +112,8 @@ def ranking_recipe(
     row: Row,
     stages: Mapping[str, Any],
     seed: int,
-    train_run: str | None = None,
     classifier: Path | None = None,
     checked: int | None = None,
-    max_length: int = 180,
 ) -> Recipe:
     """Training on ``fit``, measured on ``choice`` (its first ``checked`` queries); the model truncates documents and
     has no pooler.
@@ -127,7 +123,7 @@ def ranking_recipe(
         "name": name,
         "seed": seed,
         "data": {"folder": str(data), "train": "fit", "dev": "choice", "dev_queries": checked, "types": types},
-        "first_stage": {"k1": source.k1, "b": source.b, "depth": 100, "train_run": train_run},
+        "first_stage": {"k1": source.k1, "b": source.b, "depth": 100},
         "model": {
             "start": start,
             "template": row.template,
@@ -135,7 +131,7 @@ def ranking_recipe(
             "markers": row.markers,
             "unmarked": row.unmarked,
             "mark_unmatched_query": row.mark_unmatched_query,
-            "max_length": max_length,
+            "max_length": 180,
             "max_query": 64,
             "pooler": False,
             "long_documents": "cut",
@@ -178,14 +174,3 @@ def table1_stages(row: Row, scale: float = 1.0, leave_out: str | None = None) ->
         steps = LISTWISE_STEPS if row.pointwise else LISTWISE_ONLY
         stages["listwise"] = listwise_stage(LISTWISE_RATE, round(steps * scale), row)
     return stages
-
-
-def noise_stages(threshold: float | None, folds: int = 0, scale: float = 1.0) -> dict[str, Any]:
-    """A judge, noise reduction at ``threshold`` (None: none) and listwise training on what it leaves.
-
-    With ``folds``, each part of the queries is judged by a model that was trained on the others.
-    """
-    stages: dict[str, Any] = {"pointwise": pointwise_stage(POINTWISE_RATE, round(JUDGE_STEPS * scale))}
-    if threshold is not None:
-        stages["denoise"] = {"threshold": threshold, "most": 1.0, "cross_fit": folds}
-    return {**stages, "listwise": listwise_stage(LISTWISE_RATE, round(CLEANED_STEPS * scale), OFF)}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,23 +14,26 @@ from typing import Any
 import numpy as np
 
 from harness import write_json
-from paper_recipes import LEFT_OUT, MEASURES, OFF, Source, ranking_recipe, table1_stages
+from papers.recipes import LEFT_OUT, MEASURES, Source
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import FolderDataset
-from rankwell.corpus.formats import read_qrels, write_documents, write_qrels, write_queries, write_run, write_types
+from rankwell.corpus.formats import write_documents, write_qrels, write_queries, write_run, write_types
 from rankwell.corpus.formats.lines import write_lines
-from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
+from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.names import BACKBONE
+from rankwell.models.checkpoints.names import SHIPPED
 from rankwell.rank.ranker import Ranker
-from rankwell.training.data.prepare import open_split, prepare
+from rankwell.retrieve.bm25 import BM25
+from rankwell.retrieve.index import Index
+from rankwell.training.data.prepare import open_collection, open_split
 from rankwell.training.recipe import Recipe
 from rankwell.training.run import Trained, run_recipe
+from rankwell.training.stage_store import FINISHED
 
 CHOICE_SEED = 20261116
-THRESHOLDS = (0.9, 0.95, 0.97, 0.99)
+FIRST_STAGE_MEASURES = ("RR@10", "AP", "nDCG", "P@10", "R@100", "R@1000")
 
 
 # Data
@@ -93,45 +96,6 @@ def documents_of_articles(queries: Iterable[Query], qrels: Qrels, articles: set[
     return sorted({docid for query in asked for docid, grade in qrels.get(query.qid, {}).items() if grade >= 1})
 
 
-def hide_positives(data: Path, source: Source, pool: Path, count: int, out: Path) -> Path:
-    """The queries of ``fit`` with two or more relevant passages, one of which is hidden among ``count`` candidates.
-
-    A query's judgments keep one passage, drawn at random. ``noisy.run.gz`` has BM25's candidates with the hidden
-    passage at a random rank, ``clean.run.gz`` has them without it; neither has other relevant passages of the query.
-    """
-    if out.exists():
-        return out
-    recipe = ranking_recipe("hide", data, source, BACKBONE, OFF, table1_stages(OFF), 1)
-    split, base = prepare(recipe, pool).train, FolderDataset(data)
-    random = np.random.default_rng(CHOICE_SEED)
-    judged: dict[str, dict[str, int]] = {}
-    hidden: dict[str, dict[str, int]] = {}
-    noisy: dict[str, Ranking] = {}
-    clean: dict[str, Ranking] = {}
-    for query in split.queries:
-        relevant = sorted(docid for docid, grade in split.qrels[query.qid].items() if grade >= 1)
-        if len(relevant) < 2 or query.qid not in split.run:
-            continue
-        shown, secret = random.permutation(relevant).tolist()[:2]
-        others = [docid for docid in split.run[query.qid].docids if docid not in relevant][: count - 1]
-        place = int(random.integers(len(others) + 1))
-        judged[query.qid], hidden[query.qid] = {shown: 1}, {secret: 1}
-        for run, docids in ((noisy, [*others[:place], secret, *others[place:]]), (clean, others)):
-            run[query.qid] = Ranking(tuple(docids), np.arange(len(docids), 0, -1, dtype=np.float32))
-    queries = [query for query in split.queries if query.qid in judged]
-    with made_once(out) as folder:
-        os.symlink(base.collection_path.resolve(), folder / base.collection_path.name)
-        for name in ("choice", "dev"):
-            for kind, extension in (("queries", "tsv"), ("qrels", "txt")):
-                shutil.copy(data / f"{kind}.{name}.{extension}", folder)
-        write_queries(queries, folder / "queries.fit.tsv")
-        write_qrels(Qrels(judged), folder / "qrels.fit.txt")
-        write_qrels(Qrels(hidden), folder / "hidden.txt")
-        for name, rankings in (("noisy", noisy), ("clean", clean)):
-            write_run(Run(rankings, name=name), folder / f"{name}.run.gz")
-    return out
-
-
 def join_collections(folders: list[Path], out: Path) -> Path:
     """All collections as one, in which the id of a document begins with its folder's name. Made once."""
     if out.exists():
@@ -172,9 +136,6 @@ def train_arm(
     """
     trained = run_recipe(recipe, out, pool=pool, device=device, say=print)
     result: dict[str, Any] = {"arm": dict(arm), "recipe": recipe.as_dict(), "stages": _stage_figures(trained)}
-    hidden = Path(recipe.data.folder) / "hidden.txt"
-    if hidden.is_file() and (audit := next((done for done in trained.work.done if done.stage.kind == "denoise"), None)):
-        result["drops"] = count_drops(audit.folder / "audit.tsv.gz", read_qrels(hidden))
     if report and trained.model is not None:
         result |= _measure_dev(trained, out, pool, device)
     write_json(out / "result.json", result)
@@ -215,25 +176,34 @@ def write_values(
             table.writerow([qid, len(texts[qid].split()), int(is_split[i]), *values])
 
 
-def count_drops(audit: Path, hidden: Qrels) -> list[dict[str, float]]:
-    """How many candidates noise reduction drops at each threshold, and how many of them are hidden relevant passages.
-
-    The audit lists all that the stage dropped, so the counts are right from the stage's own threshold on.
-    """
-    with gzip.open(audit, "rt", encoding="utf-8", newline="") as file:
-        rows = [
-            row for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if row["verdict"] == "dropped"
-        ]
-    found = []
-    for threshold in THRESHOLDS:
-        dropped = [row for row in rows if float(row["p"]) > threshold]
-        right = sum(row["docid"] in hidden.get(row["qid"], {}) for row in dropped)
-        found.append({"threshold": threshold, "dropped": len(dropped), "hidden": right, "of": len(hidden)})
-    return found
-
-
 def has_split_word(texts: list[str], tokenizer: Tokenizer) -> list[bool]:
     """Whether the tokenizer splits a word of each text."""
     pieces = tokenizer.encode(texts)
     spans = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
     return [bool(pieces.continues[begin:end].any()) for begin, end in spans]
+
+
+def measure_first_stage(source: Source, index: Path | None, row: str, out: Path, pool: Path) -> None:
+    """Write the values of the first 1,000 documents, beside BM25's on counted terms (k1 and b, without k2).
+
+    ``index`` is another index of the same documents, such as one of DeepCT's weights or doc2query's queries. If it is
+    in the folder of the stage that made it, the figures of that stage are kept, too.
+    """
+    collection = open_collection(str(source.folder), pool)
+    data = FolderDataset(source.folder)
+    qrels = data.qrels(source.dev)
+    queries = [query for query in data.queries(source.dev) if query.qid in qrels]
+    stages = {}
+    if index is not None and (record := index.parent / FINISHED).exists():
+        stages[row] = {"figures": json.loads(record.read_text(encoding="utf-8"))["produced"]["figures"]}
+    searched = collection.index if index is None else Index.open(index)
+    plain = collection.index.search(queries, k=1000, bm25=BM25(0.9, 0.4))
+    run = searched.search(queries, k=1000, bm25=BM25(source.k1, source.b, source.k2))
+    first, found = (evaluate(qrels, each, FIRST_STAGE_MEASURES) for each in (plain, run))
+    write_values(out, queries, Tokenizer.open(SHIPPED), first, found)  # BERT's vocabulary, as MiniLM's
+    # The Wikipedia data have two sets of queries, questions.dev and headings.dev.
+    name = source.dev.partition(".")[0] if "." in source.dev else source.folder.name
+    arm = {"study": "first-stage", "data": name, "row": row, "seed": 1, "measures": FIRST_STAGE_MEASURES}
+    recipe = {"first_stage": {"k1": source.k1, "b": source.b, "k2": source.k2}}
+    write_json(out / "result.json", {"arm": arm, "recipe": recipe, "stages": stages, "dev": dict(found.mean)})
+    print(row, {name: round(value, 4) for name, value in found.mean.items()})
