@@ -116,7 +116,7 @@ def test_the_figures_of_the_readme_are_those_of_the_files() -> None:
     _, heading, results = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Results\n")
     rows = [line for line in tables_of(results)[0] if "nothing trained" not in line]
     assert heading
-    printed = "\n".join(line for table in printed_tables(FIT, "fit_tables.py") for line in table)
+    printed = "\n".join(line for table in printed_tables(FIT, "fit.py") for line in table)
     shown = set(re.findall(r"(?<!\d)\.\d{3}", "\n".join(rows)))
     assert len(shown) > 3
     assert {f"0{figure}" for figure in shown} <= set(re.findall(r"\d\.\d{3}", printed))
@@ -125,7 +125,7 @@ def test_the_figures_of_the_readme_are_those_of_the_files() -> None:
 def test_the_tables_of_fitted_pipelines_are_those_of_the_files() -> None:
     _, heading, results = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8").partition("\n## Results\n")
     assert heading
-    assert tables_of(results) == printed_tables(FIT, "fit_tables.py")
+    assert tables_of(results) == printed_tables(FIT, "fit.py")
 
 
 def test_arms_are_joined_by_seed(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_arms_are_joined_by_seed(tmp_path: Path) -> None:
         (folder / "result.json").write_text(json.dumps({"stages": {}}))
         with gzip.open(folder / "blend.csv.gz", "wt", encoding="utf-8") as file:
             file.write(f"qid,RR@10,nDCG@10,R@100\nq1,{1 / seed},0,1\nq2,0,0,1\n")
-    command = [sys.executable, str(ROOT / "bench" / "fit_tables.py"), "collect", "runs", "out"]
+    command = [sys.executable, str(ROOT / "bench" / "fit.py"), "collect", "runs", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
     with gzip.open(tmp_path / "out" / "medquad.csv.gz", "rt", encoding="utf-8", newline="") as file:
         header, first, _ = csv.reader(file)
@@ -158,7 +158,7 @@ def test_collecting_keeps_what_was_collected_and_tries_blends(tmp_path: Path) ->
     relevant[0] = False
     scores = {"choice.first": first, "choice.model": model, "choice.relevant": relevant}
     np.savez(folder / "scores.npz", **scores)
-    command = [sys.executable, str(ROOT / "bench" / "fit_tables.py"), "collect", "runs", "out"]
+    command = [sys.executable, str(ROOT / "bench" / "fit.py"), "collect", "runs", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
     with gzip.open(out / "medquad.csv.gz", "rt", encoding="utf-8", newline="") as file:
         [row] = csv.DictReader(file)
