@@ -1,12 +1,7 @@
-"""Index and search in shards: one process, and workers on a local Ray cluster; and what a large job would cost.
+"""Sharded search beside one index, whose results must be equal; and what a large job would cost.
 
-    python bench/scale.py growth DATA/wiki --documents 20000 60000 241000 --repeat 3    time by size
-    python bench/scale.py equal DATA/wiki                                   every dev query, sharded against one index
-    python bench/scale.py cost                                              the projections of docs/scale.md
-
-Points are added to those in ``--out``; of a point measured before, the better stays. A point is the best of
-``--repeat`` runs, because other work on the machine only ever makes a run slower. Beside the time on the wall stands
-the processors' time of all processes together, which a busy machine changes less. Starting Ray is timed by itself.
+    python bench/scale.py equal DATA/wiki    every dev query, in segments and by workers on a local Ray cluster
+    python bench/scale.py cost               the projections of docs/scale.md
 
 The projections go from the rates that were measured (``bench/scale.json``) to machines, memory, traffic, hours and
 money:
@@ -23,7 +18,6 @@ The rates are one core's (or one GPU's). Everything a projection assumes is an a
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
 import math
@@ -31,32 +25,26 @@ import os
 import random
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from harness import make_parser
-from rankwell.core.manifest import machine
-from rankwell.corpus.formats import read_queries, write_documents
-from rankwell.corpus.records import Query, Run
+from rankwell.corpus.formats import read_queries
+from rankwell.corpus.records import Run
 from rankwell.corpus.sources import resolve_documents
 from rankwell.retrieve.index import Index
 from rankwell.scale.index import IndexJob, build_index
 from rankwell.scale.search import ShardedIndex
 from rankwell.scale.workers import Cluster
 
-T = TypeVar("T")
 PARTS = 4
 """The segments that a collection is cut into."""
-FIGURES = ("seconds", "cpu", "load")
 MEASURED = Path(__file__).parent / "scale.json"
 PAIR = 1 / 22_489
 """Of BERT-base on one H200, 140 tokens (docs/performance.md)."""
@@ -64,135 +52,24 @@ LOSS = 1 / (7 * 24 * 3600)
 """A worker is lost once a week."""
 
 
-class Points:
-    """What was measured."""
-
-    def __init__(self, repeat: int, out: Path):
-        self.repeat, self.out = repeat, out
-        self.found: list[dict[str, Any]] = json.loads(out.read_text())["points"] if out.exists() else []
-
-    def time(self, work: Callable[[int], T], **labels: Any) -> T:
-        """Time ``work(attempt)``, and keep the best."""
-        seconds, cpu, result = float("inf"), float("inf"), None
-        for attempt in range(self.repeat):
-            begin, before = time.perf_counter(), processor_seconds()
-            result = work(attempt)
-            seconds = min(seconds, time.perf_counter() - begin)
-            cpu = min(cpu, processor_seconds() - before)
-        self.add(seconds=round(seconds, 3), cpu=round(cpu, 3), **labels)
-        assert result is not None
-        return result
-
-    def add(self, **point: Any) -> None:
-        """Keep a point, or the better of this and an earlier one; the file is written anew with each."""
-        point["load"] = round(os.getloadavg()[0], 1)
-        print(json.dumps(point), flush=True)
-        labels = {name: value for name, value in point.items() if name not in FIGURES}
-        for earlier in self.found:
-            if labels == {name: value for name, value in earlier.items() if name not in FIGURES}:
-                earlier.update({name: min(earlier[name], point[name]) for name in FIGURES if name in point})
-                break
-        else:
-            self.found.append(point)
-        self.out.write_text(json.dumps({"machine": machine(), "points": self.found}, indent=1) + "\n", encoding="utf-8")
-
-
-def processor_seconds() -> float:
-    """What this process and all below it (a local cluster too) have used; of those that ended, by their parents."""
-    parents, used = {}, {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            columns = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        pid = int(folder.name)
-        parents[pid], used[pid] = int(columns[1]), sum(map(int, columns[11:15])) / os.sysconf("SC_CLK_TCK")
-
-    def is_below(pid: int) -> bool:
-        while pid > 1:
-            if pid == os.getpid():
-                return True
-            pid = parents.get(pid, 0)
-        return False
-
-    # Of others the system tells hundredths of a second, of this process more.
-    own = time.process_time() - sum(os.times()[:2])
-    return own + sum(seconds for pid, seconds in used.items() if is_below(pid))
-
-
 def same(one: Run, other: Run) -> bool:
     return list(one) == list(other) and all(one[qid] == other[qid] for qid in one)
 
 
-def index_and_search(points: Points, folder: Path, size: int, queries: list[Query], clusters: list[Cluster]) -> None:
-    """One size of the collection."""
-    source, labels = str(folder / "collection.tsv"), {"documents": size}
-    points.time(lambda n: sum(1 for _ in resolve_documents(source)), job="read", how="one", **labels)
-    points.time(
-        lambda n: Index.build(resolve_documents(source), folder / f"whole-{n}"), job="index", how="one", **labels
-    )
-    sizes = {file: file.stat().st_size for file in (folder / "whole-0").rglob("*") if file.is_file()}
-    texts = sum(size for file, size in sizes.items() if file.parent.name == "documents")
-    points.add(job="size", index_bytes=sum(sizes.values()) - texts, text_bytes=texts, **labels)
-    part = -(-size // PARTS)
-    for cluster in (None, *clusters):
-        workers, how = (cluster.workers, "ray") if cluster else (1, "shards")
-        name = f"cut-{how}-{workers}"
-
-        def build(attempt: int, name: str = name, where: Cluster | None = cluster) -> Index:
-            return build_index(IndexJob(source, folder / f"{name}-{attempt}", part), where)
-
-        points.time(build, job="index", how=how, workers=workers, **labels)
-    labels |= {"queries": len(queries), "k": 100}
-    whole, cut = Index.open(folder / "whole-0"), Index.open(folder / "cut-shards-1-0")
-    expected = whole.search(queries, k=100)
-    points.time(lambda n: whole.search(queries, k=100), job="search", how="one", **labels)
-    found = points.time(lambda n: cut.search(queries, k=100), job="search", how="segments", **labels)
-    assert same(expected, found)
-    for cluster in clusters:
-        with ShardedIndex.on(cluster, cut.folder, shards=cluster.workers) as index:
-            index.search(queries[:256], k=100)
-            found = points.time(
-                lambda n, index=index: index.search(queries, k=100),  # type: ignore[misc]
-                job="search",
-                how="ray",
-                workers=cluster.workers,
-                **labels,
-            )
-            assert same(expected, found), "a sharded search must find the same"
-    points.add(job="equal", documents=size, queries=len(queries))
-
-
-def growth(arguments: argparse.Namespace, points: Points, place: Path) -> None:
-    """Time by size and by number of workers."""
-    queries = read_queries(arguments.data / arguments.queries)
-    clusters = [Cluster(workers=workers) for workers in arguments.workers]
-    begin = time.perf_counter()
-    with Cluster(workers=max(arguments.workers)).connected() if clusters else nullcontext():
-        if clusters:
-            points.add(job="start", seconds=round(time.perf_counter() - begin, 3))
-        for size in arguments.documents:
-            folder = place / str(size)
-            folder.mkdir()
-            write_documents(islice(resolve_documents(str(arguments.data)), size), folder / "collection.tsv")
-            index_and_search(points, folder, size, list(queries), clusters)
-
-
-def equal(arguments: argparse.Namespace, points: Points, place: Path) -> None:
+def equal(data: Path, k: int, place: Path) -> None:
     """All queries of ``queries*.dev.tsv``: what one index finds, the same in segments, and the segments in actors."""
-    documents = resolve_documents(str(arguments.data))
-    whole = Index.build(documents, place / "whole")
-    cut = build_index(IndexJob(str(arguments.data), place / "cut", -(-len(whole) // PARTS)))
+    whole = Index.build(resolve_documents(str(data)), place / "whole")
+    cut = build_index(IndexJob(str(data), place / "cut", -(-len(whole) // PARTS)))
     with ShardedIndex.on(Cluster(workers=2), cut.folder, shards=2) as held:
-        for path in sorted(arguments.data.glob("queries*.dev.tsv")):
+        for path in sorted(data.glob("queries*.dev.tsv")):
             queries = read_queries(path)
-            expected = whole.search(queries, k=arguments.k)
+            expected = whole.search(queries, k=k)
             for how, index in (("segments", cut), ("ray", held)):
-                found = index.search(queries, k=arguments.k)
+                found = index.search(queries, k=k)
                 if not same(expected, found):
                     sys.exit(f"{path.name}: {how} found something else")
-                labels = {"documents": len(whole), "queries": len(queries), "k": arguments.k, "how": how}
-                points.add(job="equal", name=path.name, rows=sum(map(len, found.values())), **labels)
+                rows = sum(map(len, found.values()))
+                print(f"{path.name}, {how}: {len(queries):,} queries, {rows:,} rows, equal", flush=True)
 
 
 # What a job costs
@@ -332,7 +209,7 @@ def _cost(seconds: float, machine: Machine, machines: int, memory: float, traffi
 
 
 def fit_rates(points: Sequence[Mapping[str, Any]], pair: float) -> Rates:
-    """Rates from what ``growth`` measured at two sizes or more, in seconds of processor time; ``pair``
+    """Rates from what was measured at two sizes or more, in seconds of processor time; ``pair``
     is the model's own (docs/performance.md).
 
     Every size counts alike, so that one that was disturbed does not decide.
@@ -420,26 +297,20 @@ def print_costs() -> None:
 
 
 def main() -> None:
-    """Measure, or project."""
+    """Compare, or project."""
     parser = make_parser(__doc__)
-    parser.add_argument("job", choices=["growth", "equal", "cost"])
-    parser.add_argument("data", type=Path, nargs="?", help="a folder with a collection and queries")
-    parser.add_argument("--queries", default="queries.headings.dev.tsv")
-    parser.add_argument("--documents", type=int, nargs="+", default=[20_000], help="growth: sizes of the collection")
-    parser.add_argument("--workers", type=int, nargs="*", default=[1, 2], help="growth: of Ray; none leaves Ray out")
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--k", type=int, default=1000, help="equal: documents a query")
-    parser.add_argument("--out", type=Path, default=Path("scale.json"))
+    commands = parser.add_subparsers(dest="command", required=True)
+    comparing = commands.add_parser("equal", help="compare sharded search with one index")
+    comparing.add_argument("data", type=Path, help="a folder with a collection and queries")
+    comparing.add_argument("--k", type=int, default=1000, help="documents a query")
+    commands.add_parser("cost", help="print the projections")
     arguments = parser.parse_args()
-    if arguments.job == "cost":
+    if arguments.command == "cost":
         print_costs()
         return
-    if arguments.data is None:
-        parser.error(f"{arguments.job} needs a folder of data")
     os.environ["OMP_NUM_THREADS"] = "1"
-    measure = growth if arguments.job == "growth" else equal
     with tempfile.TemporaryDirectory() as place:
-        measure(arguments, Points(arguments.repeat, arguments.out), Path(place))
+        equal(arguments.data, arguments.k, Path(place))
 
 
 if __name__ == "__main__":
