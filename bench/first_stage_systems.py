@@ -21,7 +21,6 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,28 +42,13 @@ TANTIVY_TEXT = "english"
 Hits = list[list[tuple[int, float]]]
 
 
-@dataclass(frozen=True)
 class Corpus:
     """One corpus in the cache: ``passages.tsv``, ``queries.tsv`` and, once analysed, the tokens of both."""
 
-    name: str
-    folder: Path
-
-    @property
-    def passages(self) -> Path:
-        return self.folder / "passages.tsv"
-
-    @property
-    def queries(self) -> Path:
-        return self.folder / "queries.tsv"
-
-    @property
-    def passage_tokens(self) -> Path:
-        return self.folder / "passages.tokens"
-
-    @property
-    def query_tokens(self) -> Path:
-        return self.folder / "queries.tokens"
+    def __init__(self, name: str, folder: Path):
+        self.name, self.folder = name, folder
+        self.passages, self.queries = folder / "passages.tsv", folder / "queries.tsv"
+        self.passage_tokens, self.query_tokens = folder / "passages.tokens", folder / "queries.tokens"
 
     @property
     def facts(self) -> dict[str, float]:

@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from harness import ROOT, make_parser, write_json
-from papers.recipes import Source
-from papers.runs import set_aside
+from papers.training import Source, set_aside
 from rankwell.core.types import Values
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate

@@ -20,7 +20,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness import DATA, Table, machine, make_parser, memory
+from harness import DATA, Table, clock_and_cpu, machine, make_parser, memory
 from rankwell import BiEncoder, Index
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.datasets import open_dataset
@@ -80,7 +79,7 @@ def measure_system(options: argparse.Namespace) -> dict[str, Any]:
     place = options.work / f"{options.one}-{documents}"
     record = place.with_name(place.name + ".json")
     if not record.exists():
-        clock, cpu = measure(partial(system.build, place))
+        clock, cpu = clock_and_cpu(partial(system.build, place))
         figures = {"built_clock": clock, "built_cpu": cpu, "built_memory": memory(), "load": os.getloadavg()[0]}
         record.write_text(json.dumps(figures) + "\n", encoding="utf-8")
     else:
@@ -90,18 +89,11 @@ def measure_system(options: argparse.Namespace) -> dict[str, Any]:
         if recall < ENOUGH:
             apply()
             recall, setting = recall_of(system.search(queries), nearest), label
-    alone = [measure(partial(system.search, query[None])) for query in queries[: options.rounds]]
+    alone = [clock_and_cpu(partial(system.search, query[None])) for query in queries[: options.rounds]]
     clock, cpu = (1000 * statistics.median(column) for column in zip(*alone, strict=True))
-    together = 1000 * measure(partial(system.search, queries))[1] / len(queries)
+    together = 1000 * clock_and_cpu(partial(system.search, queries))[1] / len(queries)
     figures = {"clock": clock, "cpu": cpu, "together": together, "recall": recall, "bytes": system.bytes_each}
     return {"name": options.one + setting, **figures, "memory": memory("RssAnon"), **json.loads(record.read_text())}
-
-
-def measure(work: Callable[[], Any]) -> tuple[float, float]:
-    """The seconds on the clock and of CPU time; on a shared machine the latter say more."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - clock, time.process_time() - cpu
 
 
 def recall_of(found: Found, nearest: Found) -> float:

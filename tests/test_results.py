@@ -251,7 +251,7 @@ def test_two_processes_may_make_the_same_data(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from papers.runs import made_once
+from papers.training import made_once
 out = Path(sys.argv[1]) / "out"
 with made_once(out) as slow:
     with made_once(out) as fast:
@@ -265,20 +265,18 @@ print((out / "made").read_text(), len(list(out.parent.iterdir())))
     assert done.stdout.split() == ["first", "1"]
 
 
-def test_training_queries_are_set_aside_and_documents_of_dev_articles_listed(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "collection.tsv").write_text("".join(f"d{k}\ta text\n" for k in range(9)))
-    for split, queries in {
-        "train": ["Oak / Uses", "Elm / Uses", "Ash / Wood", "Fir / Wood"],
-        "dev": ["Oak / Wood"],
-    }.items():
-        lines = [(f"{split}{k}", text, f"d{k + (8 if split == 'dev' else 0)}") for k, text in enumerate(queries)]
-        (data / f"queries.{split}.tsv").write_text("".join(f"{qid}\t{text}\n" for qid, text, _ in lines))
-        (data / f"qrels.{split}.txt").write_text("".join(f"{qid} 0 {docid} 1\n" for qid, _, docid in lines))
-    command = [sys.executable, str(ROOT / "bench" / "papers"), "aside", "--data", "data", "--out", "out"]
-    subprocess.run([*command, "--aside", "1", "--most", "2"], cwd=tmp_path, check=True)
-    assert (tmp_path / "out" / "left-out.txt").read_text().split() == ["d0", "d8"]
+def test_training_queries_are_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "collection.tsv").write_text("".join(f"d{k}\ta text\n" for k in range(9)))
+    for split, count in {"train": 4, "dev": 1}.items():
+        (tmp_path / f"queries.{split}.tsv").write_text("".join(f"{split}{k}\ta query\n" for k in range(count)))
+        (tmp_path / f"qrels.{split}.txt").write_text("".join(f"{split}{k} 0 d{k} 1\n" for k in range(count)))
+    code = """
+from pathlib import Path
+from papers.training import Source, set_aside
+set_aside(Source(Path("."), "train", "dev", 0.9, 0.4, aside=1, most=2), Path("out"))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), *sys.path])}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment)
     fit, choice = ((tmp_path / "out" / f"queries.{name}.tsv").read_text().splitlines() for name in ("fit", "choice"))
     assert len(fit) == 2
     assert len(choice) == 1

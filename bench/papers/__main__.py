@@ -1,8 +1,5 @@
 """The papers compared fairly: what docs/papers.md and its neighbours report. One training per call:
 
-    python bench/papers pretrain --data DATA/insuranceqa DATA/medquad DATA/wiki --rule strm --out general-strm
-    python bench/papers aside --data DATA/wiki --train headings.train --dev headings.dev --out headings
-    python bench/papers rank --data DATA/medquad --rule strm --start general-strm/model --rate 1e-4 --seed 1 --out arm
     python bench/papers table1 --data DATA/insuranceqa --dev valid --b 0.9 --row drbert --start general-full/model
         --seed 1 --out row
     python bench/papers first-stage --data DATA/insuranceqa --dev valid --k2 8 --row k2 --out first-stage
@@ -10,10 +7,8 @@
     python bench/papers tables docs/results/papers
     python bench/papers summary docs/results
 
-``rank`` and ``table1`` set 600 training queries aside. For ``rank``, give ``--search`` for each rate, take the rate
-that is best on them (``result.json``), and train all seeds at it: without ``--search`` the dev queries are measured,
-too. ``table1`` has rates that were chosen in this way. Wikipedia questions: ``--data DATA/wiki --train questions.train
---dev questions.dev --k1 0.6 --b 0.5``.
+``table1`` sets 600 training queries aside, on which its rates were chosen. Wikipedia questions: ``--data DATA/wiki
+--train questions.train --dev questions.dev --k1 0.6 --b 0.5``.
 """
 
 from __future__ import annotations
@@ -24,7 +19,6 @@ from pathlib import Path
 
 # A folder that is run is itself the place of imports; these modules import each other, and harness, from its parent.
 sys.path[0] = str(Path(__file__).parents[1])
-RULES = ("full", "strm", "exact_match")
 
 
 def main() -> None:
@@ -63,46 +57,24 @@ def show(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    """``aside``, ``pretrain``, ``rank``, ``table1`` and ``first-stage``."""
-    from papers import recipes, runs
+    """``table1`` and ``first-stage``."""
+    from papers import training
     from rankwell.models.checkpoints.names import BACKBONE
 
-    if options.command == "pretrain":
-        joined = options.pool / "-".join(["joined", *(folder.name for folder in options.data)])
-        data, name = runs.join_collections(options.data, joined), f"{options.rule}/{options.steps}"
-        settings = options.rule, options.steps, options.batch, options.seed, options.leave_out
-        recipe = recipes.pretraining_recipe(data, options.start or BACKBONE, *settings)
-        arm = {"study": "pretrain", "data": data.name, "row": name, "seed": options.seed}
-        runs.train_arm(recipe, arm, options.out, options.pool, options.device, report=False)
-        return
     numbers = options.k1, options.b, options.aside, options.most, options.k2
-    source = recipes.Source(options.data, options.train, options.dev, *numbers)
-    if options.command == "aside":
-        runs.set_aside(source, options.out)
-        return
+    source, row, seed = training.Source(options.data, options.train, options.dev, *numbers), options.row, options.seed
     if options.command == "first-stage":
-        runs.measure_first_stage(source, options.index, options.row, options.out, options.pool)
+        training.measure_first_stage(source, options.index, row, options.out, options.pool)
         return
     # The Wikipedia data have two sets of queries, questions.train and headings.train.
     data_name = options.train.partition(".")[0] if "." in options.train else options.data.name
     place = f"{data_name}-{options.train}-{options.dev}-{options.aside}-{options.most or 'all'}"
-    data, start, search = runs.set_aside(source, options.pool / place), options.start or BACKBONE, False
-    if options.command == "rank":
-        name, row = options.rule, recipes.Row(options.rule, template="mono", pointwise=False)
-        stages = {"listwise": recipes.listwise_stage(options.rate, options.steps)}
-        search, classifier = options.search, None
-        if options.pretrained is not None:
-            name = f"pretrained-{options.pretrained}/{name}"
-    else:
-        row, classifier = recipes.ROWS[options.row], options.classifier
-        name = options.row + (f", {options.scale:g} of the pairs" if options.scale != 1 else "")
-        stages = recipes.table1_stages(row, options.scale, recipes.LEFT_OUT if options.leave_out else None)
-    checked = None if search else recipes.CHECKED
-    recipe = recipes.ranking_recipe(
-        options.command, data, source, start, row, stages, options.seed, classifier, checked
-    )
-    arm = {"study": options.command, "data": data_name, "row": name, "seed": options.seed}
-    runs.train_arm(recipe, arm, options.out, options.pool, options.device, report=not search)
+    data, start = training.set_aside(source, options.pool / place), options.start or BACKBONE
+    parts = training.ROWS[row], seed, options.scale, options.classifier
+    name = row + (f", {options.scale:g} of the pairs" if options.scale != 1 else "")
+    arm = {"study": "table1", "data": data_name, "row": name, "seed": seed}
+    recipe = training.row_recipe(data, source, start, *parts)
+    training.train_arm(recipe, arm, options.out, options.pool, options.device)
 
 
 def read_options() -> argparse.Namespace:
@@ -110,28 +82,16 @@ def read_options() -> argparse.Namespace:
 
     parser = make_parser(__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    pretrain = commands.add_parser("pretrain", help="masked tokens and next spans over several collections")
-    pretrain.add_argument("--data", type=Path, nargs="+", required=True, help="folders of the collections")
-    pretrain.add_argument("--rule", choices=RULES, required=True, help="attention rule, in every layer")
-    pretrain.add_argument("--steps", type=int, default=6500)
-    pretrain.add_argument("--batch", type=int, default=128, help="span pairs per step")
-    pretrain.add_argument("--leave-out", type=Path, help="file of document ids that pre-training leaves out")
-    aside = commands.add_parser("aside", help="set training queries aside and list the documents of dev articles")
-    rank = commands.add_parser("rank", help="one listwise training under an attention rule")
-    rank.add_argument("--rule", choices=RULES, required=True, help="attention rule, in every layer")
-    rank.add_argument("--steps", type=int, default=1500, help="steps of 96 pairs")
-    rank.add_argument("--rate", type=float, required=True, help="peak learning rate")
-    rank.add_argument("--pretrained", type=int, help="steps of pre-training that --start has, to name the row by")
-    rank.add_argument("--search", action="store_true", help="measure the queries set aside only")
     table1 = commands.add_parser("table1", help="one row of DR-BERT's Table 1 at 144,000 pairs")
-    table1.add_argument("--row", required=True, help="drbert, no-types, ...; see ROWS in papers/recipes.py")
-    table1.add_argument("--leave-out", action="store_true", help="pre-train without the articles of dev queries")
+    table1.add_argument("--row", required=True, help="drbert, no-types, ...; see ROWS in papers/training.py")
     table1.add_argument("--classifier", type=Path, help="folder of the classifier for the row classifier-types")
+    table1.add_argument("--start", help="checkpoint to start from (default: MiniLM)")
+    table1.add_argument("--device", help="such as cuda or cpu")
     table1.add_argument("--scale", type=float, default=1.0, help="share of the steps")
     first_stage = commands.add_parser("first-stage", help="values of BM25, or of an index of weights or expansions")
     first_stage.add_argument("--row", required=True, help="name of the row, such as deepct")
     first_stage.add_argument("--index", type=Path, help="index to search (default: that of the counted terms)")
-    for command in (aside, rank, table1, first_stage):
+    for command in (table1, first_stage):
         command.add_argument("--data", type=Path, required=True, help="folder of the data set")
         command.add_argument("--train", default="train", help="split to train on")
         command.add_argument("--dev", default="dev", help="split to report")
@@ -140,14 +100,10 @@ def read_options() -> argparse.Namespace:
         command.add_argument("--k2", type=float, help="BM25's k2 (default: none)")
         command.add_argument("--aside", type=int, default=600, help="training queries that choose the rate")
         command.add_argument("--most", type=int, help="training queries, drawn at random (default: all)")
-    for command in (pretrain, rank, table1):
-        command.add_argument("--start", help="checkpoint to start from (default: MiniLM)")
         command.add_argument("--seed", type=int, default=1)
-        command.add_argument("--device", help="such as cuda or cpu")
-    for command in (pretrain, aside, rank, table1, first_stage):
         command.add_argument("--pool", type=Path, default=Path("papers-pool"), help="data that several calls share")
     collecting = commands.add_parser("collect", help="merge the results of trained arms into a page's files")
-    collecting.add_argument("arms", type=Path, nargs="+", help="folders that rank, table1 or first-stage wrote")
+    collecting.add_argument("arms", type=Path, nargs="+", help="folders that table1 or first-stage wrote")
     collecting.add_argument("--measures", nargs="+", help="those to keep (default: all that were measured)")
     collecting.add_argument("--repeated", action="store_true", help="they are kept already; add them beside those")
     rare = commands.add_parser("collect-rare-words", help="keep what `rankwell experiment rare-words` measured")
@@ -162,7 +118,7 @@ def read_options() -> argparse.Namespace:
     summary = commands.add_parser("summary", help="print the table of docs/results.md")
     for command in (tables, summary):
         command.add_argument("folder", type=Path, help="such as docs/results/papers; for summary docs/results")
-    for command in (pretrain, aside, rank, table1, first_stage, collecting, rare, types):
+    for command in (table1, first_stage, collecting, rare, types):
         command.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import write_json
-from papers.recipes import MEASURES
-from papers.results import MODELS
+from papers.results import MEASURES, MODELS
 from rankwell.core.errors import InputError
 from rankwell.corpus.datasets import FolderDataset
 from rankwell.corpus.query_types import rule_types

@@ -26,6 +26,7 @@ from papers.tables import (
     BERT,
     BM25,
     DATA,
+    DETAIL_TABLES,
     DOCUMENT_MEASURES,
     DRBERT,
     HEADINGS,
@@ -42,26 +43,6 @@ from papers.tables import (
     marks_by_length,
     marks_by_type,
     misleading_ranks_by_seed,
-    print_ceiling,
-    print_crossed,
-    print_depths,
-    print_documents,
-    print_drops,
-    print_first_stages,
-    print_headings,
-    print_marked,
-    print_noise,
-    print_overlap,
-    print_pairs,
-    print_pretraining,
-    print_query_types,
-    print_questions,
-    print_rare_words,
-    print_rare_words_by_seed,
-    print_shortcut,
-    print_table1,
-    print_types,
-    print_variants,
     rank_cell,
     rare_word_files,
 )
@@ -249,29 +230,7 @@ def _add_ccnu(overview: Overview, results: Results) -> None:
     overview.trained_once("CCNU, Table 2", "documents: MAP", setting, published, both, bm25, verdict)
 
 
-PAPER_TABLES = (
-    print_overview,
-    print_table1,
-    print_variants,
-    print_pairs,
-    print_query_types,
-    print_questions,
-    print_headings,
-    print_ceiling,
-    print_pretraining,
-    print_marked,
-    print_types,
-    print_noise,
-    print_drops,
-    print_first_stages,
-    print_depths,
-    print_crossed,
-    print_overlap,
-    print_shortcut,
-    print_documents,
-    print_rare_words,
-    print_rare_words_by_seed,
-)
+PAPER_TABLES = (print_overview, *DETAIL_TABLES)
 
 
 def print_summary(folder: Path) -> None:

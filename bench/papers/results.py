@@ -22,6 +22,9 @@ Runs = dict[str, dict[int, Values]]
 """The values of each arm by seed, in the order of the file's rows."""
 
 
+MEASURES = ("RR@10", "nDCG@10", "AP")
+POINTWISE_ONLY = 2250
+"""Steps of 64 pairs where training is pointwise alone."""
 MODELS = ("full", "STRM")
 """The two models of the rare-words experiment: without and with the rule."""
 POWER = 0.8

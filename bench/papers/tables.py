@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import Table
-from papers.recipes import POINTWISE_ONLY
 from papers.results import (
     MODELS,
+    POINTWISE_ONLY,
     Effect,
     PerQuery,
     Results,
@@ -538,3 +538,27 @@ def print_documents(results: Results) -> None:
         means = (number(average(document_values(results, name, row))) for name in DOCUMENT_MEASURES)
         gap = compare(document_values(results, "AP", row), bm25)
         table.row(label, *means, *(("", "") if row is None else (gap_cell(gap), number(gap.detectable, 3))))
+
+
+DETAIL_TABLES = (
+    print_table1,
+    print_variants,
+    print_pairs,
+    print_query_types,
+    print_questions,
+    print_headings,
+    print_ceiling,
+    print_pretraining,
+    print_marked,
+    print_types,
+    print_noise,
+    print_drops,
+    print_first_stages,
+    print_depths,
+    print_crossed,
+    print_overlap,
+    print_shortcut,
+    print_documents,
+    print_rare_words,
+    print_rare_words_by_seed,
+)
