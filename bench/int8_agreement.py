@@ -17,16 +17,8 @@ SPLITS = {"insuranceqa": "valid", "medquad": "dev"}
 
 def tables(folder: Path) -> None:
     """Print the table of some files."""
-    table = Table(
-        "data, model",
-        "queries",
-        "RR@10 fp32",
-        "int8",
-        "difference",
-        "standard error",
-        "better / worse",
-        "largest error",
-    )
+    columns = ("difference", "standard error", "better / worse", "largest error")
+    table = Table("data, model", "queries", "RR@10 fp32", "int8", *columns)
     for path in sorted(folder.glob("*.csv")):
         data, _, model = path.stem.partition(".")
         with path.open(encoding="utf-8", newline="") as file:

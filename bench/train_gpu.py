@@ -259,7 +259,7 @@ def train_speed(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, An
             own = max(4, steps * LISTS // lists) if not bench.smoke else steps
             label = f"{rule}, {lists} lists, {'graphs' if graphs else 'eager'}"
             try:
-                found[label] = _speed(bench, config, data, rule, lists, (own, warm), graphs)
+                found[label] = _speed(bench, config, data, rule, lists, (own, warm), graphs=graphs)
             except Exception as error:
                 found[label] = f"{type(error).__name__}: {error}"[:500]
     return found
@@ -272,40 +272,35 @@ def _speed(
     rule: AttentionRule,
     lists: int,
     steps_warm: tuple[int, int],
+    *,
     graphs: bool,
+    negatives: int | None = None,
+    max_pairs: int | None = None,
 ) -> dict[str, Any]:
     steps, warm = steps_warm
-    task = make_task(data, make_lists(data, (steps + warm) * lists, negatives_of(bench)))
+    task = make_task(data, make_lists(data, (steps + warm) * lists, negatives or negatives_of(bench)), max_pairs)
     training = Training(bench, random_model(config, bench.device), task, rule, graphs=graphs)
     if bench.gpu:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     seconds, lengths, recorded = timed(bench, training, lists, steps, warm)
-    found: dict[str, Any] = rates(bench, config, lengths, seconds)
+    found: dict[str, Any] = {**rates(bench, config, lengths, seconds), **recorded}
     found["ms_a_step"] = round(seconds / steps * 1e3, 2)
     if bench.gpu:
-        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
-    return {**found, **recorded}
+        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
+    return found
 
 
 def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
     """Longer and longer lists with the same bound on the pairs in memory; and without, where they fit."""
-    found: dict[str, Any] = {}
-    lists, bound = (1, 1) if bench.smoke else (LISTS, 6 * LISTS)
-    plan = [(negatives, bound) for negatives in ((1,) if bench.smoke else (5, 15, 63))]
-    for negatives, pairs in [*plan, *([] if bench.smoke else [(15, None)])]:
-        steps, warm = (1, 0) if bench.smoke else (3, 2)
-        task = make_task(data, make_lists(data, (steps + warm) * lists, negatives), pairs)
-        training = Training(bench, random_model(config, bench.device), task, "strm", graphs=PACKED)
-        if bench.gpu:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        seconds, lengths, recorded = timed(bench, training, lists, steps, warm)
-        own: dict[str, Any] = {**rates(bench, config, lengths, seconds), **recorded}
-        if bench.gpu:
-            own["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-        found[f"{negatives} negatives, {pairs or 'all'} pairs in memory"] = own
-    return found
+    bound, lists, steps = (1, 1, (1, 0)) if bench.smoke else (6 * LISTS, LISTS, (3, 2))
+    plan = [(1, bound)] if bench.smoke else [(5, bound), (15, bound), (63, bound), (15, None)]
+    return {
+        f"{negatives} negatives, {pairs or 'all'} pairs in memory": _speed(
+            bench, config, data, "strm", lists, steps, graphs=PACKED, negatives=negatives, max_pairs=pairs
+        )
+        for negatives, pairs in plan
+    }
 
 
 # The peer
@@ -338,68 +333,47 @@ def peer(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
     return found
 
 
-def train_cross_encoder(
-    start: str | Path,
-    rows: list[dict[str, Any]],
-    tick: Callable[[int], None],
-    settings: dict[str, Any],
-    *,
-    max_length: int,
-    at_once: int | None = -1,
-) -> None:
-    """Train by CrossEncoderTrainer with ListNetLoss on rows of a query, documents and labels.
-
-    ``tick`` is called after each step, ``at_once`` is the number of pairs computed together (-1: all).
-    """
+def _train(
+    bench: Bench, folder: Path, data: Data, lists: Lists, at_once: int | None, steps: int, warm: int
+) -> tuple[float, NDArray[np.int64]]:
+    """The seconds of ``steps`` steps after ``warm`` others, by a callback, and the lengths of their pairs."""
     from datasets import Dataset
     from sentence_transformers import cross_encoder as peers
     from transformers import TrainerCallback
 
+    columns = lists.queries.tolist(), lists.documents.tolist(), lists.labels.tolist()
+    rows = [
+        {"query": data.query_texts[query], "docs": [data.document_texts[d] for d in documents], "labels": labels}
+        for query, documents, labels in zip(*columns, strict=True)
+    ]
+    marks: list[float] = []
+
     class Clock(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            tick(state.global_step)
+            if state.global_step in (warm, warm + steps):
+                bench.wait()
+                marks.append(time.perf_counter())
 
     class Trainer(peers.CrossEncoderTrainer):
         def add_model_card_callback(self, *_: Any, **__: Any) -> None:
             """No card: it describes the data set at length, which is no part of training."""
 
-    device = "cpu" if settings["use_cpu"] else "cuda"
-    model = peers.CrossEncoder(str(start), num_labels=1, max_length=max_length, device=device)
+    model = peers.CrossEncoder(str(folder), max_length=LONGEST, device=bench.device)
     quiet: dict[str, Any] = {f"{name}_strategy": "no" for name in ("logging", "save", "eval")}
     with tempfile.TemporaryDirectory() as out:
         arguments = peers.CrossEncoderTrainingArguments(
-            output_dir=out, report_to="none", disable_tqdm=True, **quiet, **settings
+            output_dir=out,
+            max_steps=warm + steps,
+            per_device_train_batch_size=len(rows) // (steps + warm),
+            learning_rate=2e-5,
+            bf16=bench.gpu,
+            use_cpu=not bench.gpu,
+            report_to="none",
+            disable_tqdm=True,
+            **quiet,
         )
-        loss = peers.losses.ListNetLoss(model, mini_batch_size=at_once)
-        data = Dataset.from_list(rows)
-        Trainer(model=model, args=arguments, train_dataset=data, loss=loss, callbacks=[Clock()]).train()
-
-
-def _train(
-    bench: Bench, folder: Path, data: Data, lists: Lists, at_once: int | None, steps: int, warm: int
-) -> tuple[float, NDArray[np.int64]]:
-    """The seconds of ``steps`` steps after ``warm`` others, by a callback, and the lengths of their pairs."""
-    rows = [
-        {
-            "query": data.query_texts[query],
-            "docs": [data.document_texts[number] for number in documents],
-            "labels": labels,
-        }
-        for query, documents, labels in zip(
-            lists.queries.tolist(), lists.documents.tolist(), lists.labels.tolist(), strict=True
-        )
-    ]
-    marks: list[float] = []
-
-    def tick(step: int) -> None:
-        if step in (warm, warm + steps):
-            bench.wait()
-            marks.append(time.perf_counter())
-
-    size = len(rows) // (steps + warm)
-    settings = {"max_steps": warm + steps, "per_device_train_batch_size": size, "learning_rate": 2e-5}
-    settings |= {"bf16": bench.gpu, "use_cpu": not bench.gpu}
-    train_cross_encoder(folder, rows, tick, settings, max_length=LONGEST, at_once=at_once)
+        loss, given = peers.losses.ListNetLoss(model, mini_batch_size=at_once), Dataset.from_list(rows)
+        Trainer(model=model, args=arguments, train_dataset=given, loss=loss, callbacks=[Clock()]).train()
     # The order is the sampler's: of the steps that are timed the mean length is all that counts.
     lengths = make_task(data, lists).lay_out(lists).lengths()
     return marks[1] - marks[0], lengths[: len(lengths) * steps // (steps + warm)]

@@ -96,13 +96,8 @@ def print_pretraining(results: Results) -> None:
 def print_traps(results: Results) -> None:
     """Trap pairs: how often the true passage wins, beside a look-alike and beside an unlike word."""
     rules = ("full", *RULES)
-    columns = (
-        *(RULES.get(rule, rule) for rule in rules),
-        "STRM − full",
-        "p, seeds too",
-        "exact_match − full",
-        "p, seeds too",
-    )
+    tested = ("STRM − full", "p, seeds too", "exact_match − full", "p, seeds too")
+    columns = (*(RULES.get(rule, rule) for rule in rules), *tested)
     table = Table("data (pairs)", "start", *columns, "against an unlike word", "cost ratios", labels=2)
     for data in DATA:
         file = results.values(f"traps.{data}")

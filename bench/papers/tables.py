@@ -143,13 +143,6 @@ DOCUMENT_MEASURES = {"AP": ("MAP", 0.237), "nDCG": ("nDCG", 0.430), "P10": ("P@1
 """CCNU's Table 2: BM25 and windows on TREC 2019."""
 
 
-def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
-    """The ranks of the misleading documents, without and with STRM."""
-    values = results.values(f"rare-words.{name}").labels
-    before, after = (np.array(values[f"{model} misleading rank"], np.float64) for model in MODELS)
-    return before, after
-
-
 def print_table1(results: Results) -> None:
     """DR-BERT's Table 1 at equal pairs."""
     reciprocal, precision = (results.values(f"table1.{DATA}.{name}") for name in ("RR10", "AP"))
@@ -326,7 +319,7 @@ def print_rare_words(results: Results) -> None:
     table = Table("cases", "attention", *columns, labels=2)
     for name, shown in RARE_WORDS.items():
         values = results.values(f"rare-words.{name}").labels
-        ranks = dict(zip(MODELS, misleading_ranks(results, name), strict=True))
+        ranks = {model: np.array(values[f"{model} misleading rank"], np.float64) for model in MODELS}
         for model in MODELS:
             scores = (np.array(values[f"{model} {which} score"], np.float64) for which in ("right", "misleading"))
             wins = float(np.greater(*scores).mean())
@@ -364,16 +357,8 @@ def rank_cell(difference: float) -> str:
 
 def print_rare_words_by_seed(results: Results) -> None:
     """DR-BERT's Table 3 with models that differ in the rule alone, over seeds."""
-    columns = (
-        "right document wins, full",
-        "STRM",
-        "rank of the misleading, full",
-        "STRM",
-        "difference",
-        "p",
-        "detectable",
-    )
-    table = Table("cases", "seeds", *columns)
+    means = ("right document wins, full", "STRM", "rank of the misleading, full", "STRM")
+    table = Table("cases", "seeds", *means, "difference", "p", "detectable")
     for label, file in rare_word_files(results).items():
         won = [
             wins({seed: right - file.arms[f"{model} misleading score"][seed] for seed, right in seeds.items()})
@@ -490,14 +475,8 @@ def print_overlap(results: Results) -> None:
     """How many of a query's words relevant and other passages contain, and what a model can learn from that."""
     counts = results.record(f"overlap.{DATA}")
     found, missed, other = (np.array(counts[kind], np.float64) for kind in ("found", "missed", "other"))
-    columns = (
-        "relevant, found by BM25",
-        "relevant, missed",
-        "other candidates",
-        "relevant, 1 to 1",
-        "found only, 1 to 1",
-    )
-    table = Table("query words in the passage", *columns)
+    kinds = ("relevant, found by BM25", "relevant, missed", "other candidates")
+    table = Table("query words in the passage", *kinds, "relevant, 1 to 1", "found only, 1 to 1")
 
     def balanced(relevant: Values) -> list[str]:
         """The share of relevant passages if as many relevant ones as others are drawn."""
