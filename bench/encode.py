@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from harness import DATA, machine, make_parser
+from harness import DATA, clock_and_cpu, machine, make_parser
 from rankwell import BiEncoder, read_documents
 from rankwell.models.checkpoints.names import BACKBONE, find_model
 
@@ -38,7 +37,7 @@ def main() -> None:
     fast = BiEncoder.from_pretrained(options.encoder, device="cpu", precision="int8")
     # Folders without a module that normalises are saved by other tools; rankwell's vectors always have length 1.
     encode = partial(peer.encode, normalize_embeddings=True)
-    sizes = {size: measure(partial(encode, batch_size=size), texts)[1] for size in (8, 32)}
+    sizes = {size: clock_and_cpu(partial(encode, texts, batch_size=size))[1] for size in (8, 32)}
     best = min(sizes, key=lambda size: sizes[size])
     ways: dict[str, Encode] = {
         f"sentence-transformers, batches of {best}": partial(encode, batch_size=best),
@@ -50,7 +49,7 @@ def main() -> None:
     seconds = {name: [] for name in ways}  # type: dict[str, list[tuple[float, float]]]
     for _ in range(options.rounds):
         for name, way in ways.items():
-            seconds[name].append(measure(way, texts))
+            seconds[name].append(clock_and_cpu(partial(way, texts)))
     print(machine("torch", "sentence-transformers", "numba"))
     print(f"{len(texts):,} documents, {options.threads} threads, the median of {options.rounds} rounds")
     print(f"{'':<42}{'documents/s':>12}{'per CPU second':>16}{'ratio':>7}{'cosine, mean':>14}{'least':>9}")
@@ -60,13 +59,6 @@ def main() -> None:
         peer_cpu = peer_cpu or cpu
         speeds = f"{len(texts) / clock:>12.1f}{len(texts) / cpu:>16.1f}{peer_cpu / cpu:>7.2f}"
         print(f"{name:<42}{speeds}{similar[name].mean():>14.5f}{similar[name].min():>9.5f}", flush=True)
-
-
-def measure(encode: Encode, texts: list[str]) -> tuple[float, float]:
-    """The seconds on the clock and of CPU time."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    encode(texts)
-    return time.perf_counter() - clock, time.process_time() - cpu
 
 
 def read_options() -> argparse.Namespace:

@@ -5,7 +5,6 @@ Usage::
     python bench/first_stage.py                                  # wiki and 1M passages, the three systems
     python bench/first_stage.py --corpus wiki --systems rankwell,bm25s
     python bench/first_stage.py --corpus 8.8M                    # as many passages as MS MARCO; rankwell only
-    python bench/first_stage.py --fresh rankwell                 # measure rankwell again, keep the peers' figures
 
 It needs ``pip install -e '.[bench]'``, the public collections ($RANKWELL_DATA or ../shared/data) and Linux, and should
 have the machine to itself. Every (system, phase, corpus) is measured in a process of its own, one after the other:
@@ -16,9 +15,6 @@ have the machine to itself. Every (system, phase, corpus) is measured in a proce
 - *index*, from tokens (the peers only): rankwell's tokens, read from a file. This index is the one that is searched.
 - *query*: all queries, one thread, warm; the median of ``--repeat`` runs. All systems score the same postings.
 
-What is finished is kept under ``--out`` and used again unless ``--fresh`` is given; rankwell is measured again when its
-source has changed. Give ``--fresh`` without a name when its analyser has changed, so that the peers get the new tokens.
-
 rankwell's results are held against bm25s's, and where they differ its query ratios are marked invalid. The Markdown
 goes to the standard output, everything to ``first_stage.json`` in ``--out``. The exit status is 1 if a measurement
 failed or the results differ; a missed target is only reported.
@@ -28,18 +24,33 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import statistics
 import subprocess
 import sys
-from itertools import zip_longest
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-from first_stage_corpora import MSMARCO_PASSAGES, Corpus, prepare, size
-from first_stage_phase import index_folder, searched, source
-from first_stage_systems import K1, SYSTEMS, B
-from harness import ROOT, machine, make_parser
+from first_stage_systems import (
+    K1,
+    MSMARCO_PASSAGES,
+    SYSTEMS,
+    B,
+    Corpus,
+    System,
+    prepare,
+    read_texts,
+    size,
+    write_tokens,
+)
+from harness import ROOT, machine, make_parser, memory
 
-PHASE = Path(__file__).with_name("first_stage_phase.py")
+WARM_PASSAGES, WARM_QUERIES, SAMPLE = 200, 100, 50
+DEPTHS = (1000, 10)
 # (what, phase, field, peer, at most): rankwell's figure over the peer's.
 TARGETS = [
     ("index CPU", "index_text", "cpu_s", "bm25s", 0.35),
@@ -64,37 +75,107 @@ def plan(systems: list[str]) -> list[tuple[str, str]]:
     return steps + [(name, "query") for name in systems]
 
 
-def measure(corpus: Corpus, steps: list[tuple[str, str]], out: Path, repeat: int, fresh: str) -> Results:
-    """Run each step in a process of its own, or take the figures of an earlier run."""
+def measure(corpus: Corpus, steps: list[tuple[str, str]], out: Path, repeat: int) -> Results:
+    """Run each step in a process of its own."""
     results: Results = {}
-    kept = out / "measured"
-    kept.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"DISABLE_TQDM": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     for name, phase in steps:
-        file = kept / f"{corpus.name}.{name}.{phase}.json"
-        if fresh == "all" or (fresh == name and phase != "tokens") or stale(file, name, phase, out):
-            print(f"{corpus.name}: {name} {phase}", file=sys.stderr, flush=True)
-            file.unlink(missing_ok=True)
-            command = [sys.executable, str(PHASE), name, phase, corpus.name, str(out), str(file), str(repeat)]
-            if subprocess.run(command, env=environment, check=False).returncode:
-                print(f"{corpus.name}: {name} {phase} FAILED", file=sys.stderr)
-                continue
+        print(f"{corpus.name}: {name} {phase}", file=sys.stderr, flush=True)
+        command = [sys.executable, __file__, "--phase", name, phase, corpus.name, str(out), str(repeat)]
+        done = subprocess.run(command, env=environment, check=False, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            print(f"{corpus.name}: {name} {phase} FAILED", file=sys.stderr)
         else:
-            print(f"{corpus.name}: {name} {phase} (kept)", file=sys.stderr)
-        results.setdefault(name, {})[phase] = json.loads(file.read_text())
+            results.setdefault(name, {})[phase] = json.loads(done.stdout.splitlines()[-1])
     return results
 
 
-def stale(file: Path, name: str, phase: str, out: Path) -> bool:
-    """Whether a measurement is yet to be made, is of another rankwell, or left an index that is gone but needed."""
-    if not file.exists():
-        return True
-    if name == "rankwell" and phase != "tokens" and json.loads(file.read_text()).get("source") != source():
-        return True
-    corpus = file.name.removesuffix(f".{name}.{phase}.json")
-    if phase != searched(name) or (file.parent / f"{corpus}.{name}.query.json").exists():
-        return False
-    return not index_folder(out, corpus, name, phase).exists()
+# One measurement, in a process of its own
+
+
+def timed(action: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What ``action`` returns, its CPU seconds (with threads and finished children) and its wall seconds."""
+    before, start = os.times(), time.perf_counter()
+    result = action()
+    wall, after = time.perf_counter() - start, os.times()
+    return result, sum(after[:4]) - sum(before[:4]), wall
+
+
+def disk(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def tokens(corpus: Corpus) -> dict[str, Any]:
+    """Write the tokens of the passages and queries, as rankwell's analyser sees them."""
+    from rankwell.corpus.analyser import Analyzer
+
+    analyse = Analyzer.english().terms_batch
+
+    def batches(path: Path) -> Iterator[list[list[str]]]:
+        texts = read_texts(path)
+        while batch := list(islice(texts, 10_000)):
+            yield [list(terms) for terms in analyse(batch)]
+
+    queries = write_tokens(corpus.query_tokens, batches(corpus.queries))
+    passages, cpu, wall = timed(lambda: write_tokens(corpus.passage_tokens, batches(corpus.passages)))
+    return {"passage_tokens": passages, "query_tokens": queries, "cpu_s": cpu, "wall_s": wall}
+
+
+def index(build: Callable[..., None], corpus: Corpus, folder: Path) -> dict[str, Any]:
+    """Build into ``folder``, after a small build that compiles what there is to compile."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as warm:
+        build(corpus, Path(warm) / "index", WARM_PASSAGES)
+    shutil.rmtree(folder, ignore_errors=True)
+    start = memory("VmRSS")
+    _, cpu, wall = timed(lambda: build(corpus, folder))
+    times = os.times()
+    return {
+        "cpu_s": cpu,
+        "wall_s": wall,
+        "peak_mb": memory("VmHWM"),
+        "start_mb": start,
+        "children_cpu_s": times.children_user + times.children_system,
+        "disk_bytes": disk(folder),
+    }
+
+
+def query(system: System, corpus: Corpus, folder: Path, repeat: int) -> dict[str, Any]:
+    """Search all queries to each depth, warm, ``repeat`` times over."""
+    system.load_queries(corpus)
+    count = sum(1 for _ in read_texts(corpus.queries))
+    start = memory("VmRSS")
+    _, open_cpu, open_wall = timed(lambda: system.open(folder))
+    result: dict[str, Any] = {"queries": count, "open_cpu_s": open_cpu, "open_wall_s": open_wall, "start_mb": start}
+    for k in DEPTHS:
+        system.search(0, min(WARM_QUERIES, count), k)
+        runs = [timed(lambda k=k: system.search(0, count, k)) for _ in range(repeat)]  # type: ignore[misc]
+        result[f"cpu_ms_{k}"] = 1000 * statistics.median(cpu for _, cpu, _ in runs) / count
+        result[f"wall_ms_{k}"] = 1000 * statistics.median(wall for _, _, wall in runs) / count
+        result[f"spread_{k}"] = (max(r[1] for r in runs) - min(r[1] for r in runs)) * 1000 / count
+    result["peak_mb"] = memory("VmHWM")
+    sample = {str(k): system.hits(system.search(0, min(SAMPLE, count), k)) for k in DEPTHS}
+    return result | {"sample": sample}
+
+
+def run_phase(name: str, phase: str, corpus_name: str, out: str, repeat: str) -> None:
+    """Print the figures of one phase: ``tokens`` (the peers' input), ``index_text``, ``index_tokens`` or ``query``."""
+    corpus = Corpus(corpus_name, Path(out) / "corpora" / corpus_name)
+    # The peers' index that is searched is the one made of rankwell's tokens.
+    searched = "index_text" if name == "rankwell" else "index_tokens"
+    folder = Path(out) / "indexes" / f"{corpus_name}.{name}.{searched if phase == 'query' else phase}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if phase == "tokens":
+        result = tokens(corpus)
+    elif phase == "query":
+        result = query(SYSTEMS[name](), corpus, folder, int(repeat))
+    else:
+        result = index(getattr(SYSTEMS[name](), phase), corpus, folder)
+        if phase != searched:
+            shutil.rmtree(folder)
+    print(json.dumps(result))
+
+
+# What was found
 
 
 def agreement(results: Results) -> dict[str, dict[str, float]]:
@@ -198,12 +279,11 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--corpus", default="wiki,1M", help="wiki, insuranceqa or sizes: 1M, 8.8M, 20k (%(default)s)")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="of %(default)s")
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench", help="folder of the results and the cache")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench", help="folder of corpora and results")
     parser.add_argument("--repeat", type=int, default=3, help="repetitions of the queries (%(default)s)")
-    parser.add_argument("--fresh", nargs="?", const="all", default="", metavar="SYSTEM", help="measure again")
     options = parser.parse_args()
     systems = options.systems.split(",")
-    if unknown := {*systems, *filter(None, [options.fresh])} - {*SYSTEMS, "all"}:
+    if unknown := set(systems) - SYSTEMS.keys():
         parser.error(f"unknown system: {', '.join(sorted(unknown))}")
     for name in options.corpus.split(","):
         size(name)
@@ -219,7 +299,7 @@ def main() -> None:
         corpus = prepare(name, options.out)
         wanted = [s for s in systems if s == "rankwell" or size(name) != MSMARCO_PASSAGES]
         steps = plan(wanted)
-        results = measure(corpus, steps, options.out, options.repeat, options.fresh)
+        results = measure(corpus, steps, options.out, options.repeat)
         failed |= sum(map(len, results.values())) < len(steps) or agrees(results) is False
         print(report(corpus, results), flush=True)
         figures = {
@@ -239,4 +319,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--phase"]:
+        run_phase(*sys.argv[2:])
+    else:
+        main()

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import time
 from collections.abc import Callable
@@ -24,16 +23,11 @@ def make_parser(documentation: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(description=documentation, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def timed(work: Callable[[], Any]) -> float:
-    """The seconds that ``work`` takes."""
-    begin = time.perf_counter()
+def clock_and_cpu(work: Callable[[], Any]) -> tuple[float, float]:
+    """The seconds on the clock and of CPU time; on a shared machine the latter say more."""
+    clock, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - begin
-
-
-def median_seconds(work: Callable[[], Any], rounds: int, warm: int = 0) -> float:
-    """The median over ``rounds``, after ``warm`` rounds that do not count."""
-    return statistics.median([timed(work) for _ in range(warm + rounds)][warm:])
+    return time.perf_counter() - clock, time.process_time() - cpu
 
 
 def memory(field: str = "VmHWM", process: int | str = "self") -> float:

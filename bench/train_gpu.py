@@ -8,7 +8,7 @@ step, AdamW, bf16 with fp32 weights, dropout 0.1. Pairs have at most 180 tokens,
 stored tokens and go through the project's own task and step; the peer's CrossEncoderTrainer gets the same queries and
 documents as texts, which is what it takes. Ours are measured as CUDA graphs, recorded beforehand, and without. Each
 step prints what it found and writes ``--out`` anew; a step that fails is noted and the next one goes on; past
-``--limit`` seconds what is left is skipped.
+``--limit`` seconds what is left is skipped. The peer needs ``pip install datasets``.
 
 *share* is floating-point operations for real tokens over time, relative to an 8192³ bf16 product measured in the same
 run: three times the forward pass, the last layer for ``[CLS]`` alone, as it is computed. *share_of_model* counts the
@@ -18,109 +18,419 @@ whole model. The gradient cache's second forward pass counts for neither.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from harness import make_parser
+from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
+from rankwell.inputs.pieces import Pieces
+from rankwell.inputs.reader import Reader
+from rankwell.inputs.templates import SpecialTokens, Template
+from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models import batch
-from rerank_gpu_models import SHAPES, random_model
-from rerank_gpu_steps import Bench, environment, matrix_rate
-from train_gpu_peer import peer
-from train_gpu_steps import (
-    LISTS,
-    correct,
-    make_data,
-    memory,
-    placer,
-    profile,
-    some_pairs,
-    train_speed,
+from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
+from rankwell.models.cuda_graphs import GraphedEncoder
+from rankwell.models.encoder import CrossEncoder
+from rankwell.models.spec import AttentionRule, EncoderConfig
+from rankwell.training.data.lists import Lists, TrainingSet
+from rankwell.training.loop.list_task import RankingTask
+from rankwell.training.loop.losses import make_loss
+from rankwell.training.loop.optimiser import make_optimiser
+from rankwell.training.loop.options import TrainingOptions
+from rankwell.training.loop.task import Step
+from rerank_gpu import (
+    CLS,
+    LONGEST,
+    SEP,
+    SHAPES,
+    Bench,
+    environment,
+    flops,
+    make_pairs,
+    matrix_rate,
+    padded,
+    random_model,
+    save_model,
+    texts,
 )
 
-
-def probe(bench: Bench) -> dict[str, Any]:
-    """Whether the packed way back runs at all; where it does not, the rest is measured on the grid."""
-    model = random_model(SHAPES["smoke"], bench.device).train()
-    try:
-        model(*placer(bench, model, "strm")(some_pairs(bench, 2, 0))).sum().backward()
-        bench.wait()
-    except Exception as error:
-        bench.packed = False
-        return {"packed": False, "failed": f"{type(error).__name__}: {error}"[:2000]}
-    return {"packed": True}
+LISTS = 16  # of a step
+# Without a GPU the kernels need Triton's interpreter.
+PACKED = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def summary(bench: Bench, names: list[str]) -> dict[str, Any]:
-    """The targets, each with what was measured; ``None`` where a step failed."""
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Queries and documents as pieces, and the same as texts."""
 
-    def get(*path: str) -> Any:
-        value: Any = bench.results
-        for part in path:
-            value = value.get(part) if isinstance(value, dict) else None
-        return value
+    queries: Pieces
+    documents: Pieces
+    query_texts: list[str]
+    document_texts: list[str]
 
+    def numbers(self, docids: Any) -> NDArray[np.int64]:
+        """A document's id is its number."""
+        return np.asarray(docids, np.int64)
+
+    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.documents.lengths()[numbers]
+
+    def at(self, numbers: NDArray[np.int64]) -> Pieces:
+        return self.documents.take(numbers)
+
+
+def some_pairs(bench: Bench, count: int, seed: int) -> Sequences:
+    """Pairs of 32 to 180 tokens; for Triton's interpreter, which takes its time, a few of the shortest."""
+    if not bench.smoke:
+        return make_pairs(count, seed)
+    drawn = make_pairs(4000, seed)
+    return take_sequences(drawn, np.argsort(drawn.lengths(), kind="stable")[:2])
+
+
+def negatives_of(bench: Bench) -> int:
+    """How many documents of a list are not relevant."""
+    return 1 if bench.smoke else 5
+
+
+def make_data(bench: Bench) -> Data:
+    """Pairs taken apart: lists put them together anew, a little shorter or longer."""
+    pairs = some_pairs(bench, 8192, seed=7)
+    inner = ~np.isin(pairs.tokens, (CLS, SEP))
+    owner = np.repeat(np.arange(len(pairs)), pairs.lengths())
+    continues = np.concatenate([[False], ~pairs.last[:-1]])
+    fields = []
+    for segment in (0, 1):
+        own = inner & (pairs.segments == segment)
+        ends = np.cumsum(np.bincount(owner[own], minlength=len(pairs)))
+        fields.append(Pieces.plain(pairs.tokens[own], continues[own], ends))
+    written = texts(pairs)
+    return Data(fields[0], fields[1], [query for query, _ in written], [document for _, document in written])
+
+
+def make_lists(data: Data, count: int, negatives: int, seed: int = 0) -> Lists:
+    """Lists of one relevant document and ``negatives`` others."""
+    rng = np.random.default_rng(seed)
+    documents = rng.integers(0, len(data.documents), (count, 1 + negatives))
+    labels = np.zeros(documents.shape, np.float32)
+    labels[:, 0] = 1
+    return Lists(rng.integers(0, len(data.queries), count), documents, labels)
+
+
+def make_task(data: Data, lists: Lists, max_pairs: int | None = None) -> RankingTask:
+    task = RankingTask(
+        # Candidates are what lists are drawn from; these are drawn.
+        TrainingSet(data.queries, None, data, cast("Any", None)),
+        lambda epoch: lists,
+        make_loss("listwise"),
+        # A reader lays pairs out with the special tokens alone; these texts are tokens already.
+        Reader(
+            cast("Tokenizer", SimpleNamespace(special=SpecialTokens(CLS, SEP), frame=None)),
+            Template(max_length=LONGEST),
+        ),
+        max_pairs=max_pairs,
+    )
+    task.draw(0)
+    return task
+
+
+def computing(bench: Bench) -> Callable[[], AbstractContextManager[object]]:
+    return partial(torch.autocast, "cuda", torch.bfloat16) if bench.gpu else nullcontext
+
+
+def placer(bench: Bench, model: CrossEncoder, rule: AttentionRule) -> Placer:
+    blocks = packed_blocks(model.encoder, rule) if PACKED else None
+    return Placer(torch.device(bench.device), rule, blocks, seeded=True)
+
+
+class Training:
+    """The loop's step without its log, its checkpoints and its validation."""
+
+    def __init__(
+        self, bench: Bench, model: CrossEncoder, task: RankingTask, rule: AttentionRule, *, graphs: bool = False
+    ):
+        self.model, self.task, self.budget = model.train(), task, 1 << 18
+        self.place, self.computing = placer(bench, model, rule), computing(bench)
+        self.graphed: GraphedEncoder | None = None
+        if graphs:
+            assert self.place.blocks is not None
+            self.graphed = GraphedEncoder(model, rule, self.place.blocks)
+            self.place = BlockPlacer(self.place.device, rule, self.place.blocks)
+        self.optimiser = make_optimiser(model, TrainingOptions(learning_rate=2e-5), torch.device(bench.device))
+        self.parameters = list(model.parameters())
+        self.number = 0
+
+    def backward(self, items: NDArray[np.int64]) -> Tensor:
+        """Leaves the gradient; returns the loss."""
+        if self.graphed is None:
+            self.optimiser.zero_grad(set_to_none=True)
+        else:
+            self.graphed.clear_gradients()
+        step = Step(self.place, self.budget, self.number, self.computing, lambda loss: loss)
+        return self.task.backward(self.graphed or self.model, items, slice(0, len(items)), step)["loss"]
+
+    def step(self, items: NDArray[np.int64]) -> Tensor:
+        self.number += 1
+        loss = self.backward(items)
+        if self.graphed is None:
+            nn.utils.clip_grad_norm_(self.parameters, 1.0)
+        else:
+            self.graphed.gradients.clip(1.0)
+        self.optimiser.step()
+        return loss
+
+    def record(self, rounds: list[NDArray[np.int64]]) -> dict[str, Any]:
+        """Go over the batches until there is a graph for the form of each."""
+        if self.graphed is None:
+            return {}
+        begin, passes = time.perf_counter(), 0
+        while passes < 4:
+            before, passes = self.graphed.recorded, passes + 1
+            for items in rounds:
+                self.step(items)
+            if passes > 2 and self.graphed.recorded == before:
+                break
+            if not self.graphed.active:
+                break
+        seconds = round(time.perf_counter() - begin, 2)
+        return {"graphs": self.graphed.recorded, "active": self.graphed.active, "seconds_before": seconds}
+
+
+def batches(count: int, lists: int) -> Iterator[NDArray[np.int64]]:
+    for begin in range(0, count, lists):
+        yield np.arange(begin, begin + lists)
+
+
+def timed(
+    bench: Bench, training: Training, lists: int, steps: int, warm: int
+) -> tuple[float, NDArray[np.int64], dict[str, Any]]:
+    """Seconds of ``steps`` steps after ``warm`` others, the lengths of the pairs in them, and how many graphs there are
+    where there are graphs: they are recorded before, as in a run of many steps nearly all are.
+    """
+    chunks = list(batches((warm + steps) * lists, lists))
+    for items in chunks[:warm]:
+        training.step(items)
+    recorded = training.record(chunks[warm:])
+    bench.wait()
+    begin = time.perf_counter()
+    for items in chunks[warm:]:
+        loss = training.step(items)
+    bench.wait()
+    seconds = time.perf_counter() - begin
+    if not bool(torch.isfinite(loss)):
+        raise RuntimeError(f"the loss is {float(loss)}")
+    timed_lists = training.task.drawn(np.concatenate(chunks[warm:]))
+    return seconds, training.task.lay_out(timed_lists).lengths(), recorded
+
+
+def rates(bench: Bench, config: EncoderConfig, lengths: NDArray[np.int64], seconds: float) -> dict[str, float]:
+    """Forward and backward are three times the forward; a second forward of the gradient cache does not count."""
+    computed, whole = flops(config, lengths)
+    return {
+        "pairs_per_s": round(len(lengths) / seconds, 1),
+        "share": round(3 * computed / seconds / bench.peak, 4),
+        "share_of_model": round(3 * whole / seconds / bench.peak, 4),
+        "mean_length": round(float(lengths.mean()), 1),
+    }
+
+
+def train_speed(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
+    """Lists of 1 + 5, 16 a step as the peer has them; more a step for what the hardware can do. Each as CUDA graphs and
+    without.
+    """
+    steps, warm = (1, 0) if bench.smoke else ({24: 12, 12: 30}.get(config.num_hidden_layers, 80), 4)
     found: dict[str, Any] = {}
-    least = {"minilm-l6": 4, "bert-base": 2}
-    for name in names:
-        own: dict[str, Any] = {}
-        label = f"{name}: train", f"full, {LISTS} lists, graphs"
-        speed = get(*label, "pairs_per_s")
-        eager = get(label[0], f"full, {LISTS} lists, eager", "pairs_per_s")
-        for kind in ("default", "best", "without_tokenising"):
-            theirs = get(f"{name}: peer", kind)
-            target = f" >= {least[name]}" if name in least and kind != "without_tokenising" else ""
-            own[f"times CrossEncoderTrainer, {kind}{target}"] = round(speed / theirs, 2) if speed and theirs else None
-        own["times eager"] = round(speed / eager, 2) if speed and eager else None
-        own["share" + (" >= 0.4" if name == "bert-large" else "")] = get(*label, "share")
-        held = get(f"{name}: memory")
-        if isinstance(held, dict):
-            own["peak_gb against negatives"] = {key: get(f"{name}: memory", key, "peak_gb") for key in held}
-        found[name] = own
+    wanted: list[tuple[AttentionRule, int]] = [("full", LISTS), ("strm", LISTS), ("strm", 4 * LISTS)]
+    if bench.smoke:
+        wanted = [("strm", 1)]
+    for graphs in (True, False) if PACKED else (False,):
+        for rule, lists in wanted:
+            own = max(4, steps * LISTS // lists) if not bench.smoke else steps
+            label = f"{rule}, {lists} lists, {'graphs' if graphs else 'eager'}"
+            try:
+                found[label] = _speed(bench, config, data, rule, lists, (own, warm), graphs=graphs)
+            except Exception as error:
+                found[label] = f"{type(error).__name__}: {error}"[:500]
     return found
+
+
+def _speed(
+    bench: Bench,
+    config: EncoderConfig,
+    data: Data,
+    rule: AttentionRule,
+    lists: int,
+    steps_warm: tuple[int, int],
+    *,
+    graphs: bool,
+    negatives: int | None = None,
+    max_pairs: int | None = None,
+) -> dict[str, Any]:
+    steps, warm = steps_warm
+    task = make_task(data, make_lists(data, (steps + warm) * lists, negatives or negatives_of(bench)), max_pairs)
+    training = Training(bench, random_model(config, bench.device), task, rule, graphs=graphs)
+    if bench.gpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    seconds, lengths, recorded = timed(bench, training, lists, steps, warm)
+    found: dict[str, Any] = {**rates(bench, config, lengths, seconds), **recorded}
+    found["ms_a_step"] = round(seconds / steps * 1e3, 2)
+    if bench.gpu:
+        found["peak_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
+    return found
+
+
+def memory(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
+    """Longer and longer lists with the same bound on the pairs in memory; and without, where they fit."""
+    bound, lists, steps = (1, 1, (1, 0)) if bench.smoke else (6 * LISTS, LISTS, (3, 2))
+    plan = [(1, bound)] if bench.smoke else [(5, bound), (15, bound), (63, bound), (15, None)]
+    return {
+        f"{negatives} negatives, {pairs or 'all'} pairs in memory": _speed(
+            bench, config, data, "strm", lists, steps, graphs=PACKED, negatives=negatives, max_pairs=pairs
+        )
+        for negatives, pairs in plan
+    }
+
+
+# The peer
+
+
+def peer(bench: Bench, config: EncoderConfig, data: Data) -> dict[str, Any]:
+    """CrossEncoderTrainer with ListNetLoss, the loss of a softmax over a list: as it comes, which computes as many
+    pairs at a time as there are lists, and with all pairs of a step at once. Then the model alone, without trainer and
+    tokenizer, on padded batches that are ready.
+    """
+    found: dict[str, Any] = {}
+    steps, warm = (1, 1) if bench.smoke else ({24: 12, 12: 25}.get(config.num_hidden_layers, 40), 8)
+    lists = make_lists(data, (steps + warm) * (2 if bench.smoke else LISTS), negatives_of(bench), seed=1)
+    with tempfile.TemporaryDirectory() as folder:
+        save_model(random_model(config, "cpu"), Path(folder) / "model")
+        for label, at_once in (("default", None), ("all pairs at once", -1)):
+            try:
+                seconds, lengths = _train(bench, Path(folder) / "model", data, lists, at_once, steps, warm)
+                found[f"trainer, {label}"] = rates(bench, config, lengths, seconds)
+            except Exception as error:
+                found[f"trainer, {label}"] = f"{type(error).__name__}: {error}"[:500]
+    try:
+        found["model alone"] = _alone(bench, config, data, lists, steps, warm)
+    except Exception as error:
+        found["model alone"] = f"{type(error).__name__}: {error}"[:500]
+    speeds = {name: result["pairs_per_s"] for name, result in found.items() if isinstance(result, dict)}
+    found["default"] = speeds.get("trainer, default")
+    found["best"] = max((speed for name, speed in speeds.items() if name.startswith("trainer")), default=None)
+    found["without_tokenising"] = speeds.get("model alone")
+    return found
+
+
+def _train(
+    bench: Bench, folder: Path, data: Data, lists: Lists, at_once: int | None, steps: int, warm: int
+) -> tuple[float, NDArray[np.int64]]:
+    """The seconds of ``steps`` steps after ``warm`` others, by a callback, and the lengths of their pairs."""
+    from datasets import Dataset
+    from sentence_transformers import cross_encoder as peers
+    from transformers import TrainerCallback
+
+    columns = lists.queries.tolist(), lists.documents.tolist(), lists.labels.tolist()
+    rows = [
+        {"query": data.query_texts[query], "docs": [data.document_texts[d] for d in documents], "labels": labels}
+        for query, documents, labels in zip(*columns, strict=True)
+    ]
+    marks: list[float] = []
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step in (warm, warm + steps):
+                bench.wait()
+                marks.append(time.perf_counter())
+
+    class Trainer(peers.CrossEncoderTrainer):
+        def add_model_card_callback(self, *_: Any, **__: Any) -> None:
+            """No card: it describes the data set at length, which is no part of training."""
+
+    model = peers.CrossEncoder(str(folder), max_length=LONGEST, device=bench.device)
+    quiet: dict[str, Any] = {f"{name}_strategy": "no" for name in ("logging", "save", "eval")}
+    with tempfile.TemporaryDirectory() as out:
+        arguments = peers.CrossEncoderTrainingArguments(
+            output_dir=out,
+            max_steps=warm + steps,
+            per_device_train_batch_size=len(rows) // (steps + warm),
+            learning_rate=2e-5,
+            bf16=bench.gpu,
+            use_cpu=not bench.gpu,
+            report_to="none",
+            disable_tqdm=True,
+            **quiet,
+        )
+        loss, given = peers.losses.ListNetLoss(model, mini_batch_size=at_once), Dataset.from_list(rows)
+        Trainer(model=model, args=arguments, train_dataset=given, loss=loss, callbacks=[Clock()]).train()
+    # The order is the sampler's: of the steps that are timed the mean length is all that counts.
+    lengths = make_task(data, lists).lay_out(lists).lengths()
+    return marks[1] - marks[0], lengths[: len(lengths) * steps // (steps + warm)]
+
+
+def _alone(bench: Bench, config: EncoderConfig, data: Data, lists: Lists, steps: int, warm: int) -> dict[str, float]:
+    """transformers' model under autocast with fused AdamW."""
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = save_model(random_model(config, "cpu"), Path(folder) / "model").to(bench.device).train()
+    optimiser = torch.optim.AdamW(theirs.parameters(), lr=2e-5, fused=bench.gpu or None)
+    sequences = make_task(data, lists).lay_out(lists)
+    chunks = list(batches(len(sequences), len(sequences) // (steps + warm)))
+    ready = [padded(slice_sequences(sequences, int(own[0]), int(own[-1]) + 1)) for own in chunks]
+    short = computing(bench)
+    begin = time.perf_counter()
+    for number, grids in enumerate(ready):
+        if number == warm:
+            bench.wait()
+            begin = time.perf_counter()
+        optimiser.zero_grad(set_to_none=True)
+        with short():
+            logits = theirs(**{name: grid.to(bench.device, non_blocking=True) for name, grid in grids.items()}).logits
+        scores = logits.float().view(-1, lists.documents.shape[1])
+        (torch.logsumexp(scores, 1) - scores[:, 0]).mean().backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimiser.step()
+    bench.wait()
+    seconds = time.perf_counter() - begin
+    timed = np.concatenate(chunks[warm:])
+    return rates(bench, config, sequences.lengths()[timed], seconds)
 
 
 def main() -> None:
     """Run all steps."""
     parser = make_parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("train_gpu.json"))
-    parser.add_argument("--models", default="minilm-l6,bert-base,bert-large")
-    parser.add_argument("--steps", default="", help="only the steps whose name has one of these words, a,b,…")
+    parser.add_argument("--models", nargs="+", choices=list(SHAPES), default=["minilm-l6", "bert-base", "bert-large"])
     parser.add_argument("--limit", type=float, default=480.0, help="seconds after which no step begins")
     parser.add_argument("--smoke", action="store_true", help="a tiny model and few pairs, to see that all steps run")
     options = parser.parse_args()
+    torch.set_float32_matmul_precision("highest")
     bench = Bench(options.out, options.limit, options.smoke)
-    # Without a GPU the kernels need Triton's interpreter.
-    bench.packed = bench.gpu or os.environ.get("TRITON_INTERPRET") == "1"
-    names = ["smoke"] if options.smoke else options.models.split(",")
-    chosen = [word for word in options.steps.split(",") if word]
     if options.smoke:
         batch.LEAST = 32
     data = make_data(bench)
-
-    def step(name: str, work: Callable[[], Any]) -> None:
-        if not chosen or any(word in name for word in chosen):
-            bench.step(name, work)
-
-    bench.step("environment", lambda: environment(bench))
-    bench.step("matrix_rate", lambda: matrix_rate(bench))
-    if bench.packed:
-        bench.step("probe", lambda: probe(bench))
-    step("correct", lambda: correct(bench, SHAPES[names[0]]))
-    steps: dict[str, Callable[[str], Any]] = {
-        "train": lambda n: train_speed(bench, SHAPES[n], data),
-        "peer": lambda n: peer(bench, SHAPES[n], data),
-        "profile": lambda n: profile(bench, SHAPES[n], data),
-        "memory": lambda n: memory(bench, SHAPES[n], data),
-    }
-    for kind, work in steps.items():
-        for name in names:
-            step(f"{name}: {kind}", lambda n=name, w=work: w(n))  # type: ignore[misc]
-    bench.step("summary", lambda: summary(bench, names))
+    bench.step("environment", partial(environment, bench))
+    bench.step("matrix_rate", partial(matrix_rate, bench))
+    for name in ["smoke"] if options.smoke else options.models:
+        ours = bench.step(f"{name}: train", partial(train_speed, bench, SHAPES[name], data))
+        theirs = bench.step(f"{name}: peer", partial(peer, bench, SHAPES[name], data))
+        speed = ours.get(f"full, {LISTS} lists, graphs")
+        if isinstance(speed, dict):
+            kinds = [kind for kind in ("default", "best", "without_tokenising") if theirs.get(kind)]
+            times = {kind: round(speed["pairs_per_s"] / theirs[kind], 2) for kind in kinds}
+            bench.step(f"{name}: times CrossEncoderTrainer", partial(dict, times))
+        bench.step(f"{name}: memory", partial(memory, bench, SHAPES[name], data))
 
 
 if __name__ == "__main__":
-    torch.set_float32_matmul_precision("highest")
     main()

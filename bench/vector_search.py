@@ -1,14 +1,14 @@
-"""Search among vectors on this machine, exact and compressed, beside faiss, usearch and hnswlib in the same run.
+"""Search among vectors on this machine, exact and compressed, beside faiss in the same run.
 
     PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 241186 1000000 8841823
-    PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss usearch hnswlib
+    PYTHONPATH=src python bench/vector_search.py --work FOLDER --documents 1000000 --peers faiss
 
 The vectors are like real ones: a vector of one of InsuranceQA's 27,413 answers (rankwell-mini), plus the difference of
 two neighbours elsewhere, normalised. Neighbourhoods are as wide as real ones, and denser the more documents there are;
 clusters are those of the 27,413. Queries are 100 of its questions. Each system has a process of its own. What is made
 is kept in FOLDER, with the time and memory that making it took: vectors in fp16 and in shards, as hybrid search stores
 them, their codes, and the indexes of peers. Approximate searches are measured at the cheapest of some settings that
-finds 99 % of the 100 nearest documents, or else at the last. Install peers with: pip install faiss-cpu usearch hnswlib.
+finds 99 % of the 100 nearest documents, or else at the last. Install it with: pip install faiss-cpu.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness import DATA, Table, machine, make_parser, memory
+from harness import DATA, Table, clock_and_cpu, machine, make_parser, memory
 from rankwell import BiEncoder, Index
 from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.datasets import open_dataset
@@ -41,7 +40,6 @@ from rankwell.rank.vector_search import search_vectors
 
 FOUND, ENOUGH = 100, 0.99
 NEIGHBOURS, PLACES = 32, 4096
-HNSW = {"connectivity": 16, "expansion": 100}
 Found = NDArray[np.int64]
 Search = Callable[[NDArray[np.float32]], Found]
 Setting = tuple[str, Callable[[], Any]]
@@ -55,7 +53,7 @@ def main() -> None:
         print(json.dumps(measure_system(options)))
         return
     real, queries = source_vectors(options.work)
-    print(machine("torch", "numba", "faiss-cpu", "usearch", "hnswlib"), flush=True)
+    print(machine("torch", "numba", "faiss-cpu"), flush=True)
     for documents in options.documents:
         exact(like_real_ones(options.work, real, documents), queries, options.work / f"exact-{documents}.npy")
         how = f"the best {FOUND}, {options.threads} threads, load {os.getloadavg()[0]:.1f}"
@@ -81,7 +79,7 @@ def measure_system(options: argparse.Namespace) -> dict[str, Any]:
     place = options.work / f"{options.one}-{documents}"
     record = place.with_name(place.name + ".json")
     if not record.exists():
-        clock, cpu = measure(partial(system.build, place))
+        clock, cpu = clock_and_cpu(partial(system.build, place))
         figures = {"built_clock": clock, "built_cpu": cpu, "built_memory": memory(), "load": os.getloadavg()[0]}
         record.write_text(json.dumps(figures) + "\n", encoding="utf-8")
     else:
@@ -91,18 +89,11 @@ def measure_system(options: argparse.Namespace) -> dict[str, Any]:
         if recall < ENOUGH:
             apply()
             recall, setting = recall_of(system.search(queries), nearest), label
-    alone = [measure(partial(system.search, query[None])) for query in queries[: options.rounds]]
+    alone = [clock_and_cpu(partial(system.search, query[None])) for query in queries[: options.rounds]]
     clock, cpu = (1000 * statistics.median(column) for column in zip(*alone, strict=True))
-    together = 1000 * measure(partial(system.search, queries))[1] / len(queries)
+    together = 1000 * clock_and_cpu(partial(system.search, queries))[1] / len(queries)
     figures = {"clock": clock, "cpu": cpu, "together": together, "recall": recall, "bytes": system.bytes_each}
     return {"name": options.one + setting, **figures, "memory": memory("RssAnon"), **json.loads(record.read_text())}
-
-
-def measure(work: Callable[[], Any]) -> tuple[float, float]:
-    """The seconds on the clock and of CPU time; on a shared machine the latter say more."""
-    clock, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - clock, time.process_time() - cpu
 
 
 def recall_of(found: Found, nearest: Found) -> float:
@@ -238,67 +229,6 @@ class Faiss(System):
         return [("", int)]
 
 
-class Usearch(System):
-    def __init__(self, vectors: PassageVectors, threads: int):
-        super().__init__(vectors, threads)
-        from usearch.index import Index as UsearchIndex
-
-        self.index = UsearchIndex(
-            ndim=vectors.width,
-            metric="ip",
-            dtype="f16",
-            connectivity=HNSW["connectivity"],
-            expansion_add=HNSW["expansion"],
-        )
-
-    def build(self, place: Path) -> None:
-        first = 0
-        for block in self.vectors.blocks():
-            self.index.add(np.arange(first, first + len(block)), block, threads=self.threads)
-            first += len(block)
-        self.index.save(str(place))
-        self.bytes_each = self.index.memory_usage // len(self.vectors)
-
-    def open(self, place: Path) -> None:
-        self.index.load(str(place))
-        self.bytes_each = self.index.memory_usage // len(self.vectors)
-
-    def search(self, queries: Any) -> Found:
-        found = self.index.search(queries.astype(np.float16), FOUND, threads=self.threads)
-        keys: Found = np.asarray(found.keys, np.int64).reshape(len(queries), -1)
-        return keys
-
-    def settings(self) -> list[Setting]:
-        sizes = (128, 256, 512, 1024)
-        return [(f", expansion {n}", partial(setattr, self.index, "expansion_search", n)) for n in sizes]
-
-
-class Hnswlib(System):
-    def __init__(self, vectors: PassageVectors, threads: int):
-        super().__init__(vectors, threads)
-        import hnswlib  # type: ignore[import-untyped]
-
-        self.index, self.bytes_each = hnswlib.Index("ip", vectors.width), 4 * vectors.width + 8 * HNSW["connectivity"]
-        self.index.set_num_threads(threads)
-
-    def build(self, place: Path) -> None:
-        self.index.init_index(len(self.vectors), ef_construction=HNSW["expansion"], M=HNSW["connectivity"])
-        self.index.set_num_threads(self.threads)
-        for block in self.blocks():
-            self.index.add_items(block)
-        self.index.save_index(str(place))
-
-    def open(self, place: Path) -> None:
-        self.index.load_index(str(place))
-        self.index.set_num_threads(self.threads)
-
-    def search(self, queries: Any) -> Found:
-        return np.asarray(self.index.knn_query(queries, FOUND)[0], np.int64)
-
-    def settings(self) -> list[Setting]:
-        return [(f", ef {n}", partial(self.index.set_ef, n)) for n in (128, 256, 512, 1024)]
-
-
 def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], System]]:
     """All systems by name."""
     made: dict[str, Callable[[PassageVectors, int], System]] = {
@@ -308,12 +238,6 @@ def systems(peers: list[str]) -> dict[str, Callable[[PassageVectors, int], Syste
     if "faiss" in peers:
         for kind in ("SQfp16", "IVF1024,SQ8", "PQ96x4fs,Refine(SQfp16)"):
             made[f"faiss {kind}"] = partial(Faiss, kind=kind)
-    if "faiss-best" in peers:
-        made["faiss PQ96x4fs,Refine(SQfp16)"] = partial(Faiss, kind="PQ96x4fs,Refine(SQfp16)")
-    if "usearch" in peers:
-        made["usearch HNSW, fp16"] = Usearch
-    if "hnswlib" in peers:
-        made["hnswlib"] = Hnswlib
     return made
 
 
@@ -322,7 +246,7 @@ def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--documents", type=int, nargs="+", default=[27_413, 241_186, 1_000_000])
-    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss", "faiss-best", "usearch", "hnswlib"])
+    parser.add_argument("--peers", nargs="*", default=[], choices=["faiss"])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--one", help="measure only this system, in this process")

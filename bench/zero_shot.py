@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from harness import DATA, Table, make_parser
-from paper_collect import read_columns, write_table
-from paper_tables import number
+from papers.collect import read_columns, write_columns
+from papers.results import number
 from rankwell.core.errors import InputError
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_run
@@ -65,13 +65,13 @@ class Collection:
         if self.out is None:
             return
         path = self.out / f"{self.name}.csv.gz"
-        columns = read_columns(path) if path.exists() else {"qid": list(found.qids)}
+        columns = read_columns(path) or {"qid": list(found.qids)}
         if columns["qid"] != list(found.qids):
             raise InputError(path, None, "its queries are not those measured now")
         for measure in self.measures:
             columns[f"{system}/{measure}"] = [f"{value:.5g}" for value in found.per_query[measure].tolist()]
         self.out.mkdir(parents=True, exist_ok=True)
-        write_table(path, [list(columns), *zip(*columns.values(), strict=True)])
+        write_columns(path, columns)
 
 
 def measure(options: argparse.Namespace) -> None:

@@ -1,14 +1,12 @@
-"""What bench/papers.py measures besides trained rankers, and what docs/papers.md and its neighbours say of it."""
+"""What bench/papers measures besides trained rankers, and what docs/papers.md and its neighbours say of it."""
 
 from __future__ import annotations
 
-import csv
 import gzip
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,9 @@ DOCS = ROOT / "docs"
 PAPERS = DOCS / "results" / "papers"
 
 
-def papers(*arguments: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run bench/papers.py."""
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, check=False, capture_output=True, text=True)
-    assert done.returncode == 0 or not check, done.stderr
-    return done
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def papers(*arguments: str | Path, cwd: Path) -> None:
+    """Run bench/papers."""
+    subprocess.run([sys.executable, str(ROOT / "bench" / "papers"), *map(str, arguments)], cwd=cwd, check=True)
 
 
 def words_of(page: str) -> str:
@@ -60,107 +50,9 @@ def small_data(folder: Path) -> Path:
 
 def test_types_of_queries_are_kept_by_id(tmp_path: Path) -> None:
     data = small_data(tmp_path / "data")
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect-types", "--data", str(data), "--dev", "dev"]
-    subprocess.run([*command, "--out", "types.csv.gz"], cwd=tmp_path, check=True)
+    papers("collect-types", "--data", data, "--dev", "dev", "--out", "types.csv.gz", cwd=tmp_path)
     with gzip.open(tmp_path / "types.csv.gz", "rt", encoding="utf-8") as file:
         assert file.read().splitlines() == ["qid,type", "q1,person", "q2,location"]
-
-
-def test_figures_by_depth_are_those_of_the_first_candidates(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data = small_data(tmp_path / "data")
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "depths", "--data", str(data), "--queries", "2"]
-    command += ["--model", str(tiny_checkpoint), "--device", "cpu", "--out", "depths.csv.gz"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    with gzip.open(tmp_path / "depths.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        rows = {row["qid"]: row for row in csv.DictReader(file)}
-    assert {row["first stage R at 10"] for row in rows.values()} == {"1"}
-    assert rows["q1"]["first stage RR@10 at 1000"] == "1"
-    for row in rows.values():  # fewer than ten candidates: every depth is the same
-        assert len({row[f"ranker AP at {depth}"] for depth in (10, 100, 1000)}) == 1
-        assert 0.3 < float(row["ranker RR@10 at 10"]) <= 1
-
-
-def write_depths(path: Path, values: Mapping[str, str]) -> None:
-    with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows([list(values), list(values.values())])
-
-
-def test_figures_by_depth_get_a_column_for_each_ranker_and_seed(tmp_path: Path) -> None:
-    found = {"qid": "q1", "first stage R at 10": "1", "first stage RR@10 at 10": "0.5"}
-    for row, seed, value in (("marked", 1, "0.25"), ("marked", 2, "1"), ("drbert", 1, "0.5")):
-        write_depths(tmp_path / "depths.csv.gz", {**found, "ranker RR@10 at 10": value})
-        options = ("--data", "small", "--first", "doc2query", "--row", row, "--seed", seed, "--out", ".")
-        papers("collect-depths", "depths.csv.gz", *map(str, options), cwd=tmp_path)
-    columns = {
-        "marked RR@10 at 10/seed 1": "0.25",
-        "marked RR@10 at 10/seed 2": "1",
-        "drbert RR@10 at 10/seed 1": "0.5",
-    }
-    assert read_rows(tmp_path / "depths.small.doc2query.csv.gz") == [{**found, **columns}]
-
-
-def test_rankers_of_other_candidates_are_not_put_side_by_side(tmp_path: Path) -> None:
-    for recall, kept in (("1", True), ("0.5", False)):
-        values = {"qid": "q1", "first stage R at 10": recall, "ranker RR@10 at 10": "1"}
-        write_depths(tmp_path / "depths.csv.gz", values)
-        options = ("--data", "small", "--first", "bm25", "--row", "marked", "--out", ".")
-        done = papers("collect-depths", "depths.csv.gz", *options, cwd=tmp_path, check=False)
-        assert (done.returncode == 0) == kept
-    assert "its queries or candidates are not those of" in done.stderr
-
-
-def test_overlap_counts_the_query_words_of_found_missed_and_other_passages(tmp_path: Path) -> None:
-    data = small_data(tmp_path / "data")
-    papers("overlap", "--data", data, "--out", "overlap.json", cwd=tmp_path)
-    counts = json.loads((tmp_path / "overlap.json").read_text(encoding="utf-8"))
-    # Of "dog bark", d1 has both; of "cat sea", d0, d1 and d2 have one, and d3 has none.
-    assert (counts["found"], counts["missed"], counts["other"]) == ([0, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0, 0, 2, 0, 0])
-    assert (counts["passages relevant to a training query"], counts["dev queries with such a relevant passage"]) == (
-        3,
-        2,
-    )
-
-
-def test_a_small_ranker_scores_passages_without_a_query_word(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data = small_data(tmp_path / "data")
-    (data / "queries.train.tsv").write_text("".join(f"t{k}\ta cat at sea\n" for k in range(4)))
-    (data / "qrels.train.txt").write_text("".join(f"t{k} 0 d0 1\n" for k in range(4)))
-    options = ("--data", data, "--aside", "1", "--start", tiny_checkpoint, "--steps", "1", "--queries", "2")
-    for found in ((), ("--found-only",)):
-        papers("shortcut", *options, *found, "--device", "cpu", "--out", "shortcut.csv.gz", cwd=tmp_path)
-    rows = read_rows(tmp_path / "shortcut.csv.gz")
-    assert [row.pop("qid") for row in rows] == ["q1", "q2"]
-    figures = ("unmatched over candidates", "unmatched over relevant", "relevant over candidates")
-    assert list(rows[0]) == [f"marked, {kind} {figure}/seed 1" for kind in ("all", "found") for figure in figures]
-    assert all(0 <= float(value) <= 1 for row in rows for value in row.values())
-
-
-def test_documents_are_ranked_by_windows_alone_and_with_bm25(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    data = small_data(tmp_path / "data")
-    queries = [(f"q{k}", "where is the cat") for k in range(1, 7)]
-    (data / "queries.dev.tsv").write_text("".join(f"{qid}\t{text}\n" for qid, text in queries))
-    (data / "qrels.dev.txt").write_text("".join(f"{qid} 0 d1 1\n" for qid, _ in queries))
-    for split in ("train", "dev"):
-        pairs = {"entailment": "the cat", "neutral": "the dog", "contradiction": "no cat"}
-        premises = [f"a cat sleeps {place}" for place in ("here", "on the mat", "at sea")]
-        lines = (f"{label}\t{premise}\t{text} {premise}\n" for label, text in pairs.items() for premise in premises)
-        (data / f"snli.{split}.tsv").write_text("".join(lines))
-    options = ("--data", data, "--nli", data, "--start", tiny_checkpoint, "--steps", "1", "--device", "cpu")
-    papers("documents", *options, "--out", "documents", cwd=tmp_path)
-    for row in ("windows", "interpolate"):
-        values = read_rows(tmp_path / "documents" / row / "dev.csv.gz")
-        assert [value["qid"] for value in values] == [qid for qid, _ in queries]
-        assert {value["AP"] for value in values} <= {"1", "0.5"}
-    papers("collect", "documents/windows", "documents/interpolate", "--out", ".", cwd=tmp_path)
-    assert {"BM25", "windows/seed 1", "interpolate/seed 1"} <= read_rows(tmp_path / "document.data.AP.csv.gz")[0].keys()
-    (row,) = (row for row in json.loads((tmp_path / "runs.json").read_text())["document"] if row["row"] == "windows")
-    assert 0 <= row["seeds"]["1"]["stages"]["nli"]["accuracy"] <= 1
-
-
-def test_the_curve_by_training_pairs_can_be_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    papers("picture", PAPERS, "--out", "curve.png", cwd=tmp_path)
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_entailment_model_of_the_document_ranker_is_as_accurate_as_the_page_says(runs: dict[str, Any]) -> None:

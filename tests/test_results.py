@@ -32,7 +32,7 @@ def tables_of(text: str) -> list[list[str]]:
     return [block.splitlines() for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)]
 
 
-def printed_tables(folder: Path, script: str = "papers.py", *options: str) -> list[list[str]]:
+def printed_tables(folder: Path, script: str = "papers", *options: str) -> list[list[str]]:
     command = [sys.executable, str(ROOT / "bench" / script), "tables", str(folder), *options]
     return tables_of(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
@@ -51,7 +51,7 @@ def test_the_tables_of_the_papers_page_are_those_of_the_files() -> None:
 
 
 def test_the_first_table_of_the_results_page_is_that_of_the_files() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "summary", str(ROOT / "docs" / "results")]
+    command = [sys.executable, str(ROOT / "bench" / "papers"), "summary", str(ROOT / "docs" / "results")]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert tables_of((ROOT / "docs" / "results.md").read_text(encoding="utf-8"))[0] == tables_of(printed)[0]
 
@@ -83,7 +83,7 @@ def test_figures_in_sentences_are_in_the_tables_of_the_results_pages(page: str) 
 def test_the_results_of_the_page_on_sdnet_are_those_of_the_files() -> None:
     _, heading, results = (ROOT / "docs" / "ccnu.md").read_text(encoding="utf-8").partition("\n## Results\n")
     assert heading
-    assert tables_of(results.partition("\n## ")[0]) == printed_tables(PAPERS, "papers.py", "--page", "ccnu")
+    assert tables_of(results.partition("\n## ")[0]) == printed_tables(PAPERS, "papers", "--page", "ccnu")
 
 
 NO_RESULTS = {
@@ -116,7 +116,7 @@ def test_the_figures_of_the_readme_are_those_of_the_files() -> None:
     _, heading, results = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Results\n")
     rows = [line for line in tables_of(results)[0] if "nothing trained" not in line]
     assert heading
-    printed = "\n".join(line for table in printed_tables(FIT, "fit_tables.py") for line in table)
+    printed = "\n".join(line for table in printed_tables(FIT, "fit.py") for line in table)
     shown = set(re.findall(r"(?<!\d)\.\d{3}", "\n".join(rows)))
     assert len(shown) > 3
     assert {f"0{figure}" for figure in shown} <= set(re.findall(r"\d\.\d{3}", printed))
@@ -125,7 +125,7 @@ def test_the_figures_of_the_readme_are_those_of_the_files() -> None:
 def test_the_tables_of_fitted_pipelines_are_those_of_the_files() -> None:
     _, heading, results = (ROOT / "docs" / "fitting.md").read_text(encoding="utf-8").partition("\n## Results\n")
     assert heading
-    assert tables_of(results) == printed_tables(FIT, "fit_tables.py")
+    assert tables_of(results) == printed_tables(FIT, "fit.py")
 
 
 def test_arms_are_joined_by_seed(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_arms_are_joined_by_seed(tmp_path: Path) -> None:
         (folder / "result.json").write_text(json.dumps({"stages": {}}))
         with gzip.open(folder / "blend.csv.gz", "wt", encoding="utf-8") as file:
             file.write(f"qid,RR@10,nDCG@10,R@100\nq1,{1 / seed},0,1\nq2,0,0,1\n")
-    command = [sys.executable, str(ROOT / "bench" / "fit_tables.py"), "collect", "runs", "out"]
+    command = [sys.executable, str(ROOT / "bench" / "fit.py"), "collect", "runs", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
     with gzip.open(tmp_path / "out" / "medquad.csv.gz", "rt", encoding="utf-8", newline="") as file:
         header, first, _ = csv.reader(file)
@@ -158,7 +158,7 @@ def test_collecting_keeps_what_was_collected_and_tries_blends(tmp_path: Path) ->
     relevant[0] = False
     scores = {"choice.first": first, "choice.model": model, "choice.relevant": relevant}
     np.savez(folder / "scores.npz", **scores)
-    command = [sys.executable, str(ROOT / "bench" / "fit_tables.py"), "collect", "runs", "out"]
+    command = [sys.executable, str(ROOT / "bench" / "fit.py"), "collect", "runs", "out"]
     subprocess.run(command, cwd=tmp_path, check=True)
     with gzip.open(out / "medquad.csv.gz", "rt", encoding="utf-8", newline="") as file:
         [row] = csv.DictReader(file)
@@ -198,7 +198,7 @@ def test_collecting_arms_gives_a_column_for_each_seed(tmp_path: Path) -> None:
             csv.writer(file).writerows(
                 [["qid", "words", "split word", *names], ["q1", 4, 0, *[0.5] * 6], ["q2", 3, 1, *[seed] * 6]]
             )
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", "row-1", "row-2", "--out", "results"]
+    command = [sys.executable, str(ROOT / "bench" / "papers"), "collect", "row-1", "row-2", "--out", "results"]
     subprocess.run([*command, "--measures", "RR@10", "AP"], cwd=tmp_path, check=True)
     assert not (tmp_path / "results" / "table1.small.nDCG10.csv.gz").exists()
     with gzip.open(tmp_path / "results" / "table1.small.RR10.csv.gz", "rt", encoding="utf-8") as file:
@@ -221,7 +221,7 @@ def test_collecting_again_leaves_other_arms_as_they_are(tmp_path: Path) -> None:
         (arm / "result.json").write_text(json.dumps({"arm": told, "recipe": {}, "stages": {}}), encoding="utf-8")
         with gzip.open(arm / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["qid", "words", "split word", *names], ["q1", 4, 0, *[value] * 6]])
-        command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", row, "--out", "results"]
+        command = [sys.executable, str(ROOT / "bench" / "papers"), "collect", row, "--out", "results"]
         subprocess.run(command, cwd=tmp_path, check=True)
     with gzip.open(tmp_path / "results" / "noise.small.RR10.csv.gz", "rt", encoding="utf-8") as file:
         assert file.read().splitlines() == [
@@ -235,7 +235,7 @@ def test_collecting_again_leaves_other_arms_as_they_are(tmp_path: Path) -> None:
 def test_an_effect_counts_seeds_and_queries_as_two_samples() -> None:
     # Gaps 1 2 3 and 3 4 5: mean squares 6 of the seeds, 2 of the queries, 0 of the rest.
     code = """
-from paper_statistics import Effect, student_t_quantile
+from papers.results import Effect, student_t_quantile
 import numpy as np
 ours = {1: np.array([1.0, 2, 3]), 2: np.array([3.0, 4, 5])}
 effect = Effect.of(ours, {seed: np.zeros(3) for seed in ours})
@@ -251,7 +251,7 @@ def test_two_processes_may_make_the_same_data(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from paper_runs import made_once
+from papers.training import made_once
 out = Path(sys.argv[1]) / "out"
 with made_once(out) as slow:
     with made_once(out) as fast:
@@ -265,20 +265,18 @@ print((out / "made").read_text(), len(list(out.parent.iterdir())))
     assert done.stdout.split() == ["first", "1"]
 
 
-def test_training_queries_are_set_aside_and_documents_of_dev_articles_listed(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (data / "collection.tsv").write_text("".join(f"d{k}\ta text\n" for k in range(9)))
-    for split, queries in {
-        "train": ["Oak / Uses", "Elm / Uses", "Ash / Wood", "Fir / Wood"],
-        "dev": ["Oak / Wood"],
-    }.items():
-        lines = [(f"{split}{k}", text, f"d{k + (8 if split == 'dev' else 0)}") for k, text in enumerate(queries)]
-        (data / f"queries.{split}.tsv").write_text("".join(f"{qid}\t{text}\n" for qid, text, _ in lines))
-        (data / f"qrels.{split}.txt").write_text("".join(f"{qid} 0 {docid} 1\n" for qid, _, docid in lines))
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "aside", "--data", "data", "--out", "out"]
-    subprocess.run([*command, "--aside", "1", "--most", "2"], cwd=tmp_path, check=True)
-    assert (tmp_path / "out" / "left-out.txt").read_text().split() == ["d0", "d8"]
+def test_training_queries_are_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "collection.tsv").write_text("".join(f"d{k}\ta text\n" for k in range(9)))
+    for split, count in {"train": 4, "dev": 1}.items():
+        (tmp_path / f"queries.{split}.tsv").write_text("".join(f"{split}{k}\ta query\n" for k in range(count)))
+        (tmp_path / f"qrels.{split}.txt").write_text("".join(f"{split}{k} 0 d{k} 1\n" for k in range(count)))
+    code = """
+from pathlib import Path
+from papers.training import Source, set_aside
+set_aside(Source(Path("."), "train", "dev", 0.9, 0.4, aside=1, most=2), Path("out"))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "bench"), *sys.path])}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=environment)
     fit, choice = ((tmp_path / "out" / f"queries.{name}.tsv").read_text().splitlines() for name in ("fit", "choice"))
     assert len(fit) == 2
     assert len(choice) == 1
@@ -290,7 +288,7 @@ def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:
     with (tmp_path / "cases.csv").open("w", encoding="utf-8", newline="") as file:
         header = ["qid", "word", "look_alike", "right", "misleading", *names]
         csv.writer(file).writerows([header, ["q1", "bogue", "bogus", "d1", "d2", 1.5, 2, -1, 30]])
-    command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect-rare-words", "."]
+    command = [sys.executable, str(ROOT / "bench" / "papers"), "collect-rare-words", "."]
     subprocess.run([*command, "--name", "mine", "--out", "."], cwd=tmp_path, check=True)
     with gzip.open(tmp_path / "rare-words.mine.csv.gz", "rt", encoding="utf-8") as file:
         assert file.read().splitlines() == [
@@ -299,7 +297,7 @@ def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:
         ]
 
 
-def test_margins_and_trainings_done_twice_are_added_as_columns(tmp_path: Path) -> None:
+def test_trainings_done_twice_are_added_as_columns(tmp_path: Path) -> None:
     names = [f"{prefix}{name}" for prefix in ("BM25 ", "") for name in ("RR@10", "nDCG@10", "AP")]
     for name, again in (("first", False), ("second", True)):
         arm = tmp_path / name
@@ -309,19 +307,15 @@ def test_margins_and_trainings_done_twice_are_added_as_columns(tmp_path: Path) -
         with gzip.open(arm / "dev.csv.gz", "wt", encoding="utf-8", newline="") as file:
             rows = [["q1", 4, 0, *[0.5] * 6], ["q2", 3, 1, *[0.25] * 6]]
             csv.writer(file).writerows([["qid", "words", "split word", *names], *(rows[::-1] if again else rows)])
-        (arm / "margins-small.csv").write_text("case,replacement,margin\n1,look-alike,0.5\n1,unlike,0.7\n")
-        (arm / "candidates.csv").write_text("qid,look-alike documents,look-alike,neither\nq1,3,0.5,1\n")
-        command = [sys.executable, str(ROOT / "bench" / "papers.py"), "collect", name, "--out", "results"]
+        command = [sys.executable, str(ROOT / "bench" / "papers"), "collect", name, "--out", "results"]
         subprocess.run([*command, *(["--repeated"] if again else [])], cwd=tmp_path, check=True)
 
-    def lines(name: str) -> list[str]:
-        with gzip.open(tmp_path / "results" / name, "rt", encoding="utf-8") as file:
-            return file.read().splitlines()
-
-    both = "pretrained-9/strm/seed 1,pretrained-9/strm/seed 1 repeated"
-    assert lines("rules.small.RR10.csv.gz")[1:] == ["q1,4,0,0.5,0.5,0.5", "q2,3,1,0.25,0.25,0.25"]
-    assert lines("traps.small.csv.gz") == [f"case,replacement,{both}", "1,look-alike,0.5,0.5", "1,unlike,0.7,0.7"]
-    assert lines("candidates.small.csv.gz") == [f"qid,other,{both}", "q1,look-alike,0.5,0.5", "q1,neither,1,1"]
+    with gzip.open(tmp_path / "results" / "rules.small.RR10.csv.gz", "rt", encoding="utf-8") as file:
+        assert file.read().splitlines() == [
+            "qid,words,split word,BM25,pretrained-9/strm/seed 1,pretrained-9/strm/seed 1 repeated",
+            "q1,4,0,0.5,0.5,0.5",
+            "q2,3,1,0.25,0.25,0.25",
+        ]
     rows = json.loads((tmp_path / "results" / "runs.json").read_text(encoding="utf-8"))["rank"]
     assert [row["row"] for row in rows] == ["pretrained-9/strm", "pretrained-9/strm, repeated"]
 

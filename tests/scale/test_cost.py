@@ -16,7 +16,7 @@ from rankwell.core.shards import Shards, map_shards
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "bench"))
-from scale_cost import (  # noqa: E402
+from scale import (  # noqa: E402
     MEASURED,
     PAIR,
     PARTS,
@@ -144,7 +144,7 @@ def test_rates_of_small_collections_predict_the_larger_ones() -> None:
 
 def test_the_page_has_the_projections() -> None:
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    assert projections(fit_rates(points(), PAIR)) in page, "docs/scale.md: put in what bench/scale_cost.py prints"
+    assert projections(fit_rates(points(), PAIR)) in page, "docs/scale.md: put in what `bench/scale.py cost` prints"
 
 
 def test_every_measured_search_and_run_was_equal() -> None:

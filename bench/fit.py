@@ -1,12 +1,16 @@
-"""The tables of docs/fitting.md from the results in docs/results/fit.
+"""Trainings of docs/fitting.md: a fitted first stage and rankers on its candidates; and the page's tables.
 
-    python bench/fit_tables.py tables docs/results/fit
-    python bench/fit_tables.py collect runs docs/results/fit
+    python bench/fit.py run insuranceqa --train train --dev valid --k1 0.9 --b 0.9 --arm fit --seed 1 --out runs/fit-1
+    python bench/fit.py collect runs docs/results/fit
+    python bench/fit.py tables docs/results/fit
 
-``runs`` has a folder ARM.DATA.sSEED for each training of ``bench/fit_runs.py``; what was collected before stays.
-``DATA.csv.gz`` has a row for each dev query and a column for each stage, seed and measure, ``aside.json`` the figures
-of the training queries set aside, ``blends.csv.gz`` RR@10 of each of them under several blends. ``peers.json`` and
-``peers.csv.gz`` are what ``bench/encoder_training.py`` wrote into ``runs/peers``.
+Training queries set aside (600) choose checkpoints and shares, the dev queries choose nothing. ``result.json`` has the
+figures of every stage, ``STAGE.csv.gz`` the values of each dev query, and ``scores.npz`` what first stage and listwise
+ranker score the candidates, to try blends with.
+
+``runs`` has a folder ARM.DATA.sSEED for each training; what was collected before stays. ``DATA.csv.gz`` has a row for
+each dev query and a column for each stage, seed and measure, ``aside.json`` the figures of the training queries set
+aside, ``blends.csv.gz`` RR@10 of each of them under several blends.
 """
 
 from __future__ import annotations
@@ -15,19 +19,35 @@ import argparse
 import csv
 import gzip
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fit_runs import MEASURES
-from harness import write_json
+from harness import ROOT, make_parser, write_json
+from papers.training import Source, set_aside
 from rankwell.core.types import Values
 from rankwell.corpus.records import Qrels, Run
+from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.significance import bootstrap_interval, paired_t_test
+from rankwell.models.checkpoints.names import BACKBONE
 from rankwell.rank.fusion import Fusion, RankFusion
 from rankwell.rank.tuning import share_grid, tune_fusion
+from rankwell.training.data.prepare import Split, open_split
+from rankwell.training.first_stage import search_split
+from rankwell.training.recipe import Recipe
+from rankwell.training.recipe_reader import build_recipe, parse_setting, read_yaml
+from rankwell.training.run import measured_run, run_recipe
+from rankwell.training.stage import FinishedStage
 
+MEASURES = ("RR@10", "nDCG@10", "R@100")
+ARMS = {"fit": "fit", "drbert": "drbert", "marked": "markedbert", "mono": "monobert"}
+"""The recipe of each arm; every arm begins with the stage ``encoder`` of recipes/fit.yaml."""
+SMALL = {"epochs": 5, "batch": 256, "learning_rate": 1e-4}
+"""The bi-encoder's settings, unless ``--large`` asks for those of the recipe."""
 PARTS = ("model", "first")
 DATA = {"insuranceqa": "InsuranceQA", "medquad": "MedQuAD", "questions": "wiki questions", "headings": "wiki headings"}
 ROWS = {
@@ -99,6 +119,97 @@ COLUMNS = {"fit": "small", "encoder": "small", "final": "fit", "try-b1024-e10": 
 """Arms whose columns have another name."""
 
 
+# Training
+
+
+def arm_recipe(data: Path, source: Source, options: argparse.Namespace) -> Recipe:
+    """The recipe of an arm, trained on ``fit`` and chosen on ``choice``."""
+    recipes = ROOT / "recipes"
+    tree, fit = read_yaml(recipes / f"{ARMS[options.arm]}.yaml"), read_yaml(recipes / "fit.yaml")
+    encoder = {**fit["stages"]["encoder"], **({} if options.large else SMALL)}
+    whole = {
+        "name": options.arm,
+        "seed": options.seed,
+        "data": {"folder": str(data), "train": "fit", "dev": "choice"},
+        "first_stage": {"k1": source.k1, "b": source.b, "depth": 100},
+        "model": {**tree["model"], "start": options.start},
+        "evaluate": {"measures": list(MEASURES), "depth": 100},
+        "stages": {"encoder": encoder, **{name: own for name, own in tree["stages"].items() if name != "encoder"}},
+    }
+    return build_recipe(whole, Path.cwd() / "recipe.yaml", [parse_setting(setting) for setting in options.set])
+
+
+def train_arm(recipe: Recipe, out: Path, pool: Path, device: str | None) -> dict[str, Any]:
+    """Train, then measure every stage on dev; writes ``result.json`` and the values of each query."""
+    begin = time.monotonic()
+    trained = run_recipe(recipe, out, pool=pool, device=device, say=print)
+    seconds = time.monotonic() - begin
+    recipe = trained.work.recipe
+    base = open_split(recipe, trained.work.data.collection, "dev", pool, device=device)
+    stages: dict[str, Any] = {}
+    for done in trained.work.done:
+        record: dict[str, Any] = {"figures": done.result.figures}
+        if done.run is not None:
+            split, run = dev_run(done, base)
+            found = evaluate(split.qrels, run.head(100), list(MEASURES))
+            record["dev"] = dict(found.mean)
+            write_values(out / f"{done.stage.name}.csv.gz", found)
+            if done.stage.kind == "listwise":
+                write_scores(out / "scores.npz", {"dev": (split, run), "choice": (done.work.data.dev, done.run)})
+        stages[done.stage.name] = record
+    unfitted = evaluate(base.qrels, base.run, list(MEASURES))
+    write_values(out / "unfitted.csv.gz", unfitted)
+    result = {
+        "recipe": recipe.as_dict(),
+        "seconds": round(seconds, 1),
+        "choice": trained.table.data["rows"],
+        "dev": {"unfitted": dict(unfitted.mean), **{name: r["dev"] for name, r in stages.items() if "dev" in r}},
+        "stages": stages,
+    }
+    write_json(out / "result.json", result)
+    return result
+
+
+def dev_run(done: FinishedStage, base: Split) -> tuple[Split, Run]:
+    """Dev and a stage's run of it, with candidates of the first stage that was fitted before it, if one was."""
+    work = done.work
+    learned = next((d.result.first_stage for d in reversed(work.done) if d.result.first_stage), None)
+    depth = work.recipe.first_stage.depth
+    split = base if learned is None else search_split(base, learned, depth, work.device)
+    there = replace(work, prepared=replace(work.data, dev=split))
+    run = measured_run(there, done.stage, done.folder)
+    assert run is not None
+    return split, run
+
+
+def write_values(path: Path, found: Evaluation) -> None:
+    """The values of each query."""
+    with gzip.open(path, "wt", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["qid", *MEASURES])
+        for column, qid in enumerate(found.qids):
+            table.writerow([qid, *(f"{found.per_query[name][column]:.6g}" for name in MEASURES)])
+
+
+def write_scores(path: Path, ranked: Mapping[str, tuple[Split, Run]]) -> None:
+    """The candidates of each query: ``first`` and ``model`` are scores, NaN if missing, ``relevant`` judgments."""
+    arrays: dict[str, Any] = {}
+    for name, (split, model) in ranked.items():
+        shape = (len(split.qrels), max(map(len, split.run.values())))
+        first, scores = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float16)
+        relevant = np.zeros(shape, np.bool_)
+        for row, (qid, grades) in enumerate(sorted(split.qrels.items())):
+            score_of = dict(model[qid]) if qid in model else {}
+            for column, (docid, score) in enumerate(split.run.get(qid, ())):
+                first[row, column], scores[row, column] = score, score_of.get(docid, np.nan)
+                relevant[row, column] = grades.get(docid, 0) > 0
+        arrays |= {f"{name}.first": first, f"{name}.model": scores, f"{name}.relevant": relevant}
+    np.savez_compressed(path, **arrays)
+
+
+# Tables
+
+
 def collect(runs: Path, out: Path) -> None:
     """Join the results of arms, and add them to those of ``out``."""
     values = {path.name.removesuffix(".csv.gz"): read_columns(path) for path in out.glob("*.csv.gz")}
@@ -124,12 +235,6 @@ def collect(runs: Path, out: Path) -> None:
         if (folder / "scores.npz").exists():
             blends |= {f"{data}/{arm}/{name}": column for name, column in try_blends(folder / "scores.npz").items()}
     out.mkdir(parents=True, exist_ok=True)
-    for path in (runs / "peers").glob("*.csv.gz"):
-        system, how = path.name.split(".")[:2]
-        for measure, column in read_columns(path).items():
-            values.setdefault("peers", {})[f"{system}/{how}/{measure}"] = column
-    if (peers := runs / "peers" / "peers.json").exists():
-        write_json(out / "peers.json", json.loads(peers.read_text(encoding="utf-8")))
     for data, columns in values.items():
         if not columns:
             continue
@@ -302,15 +407,38 @@ def print_peers(folder: Path) -> None:
 
 
 def main() -> None:
-    """Collect results or print tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["tables", "collect"])
-    parser.add_argument("folders", nargs="+", type=Path)
+    """Train one arm, collect results or print tables."""
+    parser = make_parser(__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="train one arm")
+    run.add_argument("data", type=Path, help="folder of the data")
+    run.add_argument("--train", default="train", help="split to train on")
+    run.add_argument("--dev", default="dev", help="split to report")
+    run.add_argument("--k1", type=float, default=0.9)
+    run.add_argument("--b", type=float, default=0.4)
+    run.add_argument("--arm", choices=list(ARMS), default="fit")
+    run.add_argument("--seed", type=int, default=1)
+    run.add_argument("--aside", type=int, default=600, help="training queries set aside")
+    run.add_argument("--start", default=BACKBONE, help="checkpoint to start from")
+    run.add_argument("--large", action="store_true", help="the bi-encoder's batch and epochs of recipes/fit.yaml")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a value of the recipe")
+    run.add_argument("--out", type=Path, required=True)
+    run.add_argument("--device")
+    collecting = commands.add_parser("collect", help="join the results of arms")
+    collecting.add_argument("runs", type=Path)
+    collecting.add_argument("out", type=Path)
+    commands.add_parser("tables", help="print the tables").add_argument("folder", type=Path)
     options = parser.parse_args()
-    if options.action == "collect":
-        collect(*options.folders)
+    if options.command == "collect":
+        collect(options.runs, options.out)
+    elif options.command == "tables":
+        tables(options.folder)
     else:
-        tables(*options.folders)
+        source = Source(options.data, options.train, options.dev, options.k1, options.b, options.aside)
+        pool = options.out.parent / "pool"
+        recipe = arm_recipe(set_aside(source, pool / f"{options.data.name}-{options.train}"), source, options)
+        for stage, figures in train_arm(recipe, options.out, pool, options.device)["dev"].items():
+            print(f"{stage:>16}  " + "  ".join(f"{name} {value:.4f}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/papers.md on the parts of DR-BERT, marks, noise and rare words.
+"""The tables of docs/papers.md but for its first.
 
 All of ours is computed from the files in docs/results/papers; the papers' own figures are written down here.
 """
@@ -6,31 +6,39 @@ All of ours is computed from the files in docs/results/papers; the papers' own f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness import Table
-from paper_statistics import Effect, Seeds
-from paper_tables import (
+from papers.results import (
     MODELS,
-    RULES,
+    POINTWISE_ONLY,
+    Effect,
     PerQuery,
     Results,
+    Seeds,
     average,
     compare,
+    difference_cells,
     effect_cells,
+    equals,
+    first_stage,
     gap_cell,
+    interval_cell,
     mean_cell,
     number,
     p_value,
     signed,
     wins,
 )
+from papers.rules import RULES
 from rankwell.core.types import Values
-from rankwell.evaluation.significance import paired_t_test
+from rankwell.evaluation.significance import holm, paired_t_test
 
+FIRST_STAGE = "first stage"
 DATA, QUESTIONS, HEADINGS = "insuranceqa", "questions", "headings"
 
 DRBERT = {
@@ -93,17 +101,46 @@ MARKED_TYPES = {
 RARE_WORDS = {"sample": "bundled sample", "insuranceqa": "mined from InsuranceQA"}
 
 
-def first_stage(file: PerQuery) -> dict[int, Values]:
-    """BM25's own values, the same for every seed."""
-    values = np.array(file.labels["BM25"], np.float64)
-    return dict.fromkeys((1, 2, 3), values)
-
-
-def misleading_ranks(results: Results, name: str) -> tuple[Values, Values]:
-    """The ranks of the misleading documents, without and with STRM."""
-    values = results.values(f"rare-words.{name}").labels
-    before, after = (np.array(values[f"{model} misleading rank"], np.float64) for model in MODELS)
-    return before, after
+SHARES = ("0.01", "0.03", "0.1", "0.3")
+"""Of the 144,000 pairs of pointwise training."""
+TYPES = {
+    "full": "none",
+    "typed": "given with the data",
+    "rule-types": "guessed by rules",
+    "classifier-types": "predicted by a classifier",
+    "shuffled-types": "given, shuffled among the queries",
+}
+MEDQUAD = "medquad"
+TUNED = "BM25, tuned"
+STAGES = {TUNED: ("BM25", 0.167), "deepct": ("DeepCT", 0.243), "doc2query": ("doc2query", 0.221)}
+"""First stages, and their RR@10 on MS MARCO dev: in DR-BERT's Table 1, and in MarkedBERT's, where BM25 has .184."""
+DEPTHS = (10, 20, 50, 100, 200, 500, 1000)
+PLAIN, MARKED, WHOLE_MODEL = "pointwise-only", "marked", "drbert"
+RERANKERS = {
+    "bm25": ("BM25", {PLAIN: "BERT"}),
+    "deepct": ("DeepCT", {PLAIN: "BERT", WHOLE_MODEL: "DR-BERT"}),
+    "doc2query": ("doc2query", {PLAIN: "BERT", MARKED: "BERT with marks"}),
+}
+"""What was re-ranked by what."""
+CROSSED = (
+    ("MarkedBERT", "BM25", "bm25", None, 0.184),
+    ("MarkedBERT", "doc2query", "doc2query", None, 0.221),
+    ("MarkedBERT", "doc2query, BERT", "doc2query", PLAIN, 0.302),
+    ("MarkedBERT", "doc2query, BERT with marks", "doc2query", MARKED, 0.328),
+    ("DR-BERT", "BM25", "bm25", None, 0.167),
+    ("DR-BERT", "DeepCT", "deepct", None, 0.243),
+    ("DR-BERT", "DeepCT, BERT", "deepct", PLAIN, 0.367),
+    ("DR-BERT", "DeepCT, DR-BERT", "deepct", WHOLE_MODEL, WHOLE),
+)
+"""The papers' Table 1: first stage, ranker and RR@10."""
+SHORTCUT = {
+    "unmatched over candidates": "no query word above a candidate",
+    "unmatched over relevant": "no query word above a relevant passage",
+    "relevant over candidates": "a relevant passage above a candidate",
+}
+DOCUMENTS = {"windows": "windows by entailment", "interpolate": "BM25 and windows"}
+DOCUMENT_MEASURES = {"AP": ("MAP", 0.237), "nDCG": ("nDCG", 0.430), "P10": ("P@10", 0.598)}
+"""CCNU's Table 2: BM25 and windows on TREC 2019."""
 
 
 def print_table1(results: Results) -> None:
@@ -282,7 +319,7 @@ def print_rare_words(results: Results) -> None:
     table = Table("cases", "attention", *columns, labels=2)
     for name, shown in RARE_WORDS.items():
         values = results.values(f"rare-words.{name}").labels
-        ranks = dict(zip(MODELS, misleading_ranks(results, name), strict=True))
+        ranks = {model: np.array(values[f"{model} misleading rank"], np.float64) for model in MODELS}
         for model in MODELS:
             scores = (np.array(values[f"{model} {which} score"], np.float64) for which in ("right", "misleading"))
             wins = float(np.greater(*scores).mean())
@@ -320,16 +357,8 @@ def rank_cell(difference: float) -> str:
 
 def print_rare_words_by_seed(results: Results) -> None:
     """DR-BERT's Table 3 with models that differ in the rule alone, over seeds."""
-    columns = (
-        "right document wins, full",
-        "STRM",
-        "rank of the misleading, full",
-        "STRM",
-        "difference",
-        "p",
-        "detectable",
-    )
-    table = Table("cases", "seeds", *columns)
+    means = ("right document wins, full", "STRM", "rank of the misleading, full", "STRM")
+    table = Table("cases", "seeds", *means, "difference", "p", "detectable")
     for label, file in rare_word_files(results).items():
         won = [
             wins({seed: right - file.arms[f"{model} misleading score"][seed] for seed, right in seeds.items()})
@@ -344,11 +373,171 @@ def print_rare_words_by_seed(results: Results) -> None:
         table.row(f"{label} ({len(full[1])})", str(len(full)), *shares, *ranks, *tests)
 
 
-def interval_cell(effect: Effect) -> str:
-    """A difference with half of its 95 % interval."""
-    return f"{signed(effect.mean)} ± {number(effect.width, 3)}"
+def by_pairs(file: PerQuery) -> dict[int, dict[int, Values]]:
+    """The values of BERT by the number of pairs it was trained on, all of one run of trainings."""
+    curve = {64 * round(float(share) * POINTWISE_ONLY): file.arms[f"{PLAIN}, {share} of the pairs"] for share in SHARES}
+    return {**curve, 64 * POINTWISE_ONLY: file.repeated[PLAIN]}
 
 
-def difference_cells(ours: Seeds, theirs: Seeds) -> tuple[str, str, str]:
-    """The difference, its p-value and the smallest difference that would be found."""
-    return effect_cells(Effect.of(ours, theirs))
+def print_pairs(results: Results) -> None:
+    """Nogueira and Cho's Figure 1: RR@10 by the number of training pairs."""
+    reciprocal, precision = (results.values(f"table1.{DATA}.{name}") for name in ("RR10", "AP"))
+    table = Table("training pairs", "seeds", "RR@10", "AP", "− BM25", "p", "detectable", "share of the whole gain")
+    bm25 = first_stage(reciprocal)
+    table.row("BM25", "", *(number(average(first_stage(file))) for file in (reciprocal, precision)), "", "", "", "")
+    curve = by_pairs(reciprocal)
+    whole = average(curve[max(curve)]) - average(bm25)
+    for (pairs, seeds), other in zip(curve.items(), by_pairs(precision).values(), strict=True):
+        share = f"{(average(seeds) - average(bm25)) / whole:.0%}".replace("-", "−")
+        cells = (mean_cell(seeds), number(average(other)), *effect_cells(Effect.of(seeds, bm25)))
+        table.row(f"{pairs:,}", str(len(seeds)), *cells, share)
+
+
+def print_query_types(results: Results) -> None:
+    """DR-BERT's types by where they come from."""
+    reciprocal, precision = (results.values(f"table1.{MEDQUAD}.{name}") for name in ("RR10", "AP"))
+    table = Table("types", "seeds", "RR@10", "AP", "− none", "p", "p after Holm", "detectable")
+    effects = {name: Effect.of(reciprocal.arms[name], reciprocal.arms["full"]) for name in TYPES if name != "full"}
+    corrected = dict(zip(effects, holm([effect.p for effect in effects.values()]), strict=True))
+    for name, label in TYPES.items():
+        seeds = reciprocal.arms[name]
+        tests = ("", "", "", "")
+        if name in effects:
+            difference, p, detectable = effect_cells(effects[name])
+            tests = (difference, p, p_value(corrected[name]), detectable)
+        table.row(label, str(len(seeds)), mean_cell(seeds), number(average(precision.arms[name])), *tests)
+
+
+def print_first_stages(results: Results) -> None:
+    """First stages that learn term weights or queries, beside BM25; one training each."""
+    measures = {"RR10": "RR@10", "AP": "AP", "R100": "R@100", "R1000": "R@1000"}
+    files = {name: results.values(f"first-stage.{DATA}.{name}").arms for name in measures}
+    columns = ("k1", "b", "paper", *measures.values(), "RR@10 − BM25", "detectable", "R@1000 − BM25")
+    table = Table("first stage", *columns)
+    settings = {run["row"]: run["recipe"]["first_stage"] for run in results.runs["first-stage"] if run["data"] == DATA}
+    for row, (label, published) in STAGES.items():
+        gaps = [compare(files[name][row], files[name][TUNED]) for name in ("RR10", "R1000")]
+        tests = ("", "", "") if row == TUNED else (gap_cell(gaps[0]), number(gaps[0].detectable, 3), gap_cell(gaps[1]))
+        means = (number(average(files[name][row])) for name in measures)
+        tuned = (f"{settings[row][name]:g}".removeprefix("0") for name in ("k1", "b"))
+        table.row(label, *tuned, number(published, 3), *means, *tests)
+
+
+def candidate_values(
+    results: Results, first: str, ranker: str | None, depth: int, measure: str = "RR@10"
+) -> dict[int, Values]:
+    """The values of a first stage, or of a ranker on its first ``depth`` candidates, by seed."""
+    file = results.values(f"depths.{DATA}.{first}")
+    if ranker is not None:
+        return file.arms[f"{ranker} {measure} at {depth}"]
+    return dict.fromkeys((1, 2, 3), np.array(file.labels[f"{FIRST_STAGE} {measure} at {depth}"], np.float64))
+
+
+def print_depths(results: Results) -> None:
+    """What rankers make of each first stage's candidates, by their number."""
+    columns = [column for label, rankers in RERANKERS.values() for column in (f"{label}: recall", *rankers.values())]
+    table = Table("candidates re-ranked", *columns)
+    alone: list[str] = []
+    for first, (_, rankers) in RERANKERS.items():
+        alone += ["", *[number(average(candidate_values(results, first, None, 1000)))] * len(rankers)]
+    table.row("none", *alone)
+    for depth in DEPTHS:
+        cells: list[str] = []
+        for first, (_, rankers) in RERANKERS.items():
+            recall = average(candidate_values(results, first, None, depth, "R"))
+            cells += [number(recall, 3)]
+            cells += [number(average(candidate_values(results, first, ranker, depth))) for ranker in rankers]
+        table.row(f"{depth:,}", *cells)
+
+
+def crossed(results: Results, first: str, ranker: str, depth: int) -> tuple[dict[int, Values], dict[int, Values]]:
+    """A ranker and plain BERT on the same candidates."""
+    return candidate_values(results, first, ranker, depth), candidate_values(results, first, PLAIN, depth)
+
+
+def print_crossed(results: Results) -> None:
+    """Table 1 of MarkedBERT and of DR-BERT on the first stages that the papers use."""
+    tests = ("1,000 − first stage", "1,000 − BERT", "p", "detectable")
+    table = Table("paper", "row", "published", "10 candidates", "100", "1,000", *tests, labels=2)
+    for paper, label, first, ranker, published in CROSSED:
+        means = [number(average(candidate_values(results, first, ranker, depth))) for depth in (10, 100, 1000)]
+        cells = [""] * len(tests)
+        if ranker is not None:
+            ours, alone = (candidate_values(results, first, which, 1000) for which in (ranker, None))
+            effect = Effect.of(ours, alone)
+            cells[0] = f"{signed(effect.mean)} (p {equals(effect.p)})"
+        if ranker not in (None, PLAIN):
+            cells[1:] = effect_cells(Effect.of(*crossed(results, first, ranker, 1000)))
+        table.row(paper, label, number(published, 3), *means, *cells)
+
+
+def print_overlap(results: Results) -> None:
+    """How many of a query's words relevant and other passages contain, and what a model can learn from that."""
+    counts = results.record(f"overlap.{DATA}")
+    found, missed, other = (np.array(counts[kind], np.float64) for kind in ("found", "missed", "other"))
+    kinds = ("relevant, found by BM25", "relevant, missed", "other candidates")
+    table = Table("query words in the passage", *kinds, "relevant, 1 to 1", "found only, 1 to 1")
+
+    def balanced(relevant: Values) -> list[str]:
+        """The share of relevant passages if as many relevant ones as others are drawn."""
+        both = relevant / relevant.sum(), other / other.sum()
+        return [f"{a / (a + b):.0%}" if a + b > 0 else "" for a, b in zip(*both, strict=True)]
+
+    ends = [f"{share:.0%}" for share in counts["shares"]]
+    labels = ["none", f"up to {ends[1]}", *(f"{low} to {high}" for low, high in pairwise(ends[1:]))]
+    shares = [[f"{share:.1%}" for share in kind / kind.sum()] for kind in (found, missed, other)]
+    for cells in zip(labels, *shares, balanced(found + missed), balanced(found), strict=True):
+        table.row(*cells)
+
+
+def print_shortcut(results: Results) -> None:
+    """What small rankers make of passages without a query word, by what they were trained on."""
+    arms = results.values(f"shortcut.{DATA}").arms
+    table = Table("ranker", "trained on relevant passages", *SHORTCUT.values(), "difference of the first", labels=2)
+    base = arms[f"{MARKED}, all {next(iter(SHORTCUT))}"]
+    rows = ((MARKED, "with marks", "all", "all"), (MARKED, "with marks", "found", "those that BM25 found"))
+    for row, label, which, trained_on in (*rows, (PLAIN, "without marks", "all", "all")):
+        shares = [arms[f"{row}, {which} {figure}"] for figure in SHORTCUT]
+        difference = "" if shares[0] is base else gap_cell(compare(shares[0], base))
+        table.row(label, trained_on, *(f"{average(share):.0%}" for share in shares), difference)
+
+
+def document_values(results: Results, measure: str, row: str | None) -> dict[int, Values]:
+    """A row of CCNU's document ranker; None: BM25."""
+    file = results.values(f"document.{MEDQUAD}.{measure}")
+    return {1: first_stage(file)[1]} if row is None else file.arms[row]
+
+
+def print_documents(results: Results) -> None:
+    """CCNU's Table 2: windows scored by an entailment model, alone and with BM25."""
+    table = Table("", *(label for label, _ in DOCUMENT_MEASURES.values()), "MAP − BM25", "detectable")
+    table.row("paper: BM25 and windows", *(number(value, 3) for _, value in DOCUMENT_MEASURES.values()), "", "")
+    bm25 = document_values(results, "AP", None)
+    for row, label in ((None, "BM25, k2 8"), *DOCUMENTS.items()):
+        means = (number(average(document_values(results, name, row))) for name in DOCUMENT_MEASURES)
+        gap = compare(document_values(results, "AP", row), bm25)
+        table.row(label, *means, *(("", "") if row is None else (gap_cell(gap), number(gap.detectable, 3))))
+
+
+DETAIL_TABLES = (
+    print_table1,
+    print_variants,
+    print_pairs,
+    print_query_types,
+    print_questions,
+    print_headings,
+    print_ceiling,
+    print_pretraining,
+    print_marked,
+    print_types,
+    print_noise,
+    print_drops,
+    print_first_stages,
+    print_depths,
+    print_crossed,
+    print_overlap,
+    print_shortcut,
+    print_documents,
+    print_rare_words,
+    print_rare_words_by_seed,
+)

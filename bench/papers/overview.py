@@ -1,59 +1,48 @@
-"""The tables of docs/papers.md, in its order; first what each paper claims beside what was measured here.
-
-All of ours is computed from the files in docs/results/papers; the papers' own figures are written down here.
-"""
+"""What each paper claims beside what was measured here, and the tables of docs/results.md and docs/ccnu.md."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from harness import Table
-from paper_candidates import (
+from papers.results import (
+    Effect,
+    PerQuery,
+    Results,
+    Seeds,
+    average,
+    compare,
+    equals,
+    first_stage,
+    gap_cell,
+    interval_cell,
+    mean_cell,
+    number,
+    signed,
+)
+from papers.rules import LONG, SHORT
+from papers.tables import (
+    BERT,
+    BM25,
+    DATA,
+    DETAIL_TABLES,
     DOCUMENT_MEASURES,
+    DRBERT,
+    HEADINGS,
     MARKED,
     MEDQUAD,
+    QUESTIONS,
     STAGES,
     TUNED,
+    WHOLE,
     WHOLE_MODEL,
     by_pairs,
     crossed,
     document_values,
-    print_crossed,
-    print_depths,
-    print_documents,
-    print_first_stages,
-    print_overlap,
-    print_pairs,
-    print_query_types,
-    print_shortcut,
-)
-from paper_statistics import Effect, Seeds
-from paper_tables import LONG, SHORT, PerQuery, Results, average, compare, equals, number, signed
-from paper_verdicts import (
-    BERT,
-    BM25,
-    DATA,
-    DRBERT,
-    HEADINGS,
-    QUESTIONS,
-    WHOLE,
-    first_stage,
-    interval_cell,
     marks_by_length,
     marks_by_type,
     misleading_ranks_by_seed,
-    print_ceiling,
-    print_drops,
-    print_headings,
-    print_marked,
-    print_noise,
-    print_pretraining,
-    print_questions,
-    print_rare_words,
-    print_rare_words_by_seed,
-    print_table1,
-    print_types,
-    print_variants,
     rank_cell,
     rare_word_files,
 )
@@ -64,6 +53,20 @@ CCNU_ARM = "softmax, tags, all layers, dropout 0.4, negatives 1"
 PAIRS = "144,000 pairs"
 ON_CANDIDATES = f"{DATA}, 500 queries, {PAIRS}"
 MARKS = (0.302, 0.328)
+SUMMARY_DATA = {"insuranceqa": 2000, "questions": 1568, "headings": 3000, "medquad": 1655}
+SUMMARY_ROWS = {
+    "pointwise-only": "BERT, pointwise",
+    "listwise-only": "BERT, listwise",
+    "full": "BERT, pointwise, then listwise",
+    "long": "BERT, listwise, after 20,000 steps of domain pre-training",
+    "found-only": "BERT, listwise, only relevant passages that BM25 found",
+    "marked": "BERT, pointwise, with marks",
+    "drbert": "DR-BERT without noise reduction",
+    "deepct": "DeepCT, nothing re-ranked",
+    "doc2query": "doc2query, nothing re-ranked",
+}
+CCNU_MEASURES = {"AP": "MAP", "nDCG": "nDCG", "P10": "P@10"}
+TAGS_COMPARED = "all layers, dropout 0.2, negatives 2"
 
 
 class Overview:
@@ -227,26 +230,62 @@ def _add_ccnu(overview: Overview, results: Results) -> None:
     overview.trained_once("CCNU, Table 2", "documents: MAP", setting, published, both, bm25, verdict)
 
 
-VERDICT_TABLES = (
-    print_overview,
-    print_table1,
-    print_variants,
-    print_pairs,
-    print_query_types,
-    print_questions,
-    print_headings,
-    print_ceiling,
-    print_pretraining,
-    print_marked,
-    print_types,
-    print_noise,
-    print_drops,
-    print_first_stages,
-    print_depths,
-    print_crossed,
-    print_overlap,
-    print_shortcut,
-    print_documents,
-    print_rare_words,
-    print_rare_words_by_seed,
-)
+PAPER_TABLES = (print_overview, *DETAIL_TABLES)
+
+
+def print_summary(folder: Path) -> None:
+    """RR@10 of BM25 and of every row that was trained: rankers with three seeds, first stages with one."""
+    papers, rules = Results(folder / "papers"), Results(folder / "attention-rules")
+    files = {data: papers.values(f"table1.{data}.RR10") for data in SUMMARY_DATA if data != "medquad"}
+    files["medquad"] = rules.values("rules.medquad.RR10")
+    # The attention rules were compared by listwise training alone, from the same pre-training.
+    arms = {data: file.arms for data, file in files.items()}
+    both = papers.values("table1.medquad.RR10").arms["full"]
+    arms["medquad"] = {"listwise-only": arms["medquad"][f"{SHORT}/full"], "full": both}
+    first_stages = papers.values("first-stage.insuranceqa.RR10").arms
+    arms["insuranceqa"] |= {name: first_stages[name] for name in ("deepct", "doc2query")}
+    for data in ("insuranceqa", "medquad"):
+        arms[data]["long"] = rules.values(f"rules.{data}.RR10").arms[f"{LONG}/full"]
+    table = Table("RR@10", *(f"{data} ({queries:,})" for data, queries in SUMMARY_DATA.items()))
+    table.row("BM25", *(number(average(first_stage(file))) for file in files.values()))
+    for name, label in SUMMARY_ROWS.items():
+        table.row(label, *(mean_cell(arms[data][name]) if name in arms[data] else "" for data in SUMMARY_DATA))
+
+
+def print_sdnet(results: Results) -> None:
+    """Each trained network alone and with BM25's share, beside BM25."""
+    files = {name: results.values(f"sdnet.{DATA}.{name}") for name in CCNU_MEASURES}
+    table = Table("", *CCNU_MEASURES.values(), "MAP − BM25", labels=1)
+    bm25 = {name: {1: first_stage(file)[1]} for name, file in files.items()}
+    table.row("BM25, k2 8", *(number(average(seeds)) for seeds in bm25.values()), "")
+    for arm in files["AP"].arms:
+        name, _, part = arm.rpartition("/")
+        label = f"{name}: {'S alone' if part == 'S' else 'with BM25'}"
+        cells = (number(average(file.arms[arm])) for file in files.values())
+        table.row(label, *cells, gap_cell(compare(files["AP"].arms[arm], bm25["AP"])))
+
+
+def print_tags(results: Results) -> None:
+    """The same training with and without tags."""
+    file = results.values(f"sdnet.{DATA}.AP")
+    table = Table("MAP", "no tags", "tags", "difference", "detectable")
+    for part, label in (("S", "S alone"), ("both", "with BM25")):
+        plain, tagged = (file.arms[f"dot, {tags}, {TAGS_COMPARED}/{part}"] for tags in ("no tags", "tags"))
+        gap = compare(tagged, plain)
+        table.row(label, number(average(plain)), number(average(tagged)), gap_cell(gap), number(gap.detectable, 3))
+
+
+def print_k2(results: Results) -> None:
+    """BM25 with and without k2 on all dev queries."""
+    table = Table("data (queries)", "k2", *CCNU_MEASURES.values(), "MAP, difference", labels=2)
+    for data in ("insuranceqa", "medquad"):
+        files = {name: results.values(f"first-stage.{data}.{name}") for name in CCNU_MEASURES}
+        plain = {name: {1: first_stage(file)[1]} for name, file in files.items()}
+        k2 = {name: file.arms["BM25, k2 8"] for name, file in files.items()}
+        label = f"{data} ({len(k2['AP'][1]):,})"
+        table.row(label, "none", *(number(average(seeds)) for seeds in plain.values()), "")
+        gap = gap_cell(compare(k2["AP"], plain["AP"]), 4)
+        table.row(label, "8", *(number(average(seeds)) for seeds in k2.values()), gap)
+
+
+CCNU_TABLES = (print_sdnet, print_tags, print_k2)

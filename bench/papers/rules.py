@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from harness import Table
-from paper_statistics import Effect
+from papers.results import (
+    Effect,
+    PerQuery,
+    Results,
+    Seeds,
+    average,
+    compare,
+    effect_cells,
+    equals,
+    gap_cell,
+    mean_cell,
+    number,
+    p_value,
+    rate_cell,
+    signed,
+    wins,
+)
 from rankwell.core.types import Values
-from rankwell.evaluation.significance import holm, paired_t_test
+from rankwell.evaluation.significance import holm
 
 DATA = ("medquad", "insuranceqa", "questions")
 SHORT, LONG = "pretrained-6500", "pretrained-20000"
@@ -23,150 +33,11 @@ STARTS = {"minilm": "MiniLM", SHORT: "pre-trained"}
 ALL_STARTS = {**STARTS, LONG: "20,000 steps more"}
 """The last has full attention and STRM alone, on two data sets."""
 RULES = {"strm": "STRM", "exact_match": "exact_match"}
-MODELS = ("full", "STRM")
-"""The two models of the rare-words experiment: without and with the rule."""
-POWER = 2.802
-"""Standard errors that a true difference must have to be found at p < .05, two-sided, with a power of .8."""
-
-Runs = dict[str, dict[int, Values]]
-"""The values of each arm by seed, in the order of the file's rows."""
 
 
-@dataclass(frozen=True, eq=False)
-class PerQuery:
-    """A file of values: the columns that describe a row, and the arms by name, such as ``minilm/full``."""
-
-    labels: dict[str, list[str]]
-    arms: Runs
-    repeated: Runs
-
-    def rows(self, label: str, value: str) -> Runs:
-        """The arms on the rows whose ``label`` is ``value``."""
-        mask = np.array([cell == value for cell in self.labels[label]])
-        return {arm: {seed: values[mask] for seed, values in seeds.items()} for arm, seeds in self.arms.items()}
-
-
-def read_values(path: Path) -> PerQuery:
-    """Read a file whose columns of values end in ``/seed N`` or, for a training done twice, ``/seed N repeated``."""
-    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
-    labels: dict[str, list[str]] = {}
-    arms: Runs = {}
-    repeated: Runs = {}
-    for name, column in zip(header, zip(*rows, strict=True), strict=True):
-        arm, slash, seed = name.rpartition("/seed ")
-        if not slash:
-            labels[name] = list(column)
-            continue
-        number, _, again = seed.partition(" ")
-        (repeated if again else arms).setdefault(arm, {})[int(number)] = np.array(column, np.float64)
-    return PerQuery(labels, arms, repeated)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Two arms compared on the seeds that both have.
-
-    ``p_queries`` tests each query's mean over seeds, so it takes the trained models as given; ``p_seeds`` tests the
-    means of the seeds, None for fewer than three. ``detectable`` is the smallest true difference that the comparison
-    would find with a power of .8, by the larger of the two standard errors.
-    """
-
-    mean: float
-    p_queries: float
-    p_seeds: float | None
-    detectable: float
-
-
-def compare(ours: Mapping[int, Values], theirs: Mapping[int, Values]) -> Difference:
-    """Compare two arms row by row and seed by seed."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    a, b = (np.array([arm[seed] for seed in seeds]) for arm in (ours, theirs))
-    gaps, by_seed = (a - b).mean(0), (a - b).mean(1)
-    errors = [values.std(ddof=1) / np.sqrt(len(values)) for values in (gaps, by_seed) if len(values) > 1]
-    p_seeds = paired_t_test(a.mean(1), b.mean(1)) if len(seeds) > 2 else None
-    return Difference(float(gaps.mean()), paired_t_test(a.mean(0), b.mean(0)), p_seeds, POWER * float(max(errors)))
-
-
-def average(seeds: Mapping[int, Values]) -> float:
-    """The mean over seeds and rows."""
-    return float(np.mean([values.mean() for values in seeds.values()]))
-
-
-def wins(seeds: Mapping[int, Values]) -> dict[int, Values]:
-    """1 where a margin is positive, else 0."""
-    return {seed: (margins > 0).astype(np.float64) for seed, margins in seeds.items()}
-
-
-# Cells
-
-
-def number(value: float, digits: int = 4) -> str:
-    """A figure below 1 without its zero."""
-    text = f"{value:.{digits}f}"
-    return text[1:] if text.startswith("0.") else text
-
-
-def signed(value: float, digits: int = 3) -> str:
-    """A difference with its sign."""
-    text = f"{abs(value):.{digits}f}"
-    sign = "" if float(text) == 0 else "−" if value < 0 else "+"
-    return sign + (text[1:] if text.startswith("0.") else text)
-
-
-def p_value(p: float | None) -> str:
-    """A p-value to three digits."""
-    return "" if p is None else "< .001" if p < 0.001 else number(p, 3)
-
-
-def mean_cell(seeds: Mapping[int, Values]) -> str:
-    """The mean, and the standard deviation between seeds."""
-    means = [float(values.mean()) for values in seeds.values()]
-    deviation = f" ± {number(float(np.std(means, ddof=1)), 3)}" if len(means) > 1 else ""
-    return number(average(seeds)) + deviation
-
-
-def rate_cell(rate: float) -> str:
-    """A learning rate, such as 2.5e-4."""
-    mantissa, exponent = f"{rate:e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
-
-
-def gap_cell(gap: Difference, digits: int = 3) -> str:
-    """A difference with its p-value over queries."""
-    return f"{signed(gap.mean, digits)} (p {equals(gap.p_queries)})"
-
-
-# Tables, in the order of the page
-
-
-class Results:
-    """The files of one folder."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self.runs = self.record("runs")
-
-    def values(self, name: str) -> PerQuery:
-        """The file of this name."""
-        return read_values(self._folder / f"{name}.csv.gz")
-
-    def record(self, name: str) -> dict[str, Any]:
-        """The figures in the JSON file of this name."""
-        record: dict[str, Any] = json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
-        return record
-
-    def of_page(self, name: str) -> Results:
-        """The files of another page, in the folder beside this one."""
-        return Results(self._folder.parent / name)
-
-    def has(self, name: str) -> bool:
-        """Whether there is a file of this name."""
-        return (self._folder / f"{name}.csv.gz").exists()
-
-    def rules(self, measure: str = "RR10") -> dict[str, PerQuery]:
-        """The rankings under the three rules, by data set."""
-        return {data: self.values(f"rules.{data}.{measure}") for data in DATA}
+def read_rules(results: Results, measure: str = "RR10") -> dict[str, PerQuery]:
+    """The rankings under the three rules, by data set."""
+    return {data: results.values(f"rules.{data}.{measure}") for data in DATA}
 
 
 def arms(data: Sequence[str] = DATA) -> list[tuple[str, str, str]]:
@@ -178,7 +49,7 @@ def print_summary(results: Results) -> None:
     """How many of the comparisons with full attention are significant."""
     table = Table("measure", "unit of the test", "lower than full", "p < .05", "p < .05 after Holm", labels=2)
     for measure, label in (("RR10", "RR@10"), ("nDCG10", "nDCG@10")):
-        files = results.rules(measure)
+        files = read_rules(results, measure)
         pairs = [
             (files[data].arms[f"{start}/{rule}"], files[data].arms[f"{start}/full"]) for data, start, rule in arms()
         ]
@@ -197,7 +68,7 @@ def print_rules(results: Results) -> None:
     """RR@10 under each rule beside full attention."""
     columns = ("rate", "RR@10", "full attention", "difference", "p, queries", "p, seeds", "detectable", "split words")
     table = Table("data", "start", "rule", *columns, labels=3)
-    files = results.rules()
+    files = read_rules(results)
     rates = {(run["data"], run["id"]): run["rate"] for run in results.runs["rules"]}
     for data, start, rule in arms():
         arm, full = f"{start}/{rule}", f"{start}/full"
@@ -212,7 +83,7 @@ def print_rules(results: Results) -> None:
 def print_pretraining(results: Results) -> None:
     """Held-out figures of the general pre-training, and what it changes in the ranking."""
     table = Table("rule", "MLM loss", "MLM accuracy", "NSP accuracy", *(f"RR@10, {data}" for data in DATA))
-    files = results.rules()
+    files = read_rules(results)
     for run in results.runs["pretraining"]:
         if not run["id"].startswith("general/") or run["steps"] != 6500:
             continue
@@ -225,13 +96,8 @@ def print_pretraining(results: Results) -> None:
 def print_traps(results: Results) -> None:
     """Trap pairs: how often the true passage wins, beside a look-alike and beside an unlike word."""
     rules = ("full", *RULES)
-    columns = (
-        *(RULES.get(rule, rule) for rule in rules),
-        "STRM − full",
-        "p, seeds too",
-        "exact_match − full",
-        "p, seeds too",
-    )
+    tested = ("STRM − full", "p, seeds too", "exact_match − full", "p, seeds too")
+    columns = (*(RULES.get(rule, rule) for rule in rules), *tested)
     table = Table("data (pairs)", "start", *columns, "against an unlike word", "cost ratios", labels=2)
     for data in DATA:
         file = results.values(f"traps.{data}")
@@ -255,7 +121,7 @@ def print_rare_words(results: Results) -> None:
     """The rare-word cases of the bundled sample, averaged over the models trained on the three data sets."""
     files = {data: results.values(f"rare-words.{data}").arms for data in DATA}
 
-    def pooled(arm: str, change: Callable[[Mapping[int, Values]], Mapping[int, Values]]) -> dict[int, Values]:
+    def pooled(arm: str, change: Callable[[Seeds], Seeds]) -> dict[int, Values]:
         changed = [change(arms[arm]) for arms in files.values() if arm in arms]
         return {seed: np.mean([seeds[seed] for seeds in changed], axis=0) for seed in changed[0]}
 
@@ -317,21 +183,10 @@ def print_long(results: Results) -> None:
         )
 
 
-def effect_cells(effect: Effect) -> tuple[str, str, str]:
-    """A difference, its p-value over seeds and queries, and the smallest difference that would be found."""
-    return signed(effect.mean), p_value(effect.p), number(effect.detectable, 3)
-
-
-def equals(p: float) -> str:
-    """A p-value with its relation: = .012 or < .001."""
-    text = p_value(p)
-    return text if text.startswith("<") else f"= {text}"
-
-
 def print_repeats(results: Results) -> None:
     """Trainings that were done twice with one seed."""
     table = Table("data", "rule", "rates chosen", "RR@10, first", "RR@10, second", "difference", labels=2)
-    files = results.rules()
+    files = read_rules(results)
     for run in results.runs["repeated"]:
         arm, file = run["id"], files[run["data"]]
         first, second = file.repeated[arm][1], file.arms[arm][1]
