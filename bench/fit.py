@@ -29,7 +29,7 @@ import numpy as np
 
 from harness import ROOT, make_parser, write_json
 from papers.training import Source, set_aside
-from rankwell.core.types import Values
+from rankwell.core.arrays import Values
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.significance import bootstrap_interval, paired_t_test

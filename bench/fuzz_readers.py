@@ -32,20 +32,17 @@ from typing import Any
 from harness import ROOT, make_parser
 from rankwell import Query, sample
 from rankwell.core.errors import RankwellError
-from rankwell.core.jsonfile import read_json
+from rankwell.core.manifest import read_json
 from rankwell.core.yamlfile import YamlError, parse_yaml
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run, read_types, read_weights
-from rankwell.corpus.formats.expansions import read_expansions
-from rankwell.corpus.formats.labelled import read_labelled
-from rankwell.corpus.formats.triples import read_examples, read_triples
-from rankwell.corpus.text_folder import read_text_file
+from rankwell.corpus.formats.texts import read_examples, read_expansions, read_labelled, read_triples
+from rankwell.corpus.sources import read_text_file
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_encoder_config, read_ranker_config
 from rankwell.retrieve.index import Index
 from rankwell.serve.api import rerank_shape
-from rankwell.serve.bodies import Explain, Search
-from rankwell.serve.formats import EmbeddingsRequest, MixedbreadRerank, Rerank, ScoreRequest
+from rankwell.serve.formats import EmbeddingsRequest, Explain, MixedbreadRerank, Rerank, ScoreRequest, Search
 from rankwell.serve.requests import ApiError, parse, validated
 from rankwell.training.recipe_reader import read_recipe
 

@@ -16,7 +16,7 @@ from harness import DATA, make_parser
 from rankwell.core.files import atomic_folder, atomic_text
 from rankwell.corpus.datasets import open_dataset
 from rankwell.corpus.formats import write_qrels, write_queries
-from rankwell.corpus.formats.expansions import read_expansions
+from rankwell.corpus.formats.texts import read_expansions
 from rankwell.corpus.records import Qrels, Query
 
 Split = tuple[list[Query], dict[str, dict[str, int]]]

@@ -26,7 +26,7 @@ import tiny_models as tiny
 from rankwell import Ranker
 from rankwell.core.errors import RankwellError
 from rankwell.models.checkpoints.export import export_model
-from rankwell.rank.agreement import rank_agreement
+from rankwell.rank.engines.agreement import rank_agreement
 from rankwell.sample import FOLDER
 
 SHAPE = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}

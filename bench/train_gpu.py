@@ -44,12 +44,11 @@ from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.spec import AttentionRule, EncoderConfig
-from rankwell.training.data.lists import Lists, TrainingSet
-from rankwell.training.loop.list_task import RankingTask
+from rankwell.training.data.sampling import Lists, TrainingSet
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.loop.optimiser import make_optimiser
-from rankwell.training.loop.options import TrainingOptions
-from rankwell.training.loop.task import Step
+from rankwell.training.loop.task import RankingTask, Step
+from rankwell.training.options import TrainingOptions
 from rerank_gpu import (
     CLS,
     LONGEST,

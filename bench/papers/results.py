@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rankwell.core.types import Values
-from rankwell.evaluation.distributions import student_t_p
-from rankwell.evaluation.significance import paired_t_test
+from rankwell.core.arrays import Values
+from rankwell.evaluation.significance import paired_t_test, student_t_p
 
 Seeds = Mapping[int, Values]
 """The values of an arm by seed, each with the same queries in the same order."""

@@ -24,7 +24,7 @@ from papers.results import (
     signed,
     wins,
 )
-from rankwell.core.types import Values
+from rankwell.core.arrays import Values
 from rankwell.evaluation.significance import holm
 
 DATA = ("medquad", "insuranceqa", "questions")

@@ -35,7 +35,7 @@ from papers.results import (
     wins,
 )
 from papers.rules import RULES
-from rankwell.core.types import Values
+from rankwell.core.arrays import Values
 from rankwell.evaluation.significance import holm, paired_t_test
 
 FIRST_STAGE = "first stage"

@@ -10,7 +10,7 @@ import pytest
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import write_documents, write_weights
-from rankwell.corpus.formats.expansions import Expansion, write_expansions
+from rankwell.corpus.formats.texts import Expansion, write_expansions
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.retrieve.index import Index
 

@@ -27,7 +27,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-from rankwell.models.checkpoints.identity import encoder_digest, model_digest
+from rankwell.models.checkpoints.names import encoder_digest, model_digest
 from rankwell.papers.ccnu.network import SdnetConfig, new_sdnet, save_sdnet
 from rankwell.papers.ccnu.ranker import SdnetRanker
 from rankwell.rank.dense import DenseRanker

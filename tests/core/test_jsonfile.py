@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import InputError
-from rankwell.core.jsonfile import read_json, read_object, write_json
+from rankwell.core.manifest import read_json, read_object, write_json
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

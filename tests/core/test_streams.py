@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.files import atomic_text, read_lines
+from rankwell.core.files import atomic_text, check_output, check_parent, is_stream, read_lines, reading_pipes_once
 from rankwell.core.manifest import Manifest, file_digest
-from rankwell.core.streams import check_output, check_parent, is_stream, reading_pipes_once
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 

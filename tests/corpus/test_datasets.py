@@ -13,9 +13,8 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import file_digest
 from rankwell.corpus.datasets import FolderDataset, open_dataset
 from rankwell.corpus.formats import read_qrels, read_run, write_documents
-from rankwell.corpus.questions import questions_digest, read_query, read_questions
 from rankwell.corpus.records import Document, Query
-from rankwell.corpus.sources import resolve_documents
+from rankwell.corpus.sources import questions_digest, read_query, read_questions, resolve_documents
 
 Fill = Callable[..., Path]
 

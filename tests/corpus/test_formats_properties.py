@@ -24,7 +24,7 @@ from rankwell.corpus.formats import (
     write_run,
     write_types,
 )
-from rankwell.corpus.formats.triples import read_examples, read_triples
+from rankwell.corpus.formats.texts import read_examples, read_triples
 from rankwell.corpus.records import Document, Qrels, Query, Run
 
 # The separators that str.splitlines knows and files do not must survive, so they come up often.

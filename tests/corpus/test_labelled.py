@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import InputError
-from rankwell.corpus.formats.labelled import read_labelled
+from rankwell.corpus.formats.texts import read_labelled
 from rankwell.corpus.query_types import QUERY_TYPES
 
 

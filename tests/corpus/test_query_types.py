@@ -8,9 +8,9 @@ import pytest
 
 from rankwell import sample
 from rankwell.corpus.formats import read_queries, read_types
-from rankwell.corpus.formats.labelled import read_labelled
+from rankwell.corpus.formats.texts import read_labelled
 from rankwell.corpus.query_types import HEAD_NOUNS, QUERY_TYPES, rule_type
-from rankwell.evaluation.confusion import Confusion
+from rankwell.evaluation.breakdowns import Confusion
 
 QUESTIONS = {
     "numeric": [

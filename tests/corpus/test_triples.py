@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import InputError
-from rankwell.corpus.formats.triples import Example, read_examples, read_triples
+from rankwell.corpus.formats.texts import Example, read_examples, read_triples
 
 
 def triples(path: Path) -> list[Example]:

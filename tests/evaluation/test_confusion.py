@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankwell.evaluation.confusion import Confusion
+from rankwell.evaluation.breakdowns import Confusion
 
 TRUTH = ["cat", "cat", "dog", "dog", "dog", "owl"]
 FOUND = ["cat", "dog", "dog", "dog", None, "owl"]

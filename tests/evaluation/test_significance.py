@@ -10,7 +10,6 @@ import pytest
 from scipy import special, stats
 
 from rankwell.core.errors import RankwellError
-from rankwell.evaluation.distributions import signed_rank_p, student_t_p
 from rankwell.evaluation.significance import (
     TESTS,
     Values,
@@ -20,6 +19,8 @@ from rankwell.evaluation.significance import (
     mean_intervals,
     paired_t_test,
     randomisation_test,
+    signed_rank_p,
+    student_t_p,
     wilcoxon_test,
 )
 

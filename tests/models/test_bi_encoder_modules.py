@@ -14,7 +14,7 @@ from rankwell.core.errors import InputError
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.bi_encoder_modules import Modules, Prompts, save_bi_encoder
 from rankwell.models.checkpoints.folders import load_encoder
-from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.checkpoints.names import model_digest
 from rankwell.models.vector_layers import Dense
 
 QUERIES = ["how do bees keep warm", "honey"]

@@ -16,7 +16,7 @@ from rankwell.corpus.records import Document
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import InMemoryTokens
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.models.checkpoints.identity import encoder_digest
+from rankwell.models.checkpoints.names import encoder_digest
 from rankwell.rank.passage_vectors import PassageVectors
 
 TEXTS = ["how do bees keep warm", "honey", "the river and the bridge of stone " * 20, "", "bogue is not bogus"]

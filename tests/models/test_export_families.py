@@ -16,7 +16,7 @@ pytest.importorskip("sentence_transformers")
 from rankwell import Ranker
 from rankwell.core.errors import RankwellError
 from rankwell.models.checkpoints.export import export_model
-from rankwell.rank.agreement import rank_agreement
+from rankwell.rank.engines.agreement import rank_agreement
 from rankwell.sample import FOLDER
 
 KINDS = ["roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "albert", "deberta-v2", "modernbert"]

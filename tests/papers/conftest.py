@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import rankwell.core.shards as core_shards
-from rankwell.core.jobs import Job
-from rankwell.core.shards import Shards
+from rankwell.core.shards import Job, Shards
 
 
 class OtherProcess:

@@ -21,7 +21,7 @@ from rankwell.corpus.records import Query, Run
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
-from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.checkpoints.names import model_digest
 from rankwell.rank.cache import ScoreCache, join_hashes, text_hashes
 from rankwell.rank.engines.engine import Engine, Logits
 from rankwell.rank.ranker import Ranker

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.jobs import do
+from rankwell.core.shards import do
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder

@@ -22,10 +22,9 @@ from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.spec import AttentionRule
 from rankwell.plots.attention import draw_attention, draw_rule, rule_text
-from rankwell.rank.attention_maps import attention_maps, rule_map
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.torch_engine import TorchEngine
-from rankwell.rank.explain import Explanation, explain
+from rankwell.rank.explain import Explanation, attention_maps, explain, rule_map
 from rankwell.rank.ranker import Ranker
 
 QUERY, TRAP = "what fish is bogue", "bogus fish is the best food of the sea , a large number of troubles"

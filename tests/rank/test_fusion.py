@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.parameters import Normalisation
+from rankwell.core.registry import Normalisation
 from rankwell.corpus.records import Run
 from rankwell.rank.fusion import NORMALISATIONS, Fusion, Missing, RankFusion, Shares, fuse
 

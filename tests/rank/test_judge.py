@@ -10,8 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from rankwell.core.errors import InputError
-from rankwell.rank.judge import RankerJudge
-from rankwell.rank.ranker import Ranker
+from rankwell.rank.ranker import Ranker, RankerJudge
 
 PAIRS = [("bees", "bees make honey"), ("bank", "a bank lends money")]
 

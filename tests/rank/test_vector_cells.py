@@ -9,7 +9,7 @@ import torch
 
 from rankwell.core.shards import Shards, map_shards
 from rankwell.rank.passage_vectors import PassageVectors
-from rankwell.rank.vector_cells import centre, count_cells, nearest_cells, spread, train_centroids
+from rankwell.rank.vector_codes import centre, count_cells, nearest_cells, spread, train_centroids
 
 WIDTH = 16
 

@@ -14,7 +14,7 @@ from rankwell.core.shards import Shards, map_shards
 from rankwell.corpus.records import Document, Query
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank import vector_cells, vector_codes
+from rankwell.rank import vector_codes
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.vector_codes import RECALL, VectorCodes
@@ -55,8 +55,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
         "_VECTORS_AT_A_TIME": 90,
     }.items():
         monkeypatch.setattr(vector_codes, name, value)
-    monkeypatch.setattr(vector_cells, "FEWEST_IN_CELLS", 1000)
-    monkeypatch.setattr(vector_cells, "CELL_SIZE", 100)
+    monkeypatch.setattr(vector_codes, "FEWEST_IN_CELLS", 1000)
+    monkeypatch.setattr(vector_codes, "CELL_SIZE", 100)
 
 
 @pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
@@ -97,7 +97,7 @@ def test_the_recall_is_measured_and_said_once(tmp_path: Path) -> None:
     with pytest.warns(Notice, match=r"compressed search finds \d+\.\d% of the 100 nearest documents"):
         codes = VectorCodes.open(vectors)
     assert 0.9 < codes.recall <= 1
-    queries = vectors.at(vector_cells.spread(COUNT, 64)).astype(np.float32)
+    queries = vectors.at(vector_codes.spread(COUNT, 64)).astype(np.float32)
     nearest, found = search_vectors(queries, vectors.blocks(), 100)[0], codes.search(queries, 100)[0]
     common = sum(len(set(left) & set(right)) for left, right in zip(nearest.tolist(), found.tolist(), strict=True))
     assert codes.recall == pytest.approx(common / nearest.size, abs=1e-4)
@@ -253,7 +253,7 @@ def test_codes_of_an_earlier_version_are_used_as_they_are(tmp_path: Path) -> Non
     vectors, queries = stored(tmp_path / "v", documents), vectors_like_real_ones(9, 1)
     config = {"vectors": "v", "width": WIDTH}
     half = documents.astype(np.float16).astype(np.float32)
-    bits = (half - vector_cells.centre(vectors)) @ vector_codes._rotation(WIDTH) >= 0
+    bits = (half - vector_codes.centre(vectors)) @ vector_codes._rotation(WIDTH) >= 0
     packed = np.pad(np.packbits(bits, axis=1), ((0, 0), (0, 16 - WIDTH // 8)))
     shards = Shards(vectors.folder / "codes", COUNT, 1000, config, suffix=".bits")
     map_shards(shards, lambda items, file: file.write(packed[items.start : items.stop].data) and None)

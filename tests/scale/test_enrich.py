@@ -9,13 +9,13 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rankwell.core.jobs import do
+from rankwell.core.shards import do
 from rankwell.corpus.formats import write_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.papers.deepct.weighing import WeighJob, WeighRequest
 from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import ExpandRequest, Filtering
-from rankwell.rank.judge import RankerJudge
+from rankwell.rank.ranker import RankerJudge
 from rankwell.scale.workers import Cluster
 
 from .conftest import make_documents

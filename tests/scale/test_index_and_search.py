@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.jobs import do
+from rankwell.core.shards import do
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_queries, write_documents
 from rankwell.corpus.formats.fields import Columns

@@ -17,8 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.jobs import do
-from rankwell.core.shards import Shards
+from rankwell.core.shards import Shards, do
 from rankwell.corpus.formats import read_queries, read_run, write_run
 from rankwell.rank.pipeline import Fuse, Given, Rerank
 from rankwell.rank.ranker import Ranker
@@ -130,7 +129,7 @@ import rankwell.rank.ranker
 rankwell.rank.pairs.PAIRS_AT_A_TIME = {size}
 from rankwell.rank.rerank_request import RerankRequest
 from rankwell.scale.rerank import RerankJob
-from rankwell.core.jobs import do
+from rankwell.core.shards import do
 do(RerankJob(RerankRequest(*map(Path, sys.argv[1:3]), *sys.argv[3:5]), Path(sys.argv[5])))
 """
 

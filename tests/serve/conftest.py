@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fastapi.testclient import TestClient
     from starlette.types import ASGIApp
 
-    from rankwell.serve.bodies import Limits
+    from rankwell.serve.formats import Limits
     from rankwell.serve.service import Service
     from rankwell.serve.state import Sources
 

@@ -19,7 +19,7 @@ from rankwell.rank.explain import explain
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.serve import state
-from rankwell.serve.bodies import Limits
+from rankwell.serve.formats import Limits
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources
 

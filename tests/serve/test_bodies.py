@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankwell.serve.bodies import Limits
+from rankwell.serve.formats import Limits
 from rankwell.serve.state import Sources
 
 from .conftest import opened

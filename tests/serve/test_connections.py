@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("uvicorn")
-from rankwell.serve.connections import Connections
+from rankwell.serve.listening import Connections
 from rankwell.serve.requests import JsonLines, RateLimit
 
 from .conftest import PATIENCE, Process
 
 FEW_DESCRIPTORS = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))\n"
-PATIENT = "import rankwell.serve.connections as c; c.HEADER_SECONDS = 600\n"
-QUICK = "import rankwell.serve.connections as c; c.HEADER_SECONDS = 0.5\n"
+PATIENT = "import rankwell.serve.listening as c; c.HEADER_SECONDS = 600\n"
+QUICK = "import rankwell.serve.listening as c; c.HEADER_SECONDS = 0.5\n"
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ import numpy as np
 from rankwell.corpus.records import Document
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
-from rankwell.serve.bodies import Limits
 from rankwell.serve.engine import Batching
+from rankwell.serve.formats import Limits
 from rankwell.serve.state import Sources
 
 from .conftest import wait_until

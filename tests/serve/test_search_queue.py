@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rankwell.serve.search_queue import SearchQueue
+from rankwell.serve.engine import SearchQueue
 
 
 class Squares:

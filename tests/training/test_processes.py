@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankwell.training.processes import write_once
+from rankwell.training.stage import write_once
 
 
 def test_the_first_process_writes_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.training.experiments.suite import Suite
+from rankwell.training.experiments.variants import Suite
 from rankwell.training.option_tables import option_rows, option_tables
 from rankwell.training.recipe import DataOptions, FirstStageOptions, ModelOptions, Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting, read_recipe, value_at

@@ -18,9 +18,8 @@ from rankwell.corpus.records import Run
 from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.training.options import Meaning, Options
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work, stage_kinds
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work, process_number, stage_kinds
 
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
 

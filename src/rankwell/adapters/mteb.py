@@ -15,7 +15,7 @@ import numpy as np
 from mteb.models.model_meta import ModelMeta
 from mteb.types import PromptType
 
-from rankwell.core.types import Scores
+from rankwell.core.arrays import Scores
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.names import find_model, published_name

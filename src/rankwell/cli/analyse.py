@@ -48,9 +48,14 @@ def analyse(
     from rankwell.core.errors import RankwellError
     from rankwell.corpus.formats import read_qrels, read_run
     from rankwell.corpus.formats.fields import Columns
-    from rankwell.evaluation.breakdowns import differences_file, query_differences, write_analysis
+    from rankwell.evaluation.breakdowns import (
+        compare_depths,
+        differences_file,
+        query_differences,
+        write_analysis,
+        write_depths,
+    )
     from rankwell.evaluation.compare import compare, names_of_runs
-    from rankwell.evaluation.depths import compare_depths, write_depths
     from rankwell.evaluation.significance import mean_intervals
     from rankwell.evaluation.tables import as_text
     from rankwell.plots.curves import draw_differences, draw_sweep

@@ -89,13 +89,13 @@ def experiment(
     if models or data or cases or max_cases:
         names = "--model, --data, --cases and --max-cases"
         raise RankwellError(f"{names} are options of rare-words; {suite} is a suite: use --set")
-    from rankwell.training.recipe_files import find_recipe
+    from rankwell.training.recipe_reader import find_recipe
 
     path = find_recipe(suite, "suite")  # before what takes long to import
     from rankwell.evaluation.tables import as_text
     from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
-    from rankwell.training.processes import process_number
     from rankwell.training.recipe_reader import parse_setting
+    from rankwell.training.stage import process_number
     from rankwell.training.stage_store import StageStore
 
     changes = [*(settings or ()), *([f"seeds=[{seeds}]"] if seeds is not None else [])]

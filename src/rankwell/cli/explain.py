@@ -86,11 +86,10 @@ def explain(
 
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
-    from rankwell.corpus.questions import read_query
+    from rankwell.corpus.sources import read_query
     from rankwell.plots.attention import rule_text
     from rankwell.plots.pictures import check_picture
-    from rankwell.rank.attention_maps import MOST_WORDS_OF_RULE, rule_map, write_explanations
-    from rankwell.rank.explain import View, as_json, compare_rules
+    from rankwell.rank.explain import MOST_WORDS_OF_RULE, View, as_json, compare_rules, rule_map, write_explanations
     from rankwell.rank.texts import read_text
 
     needs(context, {"docid": "collection"})

@@ -65,7 +65,7 @@ def export(
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
     print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")
     if backend != "torch" and precision != "fp32":  # torch exports checkpoints of any kind, not only rankers
-        from rankwell.rank.agreement import rank_agreement
+        from rankwell.rank.engines.agreement import rank_agreement
         from rankwell.sample import FOLDER
 
         print(f"agreement with {model} on the sample: {rank_agreement(model, out, backend, FOLDER, changes)}")

@@ -144,7 +144,7 @@ def _build(
     """Build an index in this process, from files."""
     from rankwell.corpus.alignment import combine_weights
     from rankwell.corpus.formats import read_weights
-    from rankwell.corpus.formats.expansions import read_expansions
+    from rankwell.corpus.formats.texts import read_expansions
     from rankwell.retrieve.index import Index
 
     queries = read_expansions(expansions) if expansions else None

@@ -20,8 +20,8 @@ from rankwell.cli.help import Verb, Verbs
 from rankwell.cli.options import COMMANDS
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError
+from rankwell.core.files import reading_pipes_once
 from rankwell.core.stopping import interruptible
-from rankwell.core.streams import reading_pipes_once
 
 PACKAGE = Path(__file__).parents[1]
 EXTRAS = {

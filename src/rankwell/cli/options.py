@@ -12,10 +12,9 @@ import typer
 
 from rankwell.core import progress
 from rankwell.core.errors import RankwellError
-from rankwell.core.parameters import Normalisation
-from rankwell.core.registry import Registry
+from rankwell.core.files import check_output, check_parent, is_stream
+from rankwell.core.registry import Normalisation, Registry
 from rankwell.core.stopping import interruptible
-from rankwell.core.streams import check_output, check_parent, is_stream
 
 if TYPE_CHECKING:
     from rankwell.rank.search_request import RunResult

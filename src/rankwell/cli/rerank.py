@@ -184,7 +184,7 @@ def rerank(
     from rankwell.core.errors import RankwellError
     from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats.fields import Columns
-    from rankwell.corpus.questions import is_question
+    from rankwell.corpus.sources import is_question
     from rankwell.rank.rerank_request import RerankRequest
     from rankwell.scale.rerank import ClusterRanker, RerankJob
 

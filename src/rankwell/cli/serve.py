@@ -143,8 +143,8 @@ def serve(
     from rankwell.rank.fusion import Shares
     from rankwell.rank.system import is_system
     from rankwell.retrieve.index import is_index
-    from rankwell.serve.bodies import Limits
     from rankwell.serve.engine import Batching
+    from rankwell.serve.formats import Limits
     from rankwell.serve.listening import bind
     from rankwell.serve.server import ServerOptions, exit_on_signals
     from rankwell.serve.server import serve as serve_sources

@@ -68,7 +68,7 @@ def train(
 
         torchrun --nproc-per-node 4 $(which rankwell) train monobert --set data=my-data --out my-model
     """
-    from rankwell.training.recipe_files import find_recipe
+    from rankwell.training.recipe_reader import find_recipe
 
     path = find_recipe(recipe)
     from rankwell.core.registry import load_plugin
@@ -78,8 +78,8 @@ def train(
         load_plugin(module)
     changes = [*(settings or ()), *([f"data.train={queries}"] if queries is not None else [])]
     checked = read_recipe(path, changes)  # before what takes long to import
-    from rankwell.training.processes import process_number
     from rankwell.training.run import check_recipe, run_recipe
+    from rankwell.training.stage import process_number
 
     if check:
         print("\n".join(check_recipe(checked, out, device=device, resume=resume)))

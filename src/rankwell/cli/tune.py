@@ -61,7 +61,7 @@ def tune(
 
         rankwell tune my-index queries.dev.tsv qrels.dev.txt --k1 0.9 --b 0.4 --hybrid
     """
-    from rankwell.core.jsonfile import write_json
+    from rankwell.core.manifest import write_json
     from rankwell.corpus.formats import read_qrels, read_queries
     from rankwell.corpus.formats.fields import Columns
     from rankwell.rank.rankers import open_encoder

@@ -13,7 +13,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.types import Rows
+Rows = NDArray[np.int64]
+"""Row numbers, or the ends of rows in a ragged array."""
+Scores = NDArray[np.float32]
+Values = NDArray[np.float64]
+
 
 Array = NDArray[Any]
 

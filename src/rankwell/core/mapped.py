@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from rankwell.core.arrays import Array, gather
+from rankwell.core.arrays import Array, Rows, gather
 from rankwell.core.checksums import BLOCK, TABLE, FileChecksums, read_checksums
 from rankwell.core.errors import InputError
-from rankwell.core.types import Rows
 
 
 class MappedArray:

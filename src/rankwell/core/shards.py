@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from numpy.typing import DTypeLike
 
@@ -219,3 +219,37 @@ def _check_manifest(shards: Shards) -> None:
         raise RankwellError(
             f"{shards.folder} holds shards of other work ({problem}); remove it or choose another folder"
         )
+
+
+# Long work over a collection, done by this process or by the workers of a cluster
+
+
+class Job(Protocol):
+    """Work in shards. Jobs are sent to other processes, so they hold paths and options, never open files or models."""
+
+    def prepare(self) -> Shards:
+        """Do what must be done once, before any worker starts, and return the shards."""
+        ...
+
+    def work(self, shards: Shards) -> None:
+        """Do shards until none is left, as :func:`~rankwell.core.shards.map_shards` does."""
+        ...
+
+
+class Workers(Protocol):
+    """Processes that work on a job together, such as those of :class:`rankwell.scale.workers.Cluster`."""
+
+    def run(self, job: Job, shards: Shards, description: str) -> None:
+        """Let every worker do shards of ``job`` until none is left."""
+        ...
+
+
+def do(job: Job, workers: Workers | None = None, *, description: str = "working") -> Shards:
+    """Do the shards of a job that are not done yet: in this process, or by ``workers``."""
+    shards = job.prepare()
+    if workers is None or not shards.pending():
+        job.work(shards)  # also checks that finished shards belong to this job
+    else:
+        workers.run(job, shards, description)
+    shards.check()
+    return shards

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
-from rankwell.corpus.formats.expansions import Expansion
+from rankwell.corpus.formats.texts import Expansion
 from rankwell.corpus.records import TermWeights
 
 Enrichment = TypeVar("Enrichment", bound=TermWeights | Expansion)

@@ -23,7 +23,7 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_types
 from rankwell.corpus.formats.lines import check_id
-from rankwell.corpus.formats.triples import read_examples, read_triples
+from rankwell.corpus.formats.texts import read_examples, read_triples
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
 
 IRDS_PREFIXES = ("irds:", "ir_datasets:")

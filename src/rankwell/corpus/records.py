@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankwell.core.arrays import Scores
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Scores
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,24 +3,194 @@
 from __future__ import annotations
 
 import os
+import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html.parser import HTMLParser
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
-from rankwell.core.errors import RankwellError, excerpt
+from rankwell.core.errors import InputError, Notice, RankwellError, excerpt
+from rankwell.core.files import read_lines
 from rankwell.core.manifest import digest, file_digest
 from rankwell.corpus.datasets import IRDS_PREFIXES, Dataset, NoDatasetError, open_dataset
 from rankwell.corpus.formats import read_documents, read_qrels, read_queries, read_run
 from rankwell.corpus.formats.fields import DOCUMENTS, QUERIES, Columns, RecordKind, choose_fields
 from rankwell.corpus.formats.lines import check_id
-from rankwell.corpus.formats.tables import Table
+from rankwell.corpus.formats.tables import HF_PREFIX, Table
 from rankwell.corpus.formats.texts import DocumentFile
-from rankwell.corpus.passages import split_passages
 from rankwell.corpus.records import Document, Qrels, Query, Ranking, Run
-from rankwell.corpus.text_folder import TextFolder
+
+SUFFIXES = {
+    **dict.fromkeys((".txt", ".text"), "text"),
+    **dict.fromkeys((".md", ".markdown"), "markdown"),
+    **dict.fromkeys((".html", ".htm"), "html"),
+}
+_HEADING = re.compile(r"#\s+(.+?)\s*#*\s*")
+_UNSAFE = re.compile(r"[\s%\ufeff\0\ud800-\udfff]")
+_BLOCKS = frozenset(
+    "address article aside blockquote br dd div dl dt figcaption footer form h1 h2 h3 h4 h5 h6 header hr li main nav "
+    "ol p pre section table td th tr ul".split()
+)
+_SKIPPED = frozenset("script style template noscript svg".split())
+
+
+class TextFolder(Dataset):
+    """The text files of a folder and the folders below it. A file's path is its id, its heading its title.
+
+    Whitespace in a path becomes ``%20``. Hidden files are left out.
+    """
+
+    splits = ()
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.name = str(folder)
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path, folder))
+        self.files = [path for path in files if path.suffix.lower() in SUFFIXES]
+        others = set(files) - set(self.files)
+        self._others = Counter(path.suffix.lower() or path.name for path in others)
+        if not self.files and ".pdf" in self._others:
+            problem = "PDF files, but no text: convert them first, for example with `pdftotext FILE.pdf`"
+            raise InputError(folder, None, problem)
+
+    def documents(self) -> Iterator[Document]:
+        """Stream the files in alphabetical order; files of other kinds are counted in a notice."""
+        if self._others:
+            pdf = "; convert PDF files first, for example with pdftotext" * (".pdf" in self._others)
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self._others.most_common(5))
+            warnings.warn(f"{self.name}: other files are not read ({kinds}){pdf}", Notice, stacklevel=3)
+        return (read_text_file(path, document_id(path, self.folder)) for path in self.files)
+
+    def digest(self) -> str:
+        """See :class:`Dataset`."""
+        return digest({document_id(path, self.folder): file_digest(path) for path in self.files})
+
+    def queries(self, split: str | None = None) -> list[Query]:
+        """A folder of texts has no queries."""
+        raise RankwellError(f"{self.name} is a folder of texts; it has no queries")
+
+    def qrels(self, split: str | None = None) -> Qrels:
+        """A folder of texts has no judgments."""
+        raise RankwellError(f"{self.name} is a folder of texts; it has no judgments")
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def document_id(path: Path, folder: Path) -> str:
+    """A file's path within the folder, with ``%`` escapes for what an id cannot contain."""
+    name = path.relative_to(folder).as_posix()
+    return _UNSAFE.sub(lambda found: quote(found[0], safe="", errors="surrogateescape"), name)
+
+
+def read_text_file(path: Path, docid: str) -> Document:
+    """One file as a document; ``#`` headings and ``<title>`` become its title."""
+    lines = [line for _, line in read_lines(path)]
+    kind = SUFFIXES[path.suffix.lower()]
+    if kind == "html":
+        page = _Page()
+        page.feed("\n".join(lines))
+        page.close()
+        return Document(docid, page.text, page.title)
+    first = next((number for number, line in enumerate(lines) if line.strip()), None)
+    if kind == "markdown" and first is not None and (heading := _HEADING.fullmatch(lines[first])):
+        return Document(docid, "\n".join(lines[first + 1 :]).strip(), heading[1])
+    return Document(docid, "\n".join(lines).strip())
+
+
+class _Page(HTMLParser):
+    """The text of a web page: a line per block, without scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._parts: list[str] = []
+        self._title: list[str] = []
+        self._inside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        """Begin a block, or something to skip."""
+        if tag in _BLOCKS:
+            self._parts.append("\n")
+        if tag in _SKIPPED or tag == "title":
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        """End a block, or something to skip."""
+        if tag in _BLOCKS:
+            self._parts.append("\n")
+        if tag in self._inside:
+            del self._inside[self._inside.index(tag) :]
+
+    def handle_data(self, data: str) -> None:
+        """Text of the page, of its title, or of something to skip."""
+        if not self._inside:
+            self._parts.append(data)
+        elif self._inside == ["title"]:
+            self._title.append(data)
+
+    @property
+    def title(self) -> str:
+        """The title on one line."""
+        return " ".join("".join(self._title).split())
+
+    @property
+    def text(self) -> str:
+        """The text, a line per block."""
+        lines = (" ".join(line.split()) for line in "".join(self._parts).split("\n"))
+        return "\n".join(line for line in lines if line)
+
+
+_PARAGRAPH = re.compile(r"\n\s*\n")
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+")
+
+
+def split_passages(documents: Iterable[Document], words: int) -> Iterator[Document]:
+    """The passages of each document, ``ID#1``, ``ID#2``, …, each with the document's title.
+
+    A passage is as many whole paragraphs as fit into ``words`` words. A longer paragraph is split between sentences,
+    and a longer sentence between words. Documents that fit are also called ``ID#1``.
+    """
+    if words < 1:
+        raise RankwellError(f"passages must have at least 1 word, not {words}")
+    for document in documents:
+        for number, text in enumerate(_passages(document.text, words) or [""], 1):
+            yield Document(f"{document.docid}#{number}", text, document.title)
+
+
+def _passages(text: str, words: int) -> list[str]:
+    passages: list[str] = []
+    room = 0
+    for paragraph in _PARAGRAPH.split(text.strip()):
+        for separator, piece in _pieces(paragraph, words):
+            size = len(piece.split())
+            if passages and size <= room:
+                passages[-1] += separator + piece
+                room -= size
+            elif size:
+                passages.append(piece)
+                room = words - size
+    return passages
+
+
+def _pieces(paragraph: str, words: int) -> Iterator[tuple[str, str]]:
+    """A paragraph in pieces of at most ``words`` words, each with what separates it from the piece before."""
+    if len(paragraph.split()) <= words:
+        yield "\n\n", paragraph
+        return
+    separator = "\n\n"
+    for sentence in _SENTENCE.split(paragraph):
+        parts = sentence.split()
+        for begin in range(0, len(parts), words):
+            yield separator, sentence if len(parts) <= words else " ".join(parts[begin : begin + words])
+            separator = " "
+
 
 Source = Any
 """A path or name, or Python objects: records, strings, ``{id: text}``, dicts with fields, a pandas frame."""
@@ -195,3 +365,49 @@ def _plural(kind: RecordKind) -> str:
 def _wrong(kind: RecordKind, found: Any) -> RankwellError:
     forms = f'a file name, a list of texts, {{"id": "text", …}}, a list of dicts, or {kind.name.title()} records'
     return RankwellError(f"{_plural(kind)}: expected {forms}, found {excerpt(repr(found))} ({type(found).__name__})")
+
+
+# Questions
+
+
+TYPED = "1"
+"""The id of a question that was typed."""
+_FILE_NAME = re.compile(r"-|\S*[/\\]\S*|\S+\.(tsv|csv|txt|jsonl?|parquet|arrow|gz|run|trec)|(hf|irds|ir_datasets):\S+")
+
+
+def is_question(source: str | os.PathLike[str]) -> bool:
+    """Whether ``source`` is a question rather than the name of a file.
+
+    >>> is_question("what is information science"), is_question("queries.tsv"), is_question("-")
+    (True, False, False)
+    """
+    text = os.fspath(source)
+    return not os.path.exists(text) and not _FILE_NAME.fullmatch(text)
+
+
+def read_questions(source: str | os.PathLike[str], columns: Columns | None = None) -> list[Query]:
+    """The question itself, or the queries of a file, of ``irds:NAME`` or, for ``-``, of standard input."""
+    if not is_question(source):
+        return _read_listed(source, columns)
+    if not os.fspath(source).strip():
+        raise RankwellError("the question is empty")
+    return [Query(TYPED, os.fspath(source))]
+
+
+def _read_listed(source: str | os.PathLike[str], columns: Columns | None = None) -> list[Query]:
+    named = os.fspath(source).startswith(IRDS_PREFIXES)
+    return open_dataset(source).queries() if named else read_queries(source, columns)
+
+
+def read_query(source: str | os.PathLike[str], qid: str) -> Query:
+    """One query of a file, by its id."""
+    query = next((query for query in _read_listed(source) if query.qid == qid), None)
+    if query is None:
+        raise InputError(source, None, f"no query {qid!r}")
+    return query
+
+
+def questions_digest(source: str | os.PathLike[str]) -> str:
+    """A hash of the question, of the name of a data set, or of the bytes of a file."""
+    named = is_question(source) or os.fspath(source).startswith((HF_PREFIX, *IRDS_PREFIXES))
+    return digest(os.fspath(source)) if named else file_digest(source)

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from rankwell.core.arrays import Values
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
-from rankwell.core.types import Values
 from rankwell.corpus.records import Qrels, Run
 from rankwell.corpus.sources import Source, resolve_qrels, resolve_run
 from rankwell.evaluation.judged import judge

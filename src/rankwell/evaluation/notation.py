@@ -17,8 +17,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from rankwell.core.errors import RankwellError, excerpt
-from rankwell.core.parameters import Domain, Value
-from rankwell.core.registry import Registry
+from rankwell.core.registry import Domain, Registry, Value
 from rankwell.evaluation.judged import JudgedRanking
 
 Summary = Literal["mean", "sum"]

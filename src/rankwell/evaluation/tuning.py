@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from rankwell.core.arrays import Rows, Values
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Rows, Values
 
 Setting = TypeVar("Setting")
 Label = str | float

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import gather
-from rankwell.core.types import Rows
+from rankwell.core.arrays import Rows, gather
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rankwell.core.arrays import Rows, Scores
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Rows, Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.sentences import sentence_marks, sentence_starts

@@ -24,9 +24,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
-from rankwell.core.types import Rows
 from rankwell.corpus.analyser import FUNCTION_WORDS, Analyzer
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.kernels import lay_out, match_stems

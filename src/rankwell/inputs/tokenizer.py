@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import pack_strings
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError, one_line
-from rankwell.core.jsonfile import read_json
+from rankwell.core.manifest import read_json
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.pieces import Pieces, stem_number

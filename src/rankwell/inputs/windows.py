@@ -9,9 +9,8 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import positions
+from rankwell.core.arrays import Rows, Scores, positions
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Rows, Scores
 from rankwell.inputs.pieces import Pieces
 
 MOST_WINDOWS = 1000

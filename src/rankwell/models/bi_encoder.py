@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.jsonfile import read_object
-from rankwell.core.manifest import digest
+from rankwell.core.manifest import digest, read_object
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
@@ -30,8 +29,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder_modules import Modules, read_base, read_length, read_modules, read_prompts
 from rankwell.models.checkpoints.config import not_a_checkpoint
 from rankwell.models.checkpoints.folders import load_encoder
-from rankwell.models.checkpoints.identity import encoder_digest
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import encoder_digest, find_model
 from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.devices import DTypeName, Precision, chosen_device, is_fast_in_bf16, is_fast_in_int8
 from rankwell.models.encoder import Encoder

@@ -17,16 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import InputError
-from rankwell.core.jsonfile import read_json, read_object
+from rankwell.core.manifest import read_json, read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import bi_encoder_card
 from rankwell.models.checkpoints.folders import describe, write_folder
-from rankwell.models.checkpoints.renaming import encoder_tensors
-from rankwell.models.checkpoints.tensors import tensor_bytes
+from rankwell.models.checkpoints.tensors import encoder_tensors, tensor_bytes
 from rankwell.models.encoder import Encoder
-from rankwell.models.families import FAMILIES
 from rankwell.models.foreign import ForeignEncoder, foreign_description
-from rankwell.models.spec import PoolingKind
+from rankwell.models.spec import FAMILIES, PoolingKind
 from rankwell.models.vector_layers import ACTIVATIONS, OLD_POOLING, POOLING, VECTOR, Dense, read_dense, read_pooling
 
 Similarity = Literal["cosine", "dot"]

@@ -23,10 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rankwell.core.arrays import gather
+from rankwell.core.arrays import Rows, gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import computed
-from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences, token_batches
 from rankwell.models.batch import Placer, packed_blocks
 from rankwell.models.devices import DTypeName, chosen_device

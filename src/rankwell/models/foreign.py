@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError, one_line
-from rankwell.core.jsonfile import read_object
+from rankwell.core.manifest import read_object
 from rankwell.models.encoder import CrossEncoder
-from rankwell.models.families import has_remote_code
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.modernbert import classify, encode, is_packable
-from rankwell.models.spec import EncoderConfig
+from rankwell.models.spec import EncoderConfig, has_remote_code
 
 _POSITIONS = 2**20
 """Encoders with relative positions name more of them than any of their tensors has rows, but hardly over a million."""

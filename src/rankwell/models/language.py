@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError
-from rankwell.core.jsonfile import read_json, read_object
+from rankwell.core.manifest import read_json, read_object
 from rankwell.inputs.prompts import Prompt
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig, read_language_model, read_model_type
 from rankwell.models.checkpoints.names import published_name
-from rankwell.models.checkpoints.renaming import read_weights
-from rankwell.models.families import has_bert_layers
+from rankwell.models.checkpoints.tensors import read_weights
 from rankwell.models.foreign import ForeignEncoder, build_model, check_remote_code, fill_model, padded
 from rankwell.models.layout import Layout, Packed
+from rankwell.models.spec import has_bert_layers
 
 MAX_LENGTH, MAX_QUERY = 8192, 512
 """Tokens of a pair, unless the model or its tokenizer allows fewer, and of its query."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.errors import InputError
-from rankwell.core.jsonfile import read_json, read_object
+from rankwell.core.manifest import read_json, read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import as_monobert, load_encoder

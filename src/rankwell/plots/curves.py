@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankwell.core.types import Values
+from rankwell.core.arrays import Values
 from rankwell.plots.pictures import new_picture, save_picture
 
 Line = tuple[Values, Values]

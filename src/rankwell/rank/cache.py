@@ -22,9 +22,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Scores
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.types import Scores
-from rankwell.models.checkpoints.identity import model_digest, model_files
+from rankwell.models.checkpoints.names import model_digest, model_files
 
 Keys = NDArray[np.uint8]
 """One row of 16 bytes a pair."""

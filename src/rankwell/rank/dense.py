@@ -10,8 +10,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jsonfile import read_object, write_json
+from rankwell.core.manifest import read_object, write_json
 from rankwell.corpus.records import Query, Run
 from rankwell.models.devices import Precision
 from rankwell.rank.fusion import Shares

@@ -18,9 +18,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows, Scores, Values
 from rankwell.core.errors import RankwellError
 from rankwell.core.registry import Registry
-from rankwell.core.types import Rows, Scores, Values
 from rankwell.corpus.records import Ranking, Run
 from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
 

@@ -16,11 +16,11 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows
 from rankwell.core.checksums import BLOCK
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.mapped import MappedArray
 from rankwell.core.shards import Shards, map_shards, recorded_size
-from rankwell.core.types import Rows
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.models.bi_encoder import BiEncoder, Vectors
@@ -140,7 +140,7 @@ class VectorsJob:
     precision: Precision = "auto"
 
     def prepare(self) -> Shards:
-        """See :class:`~rankwell.core.jobs.Job`. Tokenises the documents, once for all workers."""
+        """See :class:`~rankwell.core.shards.Job`. Tokenises the documents, once for all workers."""
         store, encoder = DocumentStore.open(self.store), open_encoder(self.encoder, "cpu", self.precision)
         shards = _shards(store, encoder)
         if shards.pending() and encoder.takes_tokens:
@@ -148,7 +148,7 @@ class VectorsJob:
         return shards
 
     def work(self, shards: Shards) -> None:
-        """See :class:`~rankwell.core.jobs.Job`."""
+        """See :class:`~rankwell.core.shards.Job`."""
         _compute(DocumentStore.open(self.store), open_encoder(self.encoder, self.device, self.precision), shards)
 
 

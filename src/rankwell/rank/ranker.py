@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain, groupby
 from pathlib import Path
@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
 
-from rankwell.core.errors import RankwellError, excerpt
+from rankwell.core.arrays import Rows, Scores
+from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.manifest import digest
 from rankwell.core.progress import expect, progress
-from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import Source
 from rankwell.inputs.batching import Sequences, row_blocks
@@ -26,13 +26,14 @@ from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows, aggregate_windows
 from rankwell.models.checkpoints.config import ConfigChanges
-from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
 from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.engines.engine import ACTIVATIONS, Engine, LoadedModel, Logits, engine_options, load
-from rankwell.rank.pairs import PAIRS_AT_A_TIME, Pairs, groups_of_queries, split_rankings
-from rankwell.rank.prediction import (
+from rankwell.rank.pairs import (
+    PAIRS_AT_A_TIME,
     Pair,
+    Pairs,
     PredictOptions,
     best_first,
     check_options,
@@ -40,7 +41,9 @@ from rankwell.rank.prediction import (
     checked_pairs,
     convert,
     documents_to_rank,
+    groups_of_queries,
     is_pair,
+    split_rankings,
 )
 from rankwell.rank.rankers import RANKERS, AnyRanker, kind_of, queries_by_id
 from rankwell.rank.rankers import check_options as check_kind
@@ -428,3 +431,30 @@ def open_ranker(
     options = {name: value for name, value in options.items() if name in RANKERS[kind].options}
     other: AnyRanker = RANKERS[kind].from_pretrained(folder, **options)
     return other
+
+
+# A ranker as a judge
+
+
+@dataclass(frozen=True)
+class RankerJudge:
+    """The folder of a trained ranker, which is loaded where the judging is done."""
+
+    folder: Path
+
+    @classmethod
+    def find(cls, model: str | Path) -> RankerJudge:
+        """Find a judge by name or folder; raises unless it is a ranker's folder."""
+        folder = find_model(model)
+        if not (folder / "config.json").is_file():
+            raise InputError(folder, None, "not a ranker's folder (it has no config.json); expected that of the judge")
+        return cls(folder.absolute())
+
+    def digest(self) -> str:
+        """A hash of everything that the judgments depend on."""
+        return model_digest(self.folder)
+
+    def open(self, device: str | None = None) -> Callable[[Sequence[tuple[str, str]]], Scores]:
+        """Load the ranker; returns p(relevant) of (query, passage) pairs."""
+        ranker = Ranker.from_pretrained(self.folder, engine={} if device is None else {"device": device})
+        return lambda pairs: ranker.predict(pairs, activation="probability")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from rankwell.core.arrays import Scores
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.jsonfile import read_object
+from rankwell.core.manifest import read_object
 from rankwell.core.registry import Registry
-from rankwell.core.types import Scores
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.sources import Source
 from rankwell.inputs.templates import Template, TruncationReport

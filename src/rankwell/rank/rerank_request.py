@@ -16,12 +16,10 @@ from rankwell.core.manifest import Manifest, file_digest
 from rankwell.core.progress import duration
 from rankwell.corpus.formats import read_run, read_types
 from rankwell.corpus.formats.fields import Columns
-from rankwell.corpus.questions import is_question, questions_digest, read_questions
 from rankwell.corpus.records import Query, Ranking, Run
-from rankwell.corpus.sources import resolve_documents
+from rankwell.corpus.sources import is_question, questions_digest, read_questions, resolve_documents
 from rankwell.inputs.windows import Windows, parse_windows
-from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import DEFAULT, find_model
+from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
 from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares

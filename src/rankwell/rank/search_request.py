@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rankwell.core.manifest import Manifest
 from rankwell.corpus.formats.fields import Columns
-from rankwell.corpus.questions import questions_digest, read_questions
 from rankwell.corpus.records import Query, Run
+from rankwell.corpus.sources import questions_digest, read_questions
 from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.models.devices import Precision
 from rankwell.rank.fusion import Shares

@@ -33,8 +33,7 @@ from rankwell.core.checksums import (
 )
 from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
-from rankwell.core.jsonfile import read_object
-from rankwell.core.manifest import Manifest, check_seal, file_digest, write_sealed
+from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision

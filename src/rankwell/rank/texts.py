@@ -12,9 +12,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
-from rankwell.core.types import Rows
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.records import Document, Ranking, Run
 from rankwell.corpus.sources import resolve_documents

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from rankwell.core.arrays import Values
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
-from rankwell.core.types import Values
 from rankwell.corpus.records import Qrels, Ranking, Run
 from rankwell.evaluation.judged import JudgedRanking, judge
 from rankwell.evaluation.notation import Measure, parse_measure

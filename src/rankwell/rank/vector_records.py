@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.types import Rows
+from rankwell.core.arrays import Rows
 
 Codes = NDArray[np.uint8]
 CODE_UNIT = 16

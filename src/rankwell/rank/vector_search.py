@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.types import Rows
+from rankwell.core.arrays import Rows
 from rankwell.models.bi_encoder import Vectors
 from rankwell.models.compute import map_lanes
-from rankwell.models.kernels.top_k import top_k
+from rankwell.models.vector_layers import top_k
 
 DOCUMENTS_AT_A_TIME = (1 << 14, 1 << 18)
 """Documents whose best are found together: the fewer queries, the more."""

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankwell.core.arrays import positions
+from rankwell.core.arrays import Rows, Scores, positions
 from rankwell.core.errors import InputError, RankwellError, excerpt
-from rankwell.core.types import Rows, Scores
 from rankwell.corpus.formats.lines import FilePath, open_lines, whole_number, writable_ids, write_lines
 from rankwell.corpus.formats.runs import decimals
 from rankwell.corpus.records import Query, Run

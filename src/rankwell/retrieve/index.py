@@ -26,8 +26,7 @@ from rankwell.core.manifest import Manifest, check_seal, write_sealed
 from rankwell.core.progress import track
 from rankwell.corpus.alignment import InCollectionOrder
 from rankwell.corpus.analyser import Analyzer, read_analyzer
-from rankwell.corpus.formats.expansions import Expansion
-from rankwell.corpus.formats.texts import blame_line
+from rankwell.corpus.formats.texts import Expansion, blame_line
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.records import Document, Query, Ranking, Run, TermWeights
 from rankwell.corpus.sources import Source, resolve_documents, resolve_queries

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.types import Scores
+from rankwell.core.arrays import Scores
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.retrieve.bm25 import Hits

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from rankwell.core.jobs import do
-from rankwell.core.types import Rows
+from rankwell.core.arrays import Rows
+from rankwell.core.shards import do
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors

@@ -19,12 +19,10 @@ from typing import IO, Any
 
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder, link_tree, remove_leftovers
-from rankwell.core.jobs import do
-from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.locks import SharedFolder, lock
-from rankwell.core.manifest import digest
+from rankwell.core.manifest import digest, read_object, write_json
 from rankwell.core.progress import track
-from rankwell.core.shards import Shards, map_shards, shards_folder
+from rankwell.core.shards import Shards, do, map_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats.fields import Columns
 from rankwell.corpus.lexicon import Lexicon

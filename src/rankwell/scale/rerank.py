@@ -15,22 +15,20 @@ from pathlib import Path
 from typing import IO, Any
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.jobs import do
 from rankwell.core.manifest import file_digest
-from rankwell.core.shards import Shards, map_shards, open_shards
+from rankwell.core.shards import Shards, do, map_shards, open_shards
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_ranker_config
-from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.rank.pairs import groups_of_queries
 from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import InMemoryTexts, Texts, digest_texts, make_tokens, open_texts
 from rankwell.retrieve.index import Index
-from rankwell.scale.runs import read_parts, write_part
+from rankwell.scale.search import read_parts, write_part
 from rankwell.scale.workers import Cluster, for_workers
 
 REPORT = "# "

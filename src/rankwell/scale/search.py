@@ -17,20 +17,37 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.shards import Shards, map_shards
-from rankwell.core.types import Rows
-from rankwell.corpus.records import Query, Run
+from rankwell.corpus.formats import read_run
+from rankwell.corpus.formats.runs import trec_lines
+from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.rank.search_request import SearchRequest
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits, Statistics, search_segments
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.segment import Segment
-from rankwell.scale.runs import read_parts, write_part
 from rankwell.scale.workers import RETRIES, Cluster
 
 if TYPE_CHECKING:
     from rankwell.models.bi_encoder import BiEncoder
+
+
+def write_part(run: Run, file: IO[bytes]) -> None:
+    """Write the queries of one shard, which may have no results at all."""
+    file.writelines(line.encode() for line in trec_lines(run, "a part of the run"))
+
+
+def read_parts(shards: Shards) -> dict[str, Ranking]:
+    """The queries of all shards, in order."""
+    shards.check()
+    rankings: dict[str, Ranking] = {}
+    for path in shards.paths():
+        if path.stat().st_size:
+            rankings |= read_run(path)
+    return rankings
+
 
 QUERIES_A_SHARD = 4096
 

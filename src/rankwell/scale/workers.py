@@ -1,4 +1,4 @@
-"""Jobs (:mod:`rankwell.core.jobs`) done by the workers of a Ray cluster.
+"""Jobs (:mod:`rankwell.core.shards`) done by the workers of a Ray cluster.
 
 Ray finds the machines, starts the processes and restarts lost ones; locks on files that all of them see decide who does
 which shard. So a lost worker costs only the shard it was working on, and an interrupted job resumes where it stopped.
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.jobs import Job
 from rankwell.core.progress import track
-from rankwell.core.shards import Shards
+from rankwell.core.shards import Job, Shards
 
 LOCAL = "local"
 OBJECT_STORE_BYTES = 512 * 2**20
@@ -71,7 +70,7 @@ class Cluster:
             ray.shutdown()
 
     def run(self, job: Job, shards: Shards, description: str) -> None:
-        """See :class:`~rankwell.core.jobs.Workers`."""
+        """See :class:`~rankwell.core.shards.Workers`."""
         with self.connected() as ray:
             room = self.room(ray)  # raises if a worker would wait for ever
             count = min(self.workers or room, len(shards.pending()))

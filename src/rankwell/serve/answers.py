@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rankwell.corpus.analyser import Word
 from rankwell.corpus.matches import match_words
 from rankwell.corpus.records import Ranking, ranking_order
-from rankwell.serve.bodies import Answer, Explain, Search
+from rankwell.serve.formats import Answer, Explain, Search
 from rankwell.serve.state import Model, State
 
 MOST_WORDS = 100_000

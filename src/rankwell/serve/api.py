@@ -20,13 +20,16 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from rankwell.serve.bodies import Answer, Body, Explain, Search
 from rankwell.serve.describe import RESPONSES, STYLE, describe_api, docs_page
 from rankwell.serve.formats import (
+    Answer,
+    Body,
     EmbeddingsRequest,
+    Explain,
     MixedbreadRerank,
     Rerank,
     ScoreRequest,
+    Search,
     embeddings_answer,
     rerank_format,
 )

@@ -9,22 +9,62 @@ overtake the rest of a large one, which in turn cannot starve, since its turns d
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.errors import RankwellError
+from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.rank.engines.engine import Engine, Logits
-from rankwell.serve.metrics import Metrics
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+except ImportError:
+    raise MissingExtraError("prometheus-client", "serve", "serving") from None
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_TOKENS = tuple(2**n for n in range(6, 20))
+_REQUESTS = tuple(2**n for n in range(7))
+
+
+class Metrics:
+    """The service's metrics."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self.requests = counter("rankwell_requests_total", "Requests answered.", ("path", "status"))
+        self.seconds = histogram(
+            "rankwell_request_seconds", "Time from request to response.", ("path",), buckets=_SECONDS
+        )
+        self.refused = counter("rankwell_refused_total", "Requests refused because the queue was full.")
+        self.late = counter("rankwell_late_total", "Requests whose deadline passed.")
+        self.gone = counter("rankwell_gone_total", "Requests whose client disconnected before the response.")
+        self.queued = gauge("rankwell_queue_tokens", "Tokens of unfinished requests.")
+        self.bodies = gauge("rankwell_body_bytes", "Bytes of request bodies in memory.")
+        self.sequences = counter("rankwell_sequences_total", "Sequences scored.")
+        self.batch_tokens = histogram("rankwell_batch_tokens", "Tokens per batch.", buckets=_TOKENS)
+        self.batch_seconds = histogram("rankwell_batch_seconds", "Time per batch.", buckets=_SECONDS)
+        self.batch_requests = histogram("rankwell_batch_requests", "Requests per batch.", buckets=_REQUESTS)
+        self.reloads = counter("rankwell_reloads_total", "Reloads, by outcome.", ("outcome",))
+        self.generation = gauge("rankwell_generation", "Times index and models were opened.")
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
 
 LEAST_QUEUE = 1 << 17
 BATCHES_QUEUED = 16
@@ -328,3 +368,53 @@ def join_sequences(parts: Sequence[Sequences]) -> Sequences:
         np.concatenate([part.last for part in parts]),
         np.concatenate([part.ends + base for part, base in zip(parts, bases, strict=False)]),
     )
+
+
+# A queue that batches searches
+
+
+Query = TypeVar("Query")
+Result = TypeVar("Result")
+
+
+class SearchQueue(Generic[Query, Result]):
+    """Runs ``search`` in ``pool`` on one batch of at most ``size`` queries at a time; none waits for a fuller batch.
+
+    Use it within one event loop.
+    """
+
+    def __init__(self, search: Callable[[Sequence[Query]], Sequence[Result]], pool: Executor, size: int):
+        self._search, self._pool, self._size = search, pool, size
+        self._waiting: list[tuple[Query, asyncio.Future[Result]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def submit(self, query: Query) -> Result:
+        """The result for ``query``. If cancelled before its batch begins, it is not searched."""
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting.append((query, answer))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await answer
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch = [(query, answer) for query, answer in self._waiting[: self._size] if not answer.done()]
+                del self._waiting[: self._size]
+                await self._answer([query for query, _ in batch], [answer for _, answer in batch])
+        finally:
+            self._running = None
+
+    async def _answer(self, queries: Sequence[Query], answers: Sequence[asyncio.Future[Result]]) -> None:
+        if not queries:
+            return
+        try:
+            results = await asyncio.get_running_loop().run_in_executor(self._pool, self._search, queries)
+        except Exception as error:  # every query of the batch gets the error
+            for answer in answers:
+                if not answer.done():
+                    answer.set_exception(error)
+        else:
+            for answer, result in zip(answers, results, strict=True):
+                if not answer.done():
+                    answer.set_result(result)

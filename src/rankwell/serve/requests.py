@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rankwell.serve.bodies import Limits
+from rankwell.serve.engine import Metrics
+from rankwell.serve.formats import Limits
 from rankwell.serve.listening import Hosts
-from rankwell.serve.metrics import Metrics
 from rankwell.serve.tracing import Tracing
 
 LOG = logging.getLogger("rankwell.serve")

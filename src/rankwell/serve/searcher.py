@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rankwell.core.types import Scores
+from rankwell.core.arrays import Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System

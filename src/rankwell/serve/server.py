@@ -20,10 +20,9 @@ import uvicorn
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.truncation import survive_truncation
 from rankwell.serve.api import create_app
-from rankwell.serve.bodies import Limits
-from rankwell.serve.connections import Connection, Connections
 from rankwell.serve.engine import Batching
-from rankwell.serve.listening import Hosts, Place, check_hosts
+from rankwell.serve.formats import Limits
+from rankwell.serve.listening import Connection, Connections, Hosts, Place, check_hosts
 from rankwell.serve.requests import LOG, ApiError, JsonLines, RateLimit
 from rankwell.serve.service import Service
 from rankwell.serve.state import Sources

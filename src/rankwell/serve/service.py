@@ -22,12 +22,20 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import probability, relevance
 from rankwell.serve.answers import Reranked, documents_answer, explain_answer, highlight, search_answer
-from rankwell.serve.bodies import Answer, Body, Explain, Limits, Search
-from rankwell.serve.engine import Batching, Entry, OverloadedError, RequestEngine
-from rankwell.serve.formats import CHARACTERS_PER_TOKEN, EmbeddingsRequest, Rerank, Scored, Vectors
-from rankwell.serve.metrics import Metrics
+from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, SearchQueue
+from rankwell.serve.formats import (
+    CHARACTERS_PER_TOKEN,
+    Answer,
+    Body,
+    EmbeddingsRequest,
+    Explain,
+    Limits,
+    Rerank,
+    Scored,
+    Search,
+    Vectors,
+)
 from rankwell.serve.requests import LOG, ApiError, too_late
-from rankwell.serve.search_queue import SearchQueue
 from rankwell.serve.searcher import SearchJob, search_together
 from rankwell.serve.state import Holder, Model, Sources, State
 from rankwell.serve.tracing import part

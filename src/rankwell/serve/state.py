@@ -29,7 +29,7 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import DEPTH, System
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
-from rankwell.serve.examples import example_queries
+from rankwell.serve.describe import example_queries
 from rankwell.serve.searcher import Searcher
 
 NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.jsonfile import write_json
-from rankwell.core.manifest import digest
+from rankwell.core.manifest import digest, write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.evaluation.notation import parse_measure
@@ -30,10 +29,9 @@ from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import as_point, parse_values, tune_bm25
 from rankwell.training.data.prepare import Prepared, Split, first_stage_of
 from rankwell.training.options import FIRST_STAGE_ENCODER, START
-from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import Work, stage_kinds
+from rankwell.training.stage import Work, stage_kinds, write_once
 from rankwell.training.stage_options.first_stages import TuningOptions
 
 INDEX = "index"

@@ -7,8 +7,8 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from rankwell.training.experiments.suite import EvaluateOnOptions, Suite
-from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
+from rankwell.training.experiments.variants import EvaluateOnOptions, Suite
+from rankwell.training.options import TrainingOptions, ValidatedOptions
 from rankwell.training.recipe import DataOptions, EvaluateOptions, FirstStageOptions, ModelOptions, Recipe
 from rankwell.training.stage import stage_options
 from rankwell.training.stage_options.first_stages import PairOptions, TuningOptions

@@ -10,8 +10,8 @@ from typing import Any
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import TEMPORARY_PREFIX, atomic_text, remove_leftovers
-from rankwell.core.jsonfile import write_json
 from rankwell.core.locks import lock
+from rankwell.core.manifest import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.tables import Table, as_markdown, as_text
@@ -23,12 +23,10 @@ from rankwell.models.checkpoints.config import (
     read_language_model,
     read_ranker_config,
 )
-from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
 from rankwell.training.loop.log import METRICS, plot_training
-from rankwell.training.processes import process_count, process_number, write_once
 from rankwell.training.recipe import Recipe, RecipeStage
 from rankwell.training.recipe_reader import read_recipe, read_yaml
 from rankwell.training.results import (
@@ -40,7 +38,7 @@ from rankwell.training.results import (
     publish_model,
     stage_table,
 )
-from rankwell.training.stage import FinishedStage, Work, stage_kinds
+from rankwell.training.stage import FinishedStage, Work, process_count, process_number, stage_kinds, write_once
 from rankwell.training.stage_store import PlannedStage, StageStore, parts_of, plan_stages, stage_seconds
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model.int8.safetensors")

@@ -7,8 +7,10 @@ A kind is one module of ``rankwell.training.stages``, its functions and ``STAGES
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -182,3 +184,33 @@ def stage_options() -> Mapping[str, type[Options]]:
 def _import_all(folder: str) -> None:
     for module in pkgutil.iter_modules([str(Path(__file__).with_name(folder))]):
         importlib.import_module(f"rankwell.training.{folder}.{module.name}")
+
+
+# The processes that ``torchrun`` starts
+
+
+POLL_SECONDS = 0.2
+
+
+def process_number() -> int:
+    """The rank of this process; 0 is the one that writes."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def process_count() -> int:
+    """How many processes there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def write_once(path: Path, write: Callable[[], object]) -> Path:
+    """Call ``write`` in the first process unless ``path`` exists already; the others wait for it. Returns ``path``.
+
+    ``write`` must create ``path`` in one step, so that nobody sees half of it.
+    """
+    if process_number() == 0:
+        if not path.exists():
+            write()
+    else:
+        while not path.exists():
+            time.sleep(POLL_SECONDS)
+    return path

@@ -18,17 +18,14 @@ from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import remove_leftovers
-from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.locks import lock
-from rankwell.core.manifest import Manifest, digest, file_digest
-from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import find_model, find_vectors
+from rankwell.core.manifest import Manifest, digest, file_digest, read_object, write_json
+from rankwell.models.checkpoints.names import find_model, find_vectors, model_digest
 from rankwell.rank.first_stage import VERSION as FIRST_STAGE_VERSION
 from rankwell.training.data.prepare import folder_digest
 from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER, START, Meaning
-from rankwell.training.processes import POLL_SECONDS, process_count, process_number
 from rankwell.training.recipe import Recipe, RecipeStage
-from rankwell.training.stage import StageResult, Work, stage_kinds
+from rankwell.training.stage import POLL_SECONDS, StageResult, Work, process_count, process_number, stage_kinds
 
 FORMAT = 1
 FINISHED = "stage.json"

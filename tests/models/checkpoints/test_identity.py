@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.checkpoints.identity import encoder_digest, model_digest
+from rankwell.models.checkpoints.names import encoder_digest, model_digest
 
 FILES = {
     "model.safetensors": "weights",

@@ -16,7 +16,7 @@ import rankwell.papers.ccnu.ranker as module
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.models.checkpoints.identity import encoder_digest
+from rankwell.models.checkpoints.names import encoder_digest
 from rankwell.papers.ccnu.network import SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.papers.ccnu.ranker import SdnetRanker
 from rankwell.papers.ccnu.stored_features import open_features

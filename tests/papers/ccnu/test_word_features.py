@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from rankwell.core.errors import RankwellError
-from rankwell.models.checkpoints.identity import encoder_digest
+from rankwell.models.checkpoints.names import encoder_digest
 from rankwell.papers.ccnu.word_features import FeatureEncoder, PairMaker, WordTable, open_vectors, pool_words
 
 TEXTS = ["The bogue swims insouciantly.", "", "bee", "honey of the hive in winter is warm"]

@@ -17,7 +17,7 @@ import torch
 from tests.papers.conftest import OtherProcess
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jobs import do
+from rankwell.core.shards import do
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights, write_documents
 from rankwell.corpus.records import Document, TermWeights

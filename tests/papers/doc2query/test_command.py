@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from rankwell.corpus.datasets import open_dataset
-from rankwell.corpus.formats.expansions import read_expansions
+from rankwell.corpus.formats.texts import read_expansions
 
 Call = Callable[..., Any]
 TEXTS = {f"d{number}": f"{word} and honey" for number, word in enumerate("bees bank river stone tea iron".split())}

@@ -21,10 +21,10 @@ pytest.importorskip("torch")
 from tests.papers.conftest import OtherProcess, interrupted_after
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jobs import do
+from rankwell.core.shards import do
 from rankwell.corpus.alignment import combine_weights
 from rankwell.corpus.formats import read_qrels, read_queries, write_documents
-from rankwell.corpus.formats.expansions import Expansion, read_expansions, write_expansions
+from rankwell.corpus.formats.texts import Expansion, read_expansions, write_expansions
 from rankwell.corpus.records import Document, TermWeights
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.pieces import Pieces
@@ -38,7 +38,7 @@ from rankwell.papers.doc2query.expansion import (
     generated_queries,
     write_generated,
 )
-from rankwell.rank.judge import RankerJudge
+from rankwell.rank.ranker import RankerJudge
 
 WRITING = WritingOptions(n=3, max_query=6)
 DOCUMENTS = [Document(f"d{number}", f"bees make honey number {number}") for number in range(10)]

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from rankwell.corpus.formats.labelled import LabelledTexts  # noqa: E402
+from rankwell.corpus.formats.texts import LabelledTexts  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.models.checkpoints.heads import load_classifier, save_classifier  # noqa: E402
 from rankwell.papers.drbert.query_types import (  # noqa: E402

@@ -16,7 +16,7 @@ from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.inputs.stored import InMemoryTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.data.candidates import UNJUDGED, Selection, TrainingCandidates
-from rankwell.training.data.lists import TrainingSet
+from rankwell.training.data.sampling import TrainingSet
 from rankwell.training.stages.shared import warn_of_missed
 
 

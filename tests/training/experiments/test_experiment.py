@@ -17,8 +17,7 @@ from rankwell.corpus.records import Query
 from rankwell.evaluation.significance import paired_t_test
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.training.experiments.experiment import planned_stages, read_suite, run_experiment
-from rankwell.training.experiments.groups import split_word_groups
-from rankwell.training.experiments.tables import ExperimentTables
+from rankwell.training.experiments.tables import ExperimentTables, split_word_groups
 from rankwell.training.recipe_reader import Override, read_recipe
 
 SUITES = sorted((Path(__file__).parents[3] / "recipes" / "suites").glob("*.yaml"))

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from rankwell.training.experiments.jobs import RecipeJob, must_wait, run_jobs
+from rankwell.training.experiments.experiment import RecipeJob, must_wait, run_jobs
 
 
 def job(name: str, *stages: str) -> RecipeJob[float]:

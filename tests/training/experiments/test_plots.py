@@ -10,7 +10,7 @@ import pytest
 
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.notation import parse_measures
-from rankwell.training.experiments import plots
+from rankwell.training.experiments import tables as plots
 from rankwell.training.experiments.tables import compare_variants
 
 QIDS = tuple(f"q{i}" for i in range(40))

@@ -16,7 +16,7 @@ from rankwell.corpus.records import Document
 from rankwell.rank.system import System
 from rankwell.training.fit import ladder
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.headed import headed
+from rankwell.training.fit.parts import headed
 
 WORDS = [f"{first}{second}" for first in ("ba", "de", "fi", "go", "lu") for second in "bcdfghjklmnpqrstvwxz"]
 

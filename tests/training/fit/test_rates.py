@@ -11,8 +11,7 @@ pytest.importorskip("torch")
 from rankwell import sample
 from rankwell.corpus.datasets import open_dataset
 from rankwell.retrieve.index import Index
-from rankwell.training.fit.parts import divide
-from rankwell.training.fit.rates import measure_pairs
+from rankwell.training.fit.parts import divide, measure_pairs
 
 
 def test_training_is_timed_with_the_model_that_is_trained(

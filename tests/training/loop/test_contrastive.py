@@ -19,12 +19,12 @@ from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import VectorModel
 from rankwell.models.spec import EncoderConfig
-from rankwell.training.data.lists import Lists
 from rankwell.training.data.pairs import RelevantDocuments, find_copies
+from rankwell.training.data.sampling import Lists
 from rankwell.training.loop.contrastive import TextPairTask, in_batch_softmax
 from rankwell.training.loop.gradients import Gradients
-from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step
+from rankwell.training.options import TrainingOptions
 
 TEXTS = ["bee honey hive", "river bridge stone", "bee honey hive", "iron coffee tea", "salt", "flower of the hive"]
 QUERIES = ["bee", "bridge", "coffee", "flower"]

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.models.batch import Placer
-from rankwell.training.loop.gradient_cache import backward_scores
-from rankwell.training.loop.task import Step
+from rankwell.training.loop.task import Step, backward_scores
 
 CHUNKS = [slice(0, 3), slice(3, 4), slice(4, 12)]
 

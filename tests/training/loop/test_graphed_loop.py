@@ -12,9 +12,8 @@ from rankwell.inputs.templates import Template
 from rankwell.models.batch import BlockPlacer
 from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.layout import Blocks, Layout, Packed
-from rankwell.training.loop.guard import CollapseGuard
-from rankwell.training.loop.loop import _Run
-from rankwell.training.loop.options import TrainingOptions
+from rankwell.training.loop.loop import CollapseGuard, _Run
+from rankwell.training.options import TrainingOptions
 
 from ..conftest import WORDS
 from .test_loop import make_task, options, saver

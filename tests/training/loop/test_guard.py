@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.loop.guard import CollapseGuard
+from rankwell.training.loop.loop import CollapseGuard
 
 LN6 = math.log(6)
 

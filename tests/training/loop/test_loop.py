@@ -18,12 +18,12 @@ from torch import nn
 from rankwell.core.errors import RankwellError
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import Template
-from rankwell.training.data.lists import Lists, TrainingSet
+from rankwell.training.data.sampling import Lists, TrainingSet
 from rankwell.training.loop.gradients import start_processes
-from rankwell.training.loop.list_task import RankingTask
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.losses import make_loss
-from rankwell.training.loop.options import ValidatedOptions
+from rankwell.training.loop.task import RankingTask
+from rankwell.training.options import ValidatedOptions
 
 from ..conftest import SPECIAL, WORDS, Rows, make_model, pieces
 

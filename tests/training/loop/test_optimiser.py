@@ -21,7 +21,7 @@ from rankwell.training.loop.optimiser import (  # noqa: E402
     optimiser_tensors,
     warm_up_steps,
 )
-from rankwell.training.loop.options import TrainingOptions  # noqa: E402
+from rankwell.training.options import TrainingOptions  # noqa: E402
 
 CPU = torch.device("cpu")
 

@@ -17,7 +17,7 @@ import torch
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.training.loop.resume import Progress, save_state
+from rankwell.training.loop.loop import Progress, save_state
 
 tokenizer, place = Tokenizer.open(Path(sys.argv[1])), Path(sys.argv[2])
 model = torch.nn.Linear(64, 64)

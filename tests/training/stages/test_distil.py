@@ -187,7 +187,7 @@ def test_of_several_processes_one_searches_and_encodes(
             folder.rename(folder.with_name(folder.name.removeprefix("hidden-")))
 
     hidden = [path.rename(path.with_name(f"hidden-{path.name}")) for path in store.folder.glob("candidates-*")]
-    monkeypatch.setattr("rankwell.training.processes.time.sleep", publish)
+    monkeypatch.setattr("rankwell.training.stage.time.sleep", publish)
     again = distil.stored_candidates(work, options, queries, teachers)
     assert len(waited) == 1
     np.testing.assert_array_equal(again.documents, before.documents)

@@ -5,17 +5,17 @@ raises an :class:`~rankwell.core.errors.InputError` that names the file, the lin
 Writers refuse anything that could not be read back, and change nothing silently.
 """
 
-from rankwell.corpus.formats.qrels import read_qrels, write_qrels
-from rankwell.corpus.formats.runs import read_run, write_run
+from rankwell.corpus.formats.runs import read_qrels, read_run, write_qrels, write_run
 from rankwell.corpus.formats.texts import (
     read_documents,
     read_queries,
     read_types,
+    read_weights,
     write_documents,
     write_queries,
     write_types,
+    write_weights,
 )
-from rankwell.corpus.formats.weights import read_weights, write_weights
 
 __all__ = [
     "read_documents",

@@ -6,12 +6,19 @@ lines of an id are looked up only then, so that reading need not store them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, RankwellError, excerpt
-from rankwell.corpus.formats.fields import DOCUMENTS, QUERIES, Columns, choose_fields
+from rankwell.corpus.formats.fields import DOCUMENT_ID_KEYS, DOCUMENTS, QUERIES, Columns, choose_fields
 from rankwell.corpus.formats.lines import (
     FilePath,
     Lines,
@@ -19,13 +26,19 @@ from rankwell.corpus.formats.lines import (
     json_line,
     names_jsonl,
     open_lines,
+    read_objects,
+    take,
+    take_id,
+    take_text,
+    take_texts,
     writable_cell,
     writable_id,
     write_lines,
     wrong_columns,
 )
 from rankwell.corpus.formats.tables import open_table
-from rankwell.corpus.records import Document, Query
+from rankwell.corpus.query_types import COARSE_TYPES, QUERY_TYPES
+from rankwell.corpus.records import Document, Query, TermWeights
 
 
 def read_queries(path: FilePath, columns: Columns | None = None) -> list[Query]:
@@ -148,3 +161,190 @@ def _beir(path: FilePath, name: str, identifier: str, text: str) -> dict[str, st
 
 def _tsv_line(path: FilePath, name: str, identifier: str, text: str) -> str:
     return f"{writable_id(path, name, identifier)}\t{writable_cell(path, 'text', text)}\n"
+
+
+# Expansions
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """Queries that a document probably answers."""
+
+    docid: str
+    queries: tuple[str, ...]
+
+
+def read_expansions(path: FilePath) -> Iterator[Expansion]:
+    """Stream documents' expansions."""
+    for number, record in read_objects(path, "expansions"):
+        docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
+        yield Expansion(docid, take_texts(path, number, record, "queries"))
+
+
+def expansion_line(path: FilePath, expansion: Expansion) -> str:
+    """An expansion as a line of the file."""
+    record = {"docid": writable_id(path, "document id", expansion.docid), "queries": list(expansion.queries)}
+    return json_line(path, record)
+
+
+def write_expansions(expansions: Iterable[Expansion], path: FilePath) -> None:
+    """Write one JSON object per document."""
+    write_lines(path, "expansions", (expansion_line(path, expansion) for expansion in expansions))
+
+
+# Term weights
+
+
+VECTOR_KEYS = ("vector", "weights")
+
+
+def read_weights(path: FilePath) -> Iterator[TermWeights]:
+    """Stream documents' term weights. A weight is any finite number; 0 and negative weights count as absent."""
+    for number, record in read_objects(path, "term weights"):
+        docid = take_id(path, number, record, DOCUMENT_ID_KEYS, "document id")
+        vector = take(path, number, record, VECTOR_KEYS)
+        if not isinstance(vector, dict):
+            raise InputError(
+                path, number, f"expected an object of words and weights, found {excerpt(json.dumps(vector))}"
+            )
+        for word, weight in vector.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not _finite(weight):
+                problem = f"the weight of {excerpt(word)} is {excerpt(json.dumps(weight))}, expected a number"
+                raise InputError(path, number, problem)
+        yield TermWeights(docid, vector)
+
+
+def _finite(weight: float) -> bool:
+    """Like math.isfinite, which fails on the whole numbers of over 308 digits that JSON allows."""
+    return abs(weight) <= sys.float_info.max
+
+
+def write_weights(documents: Iterable[TermWeights], path: FilePath) -> None:
+    """Write one JSON object per document."""
+
+    def line(document: TermWeights) -> str:
+        if not all(map(_finite, document.weights.values())):
+            raise RankwellError(f"cannot write {path}: document {document.docid!r} has a weight that is not finite")
+        record = {"id": writable_id(path, "document id", document.docid), "vector": dict(document.weights)}
+        return json_line(path, record)
+
+    write_lines(path, "term weights", map(line, documents))
+
+
+# Training examples
+
+
+TRIPLE = ("query", "positive", "negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A query with its relevant and non-relevant documents: texts, or in triples perhaps ids."""
+
+    query: str
+    positives: tuple[str, ...]
+    negatives: tuple[str, ...]
+
+
+def read_triples(path: FilePath, *, ids: bool = False) -> Iterator[Example]:
+    """Stream ``query<TAB>positive<TAB>negative``, one example per line. With ``ids``, the columns must be ids."""
+    _, lines = open_lines(path, "triples")
+    return (_triple(path, number, line, ids) for number, line in lines if line)
+
+
+def _triple(path: FilePath, number: int, line: str, ids: bool) -> Example:
+    cells = line.split("\t")
+    if len(cells) != len(TRIPLE):
+        raise wrong_columns(path, number, line, cells, TRIPLE)
+    if ids:
+        for name, cell in zip(TRIPLE, cells, strict=True):
+            check_id(path, number, f"{name}'s id", cell)
+    return Example(cells[0], (cells[1],), (cells[2],))
+
+
+def read_examples(path: FilePath) -> Iterator[Example]:
+    """Stream ``{"query": text, "pos": [text, …], "neg": [text, …]}``. Only ``neg`` may be empty."""
+    return (_example(path, number, record) for number, record in read_objects(path, "training examples"))
+
+
+def _example(path: FilePath, number: int, record: Mapping[str, Any]) -> Example:
+    query = take_text(path, number, record, ("query",))
+    positives, negatives = (take_texts(path, number, record, key) for key in ("pos", "neg"))
+    if not positives:
+        raise InputError(path, number, "key 'pos': found an empty list, expected at least one text")
+    return Example(query, positives, negatives)
+
+
+# Labelled texts to train a classifier
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledTexts:
+    """Texts, the second texts if they are pairs, and the class of each as a number in ``names``."""
+
+    texts: list[str]
+    others: list[str] | None
+    classes: NDArray[np.int64]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def read_labelled(path: FilePath, names: Sequence[str] | None = None) -> LabelledTexts:
+    """Read labelled texts. ``names`` are the classes of a model that exists already.
+
+    The coarse:fine labels of the question classification data (``NUM:dist``) become the five query types.
+    """
+    rows = _read_rows(path)
+    column = 0 if len({cells[0] for _, cells in rows}) <= len({cells[-1] for _, cells in rows}) else -1
+    labels = [cells[column] for _, cells in rows]
+    texts = [cells[1:] if column == 0 else cells[:-1] for _, cells in rows]
+    for (number, _), label, row_texts in zip(rows, labels, texts, strict=True):
+        if not label.strip():
+            raise InputError(path, number, "the label is empty")
+        if not all(text.strip() for text in row_texts):
+            raise InputError(path, number, f"the text of the label {excerpt(label)} is empty")
+    if all(label.partition(":")[0] in COARSE_TYPES for label in labels):
+        labels = [COARSE_TYPES[label.partition(":")[0]] for label in labels]
+    known = _class_names(path, labels) if names is None else tuple(names)
+    place = {name: number for number, name in enumerate(known)}
+    for (number, _), label in zip(rows, labels, strict=True):
+        if label not in place:
+            raise InputError(path, number, f"the label {excerpt(label)} is none of the classes {', '.join(known)}")
+    classes = np.array([place[label] for label in labels], np.int64)
+    others = [cells[1] for cells in texts] if len(texts[0]) == 2 else None
+    return LabelledTexts([cells[0] for cells in texts], others, classes, known)
+
+
+def _read_rows(path: FilePath) -> list[tuple[int, list[str]]]:
+    first, lines = open_lines(path, "labelled texts")
+    columns = first.count("\t") + 1
+    if columns not in (2, 3):
+        expected = "a label and a text, or a label and two texts, with tabs between them"
+        raise InputError(
+            path, None, f"found {columns} column{'s' * (columns != 1)} on the first line, expected {expected}"
+        )
+    rows = []
+    for number, line in lines:
+        if not line:
+            continue
+        cells = line.split("\t")
+        if len(cells) != columns:
+            raise InputError(
+                path, number, f"found {len(cells)} columns, expected {columns} as on the first line: {excerpt(line)}"
+            )
+        rows.append((number, cells))
+    return rows
+
+
+def _class_names(path: FilePath, labels: Sequence[str]) -> tuple[str, ...]:
+    """The classes in a fixed order: the five query types in their own, others alphabetically."""
+    distinct = set(labels)
+    if len(distinct) < 2:
+        raise InputError(path, None, f"every text has the label {excerpt(labels[0])}, expected two labels or more")
+    if distinct <= set(QUERY_TYPES):
+        return QUERY_TYPES
+    if len(distinct) > 2 and len(distinct) > len(labels) / 2:
+        raise InputError(path, None, f"{len(distinct):,} labels for {len(labels):,} texts: no column looks like labels")
+    return tuple(sorted(distinct))

@@ -10,11 +10,10 @@ from typing import Any, Literal, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rankwell.core.errors import InputError, RankwellError, folder_error
-from rankwell.core.jsonfile import read_object
+from rankwell.core.manifest import read_object
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
-from rankwell.models.families import FAMILIES, has_bert_layers
-from rankwell.models.spec import AttentionRule, EncoderConfig
+from rankwell.models.spec import FAMILIES, AttentionRule, EncoderConfig, has_bert_layers
 
 HeadKind = Literal["two_logits", "score"]
 _OTHER_NAMES = {

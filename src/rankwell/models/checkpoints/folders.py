@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.jsonfile import read_json, read_object
+from rankwell.core.manifest import read_json, read_object
 from rankwell.inputs.templates import MARKER_PAIRS, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
@@ -31,10 +31,8 @@ from rankwell.models.checkpoints.config import (
     read_ranker_config,
 )
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.renaming import encoder_state, encoder_tensors, fill, read_weights
-from rankwell.models.checkpoints.tensors import write_tensors
+from rankwell.models.checkpoints.tensors import encoder_state, encoder_tensors, fill, read_weights, write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder
-from rankwell.models.families import FAMILIES
 from rankwell.models.foreign import (
     ForeignCrossEncoder,
     ForeignEncoder,
@@ -45,7 +43,7 @@ from rankwell.models.foreign import (
     trained_labels,
 )
 from rankwell.models.heads import seeded
-from rankwell.models.spec import EncoderConfig
+from rankwell.models.spec import FAMILIES, EncoderConfig
 
 _HEAD_OUTPUTS = {"two_logits": 2, "score": 1}
 

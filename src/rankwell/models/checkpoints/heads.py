@@ -28,11 +28,11 @@ from rankwell.models.checkpoints.folders import (
     write_folder,
 )
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.renaming import fill, read_weights
+from rankwell.models.checkpoints.tensors import fill, read_weights
 from rankwell.models.encoder import Encoder
-from rankwell.models.families import FAMILIES
 from rankwell.models.foreign import PairModel, load_foreign_ranker, trained_labels
 from rankwell.models.heads import seeded
+from rankwell.models.spec import FAMILIES
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from rankwell.core.errors import MissingExtraError, RankwellError
+from rankwell.core.errors import InputError, MissingExtraError, RankwellError
+from rankwell.core.files import atomic_folder, link_tree
+from rankwell.core.manifest import digest, file_digest
+from rankwell.models.checkpoints.card import model_card
+from rankwell.models.checkpoints.config import RankerConfig, read_dimensions
 
 DEFAULT = "rankwell-mini"
 """The default model."""
@@ -116,3 +121,61 @@ def _from_the_hub(name: str, files: list[str]) -> Path:
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
         problem = "no such folder here, and the Hugging Face hub cannot be reached (nor was it downloaded before)"
         raise RankwellError(f"{name}: {problem}") from None
+
+
+# Linking a checkpoint into another folder, with another configuration, without copying its weights
+
+
+def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
+    """Hard-link a checkpoint's files into ``target``, or copy them; ``ranker`` replaces the configuration."""
+    with atomic_folder(target) as folder:
+        link_tree(model, folder, skip=Path.is_dir)
+        if ranker is not None:
+            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
+            _replace(folder / "README.md", model_card(ranker, read_dimensions(model)))
+
+
+def _replace(path: Path, text: str) -> None:
+    # Unlinked first: writing into a linked file would change the original.
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+# Identifies models by their contents, so that results of one are never taken for another's
+
+
+# Weights, graphs of exported models, configurations and tokenizers; a model card changes nothing.
+_MODEL_FILES = (
+    *("*.safetensors", "*.onnx", "*.onnx.data", "*.xml", "*.bin", "*.json", "vocab.txt", "1_Pooling/*.json"),
+    *("*_Dense/*.json", "*_Dense/*.safetensors", "*_Router/*.json", "*_Router/*/*.json", "*_Router/*/*.safetensors"),
+)
+_ENCODER_FILES = ("*.safetensors", "config.json", "tokenizer.json", "vocab.txt")
+
+
+def model_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The files that decide what a model computes. Raises if there are none."""
+    files = sorted({file for pattern in _MODEL_FILES for file in Path(folder).resolve().glob(pattern)})
+    if not files:
+        raise InputError(folder, None, "no model here")
+    return files
+
+
+def model_digest(folder: str | os.PathLike[str]) -> str:
+    """A hash of everything that decides a model's outputs: weights, configuration and tokenizer.
+
+    It identifies models in score caches, manifests, stages of recipes and resumed work.
+    """
+    whole = hashlib.blake2b(digest_size=16)
+    for file in model_files(folder):
+        with file.open("rb") as opened:
+            whole.update(file.name.encode() + hashlib.file_digest(opened, hashlib.blake2b).digest())
+    return whole.hexdigest()
+
+
+def encoder_digest(folder: Path) -> str:
+    """A hash of what decides the hidden states of a text: weights, shape and tokenizer.
+
+    Stored vectors and features are named by it. They stay valid when only ``rankwell.json`` changes, which says how
+    pairs are scored.
+    """
+    return digest({path.name: file_digest(path) for name in _ENCODER_FILES for path in sorted(folder.glob(name))})

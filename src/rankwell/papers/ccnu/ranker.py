@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from rankwell.core.arrays import Rows, Scores
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.progress import track
-from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import Source
 from rankwell.inputs.templates import Field, TruncationReport
@@ -33,8 +33,7 @@ from rankwell.papers.ccnu.word_features import (
     open_vectors,
 )
 from rankwell.papers.ccnu.words import Tagger, WordRows, WordVocabulary, open_tagger, tag_words
-from rankwell.rank.pairs import groups_of_queries
-from rankwell.rank.prediction import best_first, documents_to_rank
+from rankwell.rank.pairs import best_first, documents_to_rank, groups_of_queries
 from rankwell.rank.rankers import RANKERS, queries_by_id
 from rankwell.rank.texts import Texts, distinct
 

@@ -21,10 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rankwell.core.arrays import Rows
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.jsonfile import write_json
-from rankwell.core.manifest import digest
-from rankwell.core.types import Rows
+from rankwell.core.manifest import digest, write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import evaluate
@@ -49,17 +48,13 @@ from rankwell.papers.ccnu.words import Tagger, open_tagger
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.fusion import NORMALISATIONS, Shares, fuse
 from rankwell.rank.tuning import tune_fusion
-from rankwell.training.data.lists import Lists
-from rankwell.training.data.sampling import draw
-from rankwell.training.loop.guard import CollapseGuard
-from rankwell.training.loop.list_task import ListTask
-from rankwell.training.loop.loop import train
+from rankwell.training.data.sampling import Lists, draw
+from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import Loss, make_loss
-from rankwell.training.loop.task import Step
-from rankwell.training.processes import process_number
+from rankwell.training.loop.task import ListTask, Step
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
 from rankwell.training.stages.shared import check_lists, training_candidates
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
@@ -83,7 +78,7 @@ class SdnetTask(ListTask):
         self._queries, self._passages, self._table = queries, passages, table
 
     def pairs(self, lists: Lists, step: Step) -> tuple[NDArray[np.int64], Callable[[nn.Module, slice], Tensor]]:
-        """See :class:`~rankwell.training.loop.list_task.ListTask`."""
+        """See :class:`~rankwell.training.loop.task.ListTask`."""
         passages = lists.documents.reshape(-1)
         queries = np.repeat(lists.queries, lists.documents.shape[1])
         make = PairMaker(self._queries, self._passages, self._table, step.device)

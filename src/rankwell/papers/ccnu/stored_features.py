@@ -19,15 +19,13 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import ArrayWriter, RaggedWriter, gather
+from rankwell.core.arrays import ArrayWriter, RaggedWriter, Rows, gather
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.jsonfile import write_json
-from rankwell.core.manifest import digest
+from rankwell.core.manifest import digest, write_json
 from rankwell.core.mapped import ArrayFolder, MappedArray, Ragged
 from rankwell.core.progress import track
 from rankwell.core.shards import Shards, map_shards
-from rankwell.core.types import Rows
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.corpus.store import DocumentStore
 from rankwell.papers.ccnu.word_features import FeatureEncoder

@@ -16,18 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.arrays import gather, positions
+from rankwell.core.arrays import Rows, gather, positions
 from rankwell.core.errors import InputError, RankwellError, excerpt
 from rankwell.core.files import read_lines
 from rankwell.core.manifest import digest, file_digest
 from rankwell.core.progress import track
-from rankwell.core.types import Rows
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.batching import take_sequences
 from rankwell.models.batch import Batch
 from rankwell.models.checkpoints.folders import load_encoder
-from rankwell.models.checkpoints.identity import encoder_digest
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import encoder_digest, find_model
 from rankwell.models.compute import CPU_BUDGET, GPU_BUDGET, Compute
 from rankwell.models.encoder import Encoder
 from rankwell.papers.ccnu.network import WordBatch

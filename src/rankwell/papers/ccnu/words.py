@@ -17,9 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import gather, positions
+from rankwell.core.arrays import Rows, gather, positions
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.types import Rows
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.lexicon import Lexicon
 from rankwell.inputs.batching import Sequences

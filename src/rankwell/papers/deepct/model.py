@@ -13,7 +13,7 @@ from rankwell.models.checkpoints.config import read_description
 from rankwell.models.checkpoints.folders import describe, describe_labels, write_folder
 from rankwell.models.checkpoints.heads import fill_if_present, load_bert
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.renaming import encoder_tensors
+from rankwell.models.checkpoints.tensors import encoder_tensors
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import seeded
 from rankwell.models.layout import Layout, Packed

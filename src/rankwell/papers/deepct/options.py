@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rankwell.training.loop.options import TrainingOptions
-from rankwell.training.options import STAGE_OPTIONS
+from rankwell.training.options import STAGE_OPTIONS, TrainingOptions
 from rankwell.training.stage_options.first_stages import TuningOptions
 
 

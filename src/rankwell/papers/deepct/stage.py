@@ -14,11 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rankwell.core.arrays import gather
+from rankwell.core.arrays import Rows, gather
 from rankwell.core.errors import RankwellError
-from rankwell.core.jobs import do
-from rankwell.core.shards import Shards
-from rankwell.core.types import Rows
+from rankwell.core.shards import Shards, do
 from rankwell.corpus.records import Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
@@ -50,9 +48,8 @@ from rankwell.training.first_stage import (
 )
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work, process_number
 
 
 @dataclass(frozen=True, eq=False)

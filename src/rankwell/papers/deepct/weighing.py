@@ -21,14 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.arrays import pack_strings
+from rankwell.core.arrays import Rows, pack_strings
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jobs import Workers, do
-from rankwell.core.jsonfile import read_object
 from rankwell.core.locks import SharedFolder
-from rankwell.core.manifest import Manifest, digest
-from rankwell.core.shards import Shards, map_shards, open_shards, shards_folder
-from rankwell.core.types import Rows
+from rankwell.core.manifest import Manifest, digest, read_object
+from rankwell.core.shards import Shards, Workers, do, map_shards, open_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights
 from rankwell.corpus.formats.fields import Columns
@@ -42,8 +39,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
-from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.devices import chosen_device
 from rankwell.papers.deepct.model import TokenWeightModel, load_token_weights
@@ -107,7 +103,7 @@ class StemWords:
         return [] if not len(used) else list(np.array(self._forms.strings(used), object)[inverse])
 
     def lines(self, docids: Sequence[str], words: WordsOfTexts, terms: TermFrequencies) -> Iterator[str]:
-        """The documents' terms as lines of a file of weights (:mod:`rankwell.corpus.formats.weights`)."""
+        """The documents' terms as lines of a file of weights (:mod:`rankwell.corpus.formats.texts`)."""
         used, inverse = np.unique(words.of(terms), return_inverse=True)
         names = [f"{json.dumps(word, ensure_ascii=False)}: " for word in self._forms.strings(used)]
         numbers, tf_of = np.unique(terms.frequencies, return_inverse=True)

@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from rankwell.core.errors import InputError
-from rankwell.core.jsonfile import read_object
+from rankwell.core.manifest import read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import bert_config, first_problem, read_model_type
 from rankwell.models.checkpoints.folders import load_encoder, write_folder
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.renaming import encoder_state, encoder_tensors, fill, read_weights
+from rankwell.models.checkpoints.tensors import encoder_state, encoder_tensors, fill, read_weights
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import seeded
 from rankwell.models.spec import EncoderConfig

@@ -93,13 +93,13 @@ def expand(
         rankwell expand collection.tsv --model writer --out expansions.jsonl.gz --ray local --workers 4
     """
     from rankwell.core.errors import RankwellError
-    from rankwell.corpus.formats.expansions import read_expansions
     from rankwell.corpus.formats.fields import Columns
+    from rankwell.corpus.formats.texts import read_expansions
     from rankwell.corpus.sources import resolve_documents
     from rankwell.papers.doc2query.checkpoints import read_writer_config
     from rankwell.papers.doc2query.decoding import WritingOptions
     from rankwell.papers.doc2query.expansion import ExpandRequest, Filtering, find_writer, write_generated
-    from rankwell.rank.judge import RankerJudge
+    from rankwell.rank.ranker import RankerJudge
 
     need_file(out, "expand")
     if method not in ("sample", "beam"):

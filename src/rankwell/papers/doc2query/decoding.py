@@ -18,16 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.arrays import positions
+from rankwell.core.arrays import Rows, positions
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Rows
 from rankwell.inputs.batching import Sequences, take_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
 from rankwell.models.compute import CPU_BUDGET, Compute
-from rankwell.models.kernels.top_k import top_k
+from rankwell.models.vector_layers import top_k
 from rankwell.papers.doc2query.writer import Decoder, EncodedPassages, KeyValueCache, Memory, QueryWriter, passage_grid
 
 MOST_LANES = 8

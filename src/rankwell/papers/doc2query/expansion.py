@@ -13,24 +13,22 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from rankwell.core.arrays import Scores
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jobs import Workers, do
 from rankwell.core.locks import SharedFolder
 from rankwell.core.manifest import Manifest, digest
-from rankwell.core.shards import Shards, map_shards, open_shards, shards_folder
-from rankwell.core.types import Scores
+from rankwell.core.shards import Shards, Workers, do, map_shards, open_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import write_qrels, write_queries
-from rankwell.corpus.formats.expansions import Expansion, expansion_line, read_expansions
 from rankwell.corpus.formats.fields import Columns
+from rankwell.corpus.formats.texts import Expansion, expansion_line, read_expansions
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import read_model_type
-from rankwell.models.checkpoints.identity import model_digest
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import find_model, model_digest
 
 if TYPE_CHECKING:
     from rankwell.papers.doc2query.decoding import WritingOptions
@@ -46,7 +44,7 @@ Judge = Callable[[Sequence[tuple[str, str]]], Scores]
 
 
 class JudgeModel(Protocol):
-    """A judge that each worker can load (:class:`rankwell.rank.judge.RankerJudge`)."""
+    """A judge that each worker can load (:class:`rankwell.rank.ranker.RankerJudge`)."""
 
     def digest(self) -> str:
         """A hash of everything the judgments depend on."""

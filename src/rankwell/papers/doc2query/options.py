@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rankwell.training.loop.options import ValidatedOptions
-from rankwell.training.options import STAGE_OPTIONS, Meaning
+from rankwell.training.options import STAGE_OPTIONS, Meaning, ValidatedOptions
 from rankwell.training.stage_options.first_stages import TuningOptions
 
 

@@ -20,11 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.jobs import do
-from rankwell.core.shards import Shards
+from rankwell.core.shards import Shards, do
 from rankwell.corpus.alignment import combine_weights
 from rankwell.corpus.formats import read_weights
-from rankwell.corpus.formats.expansions import read_expansions
+from rankwell.corpus.formats.texts import read_expansions
 from rankwell.corpus.records import Qrels, Query
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
@@ -38,7 +37,7 @@ from rankwell.papers.doc2query.expansion import ExpandJob, Filtering, count_expa
 from rankwell.papers.doc2query.options import Doc2queryOptions
 from rankwell.papers.doc2query.page import ExpandedText, write_expansions_page
 from rankwell.papers.doc2query.writer import passage_grid, query_grid
-from rankwell.rank.judge import RankerJudge
+from rankwell.rank.ranker import RankerJudge
 from rankwell.retrieve.index import Index
 from rankwell.training.first_stage import (
     INDEX,
@@ -51,9 +50,8 @@ from rankwell.training.first_stage import (
 from rankwell.training.loop.gradients import CPU_BUDGET
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import FINDING, STAGES, FinishedStage, StageKind, StageResult, Work
+from rankwell.training.stage import FINDING, STAGES, FinishedStage, StageKind, StageResult, Work, process_number
 from rankwell.training.stage_options.first_stages import TuningOptions
 
 EXPANSIONS = "expansions.jsonl.gz"

@@ -57,7 +57,7 @@ def types(
     from rankwell.corpus.formats import read_queries, read_types, write_types
     from rankwell.corpus.formats.fields import Columns
     from rankwell.corpus.query_types import QUERY_TYPES, rule_type
-    from rankwell.evaluation.confusion import NO_LABEL, Confusion
+    from rankwell.evaluation.breakdowns import NO_LABEL, Confusion
 
     needs(context, {"device": "model"})
     records = read_queries(queries, Columns(id_field, text_field))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rankwell.core.arrays import positions
 from rankwell.core.errors import RankwellError
-from rankwell.core.jsonfile import write_json
+from rankwell.core.manifest import write_json
 from rankwell.core.progress import track
 from rankwell.corpus.formats.lines import write_lines
 from rankwell.corpus.records import Query, Ranking, Run
@@ -29,9 +29,8 @@ from rankwell.rank.ranker import Ranker
 from rankwell.rank.texts import Texts
 from rankwell.training.data.candidates import Mask, TrainingCandidates, write_candidates
 from rankwell.training.data.sampling import draw, split_folds
-from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work
+from rankwell.training.stage import STAGES, TRAINING, FinishedStage, StageKind, StageResult, Work, write_once
 from rankwell.training.stage_options.rankers import PointwiseOptions
 from rankwell.training.stages.shared import load_ranker, ranker_tokens, train_ranker, training_candidates
 

@@ -12,7 +12,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.folders import describe, write_folder
 from rankwell.models.checkpoints.heads import fill_if_present, load_bert
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.renaming import encoder_tensors
+from rankwell.models.checkpoints.tensors import encoder_tensors
 from rankwell.models.encoder import ACTIVATIONS, Encoder
 from rankwell.models.heads import seeded
 from rankwell.models.layout import Layout, Packed

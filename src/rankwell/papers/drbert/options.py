@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
-from rankwell.training.options import STAGE_OPTIONS, Meaning, Options
+from rankwell.training.options import STAGE_OPTIONS, Meaning, Options, TrainingOptions, ValidatedOptions
 
 
 @STAGE_OPTIONS.register("pretrain")

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rankwell.core.arrays import Rows
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import read_lines
-from rankwell.core.jsonfile import write_json
-from rankwell.core.types import Rows
+from rankwell.core.manifest import write_json
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.stored import TokenSource
@@ -40,9 +40,8 @@ from rankwell.papers.drbert.options import PretrainOptions
 from rankwell.papers.drbert.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
 from rankwell.training.loop.loop import train
 from rankwell.training.loop.task import Step, Task, chunk_by_tokens
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work, process_number
 
 TRIES = 4
 """Passages drawn for a random second span; the first with whole words of the length wanted is taken."""

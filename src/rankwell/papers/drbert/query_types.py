@@ -23,9 +23,9 @@ from torch.nn import functional
 
 from rankwell.core.errors import MissingExtraError
 from rankwell.core.progress import track
-from rankwell.corpus.formats.labelled import LabelledTexts, read_labelled
+from rankwell.corpus.formats.texts import LabelledTexts, read_labelled
 from rankwell.corpus.query_types import TYPE_SOURCES
-from rankwell.evaluation.confusion import Confusion
+from rankwell.evaluation.breakdowns import Confusion
 from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TruncationReport

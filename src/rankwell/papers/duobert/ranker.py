@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Rows, Scores
 from rankwell.core.errors import RankwellError
 from rankwell.core.progress import track
 from rankwell.core.registry import Registry
-from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.sources import Source
 from rankwell.inputs.batching import Sequences
@@ -34,8 +34,7 @@ from rankwell.inputs.templates import TEMPLATES, Field, Template, TruncationRepo
 from rankwell.inputs.windows import Windows
 from rankwell.rank.cache import join_hashes, text_hashes
 from rankwell.rank.engines.engine import probability
-from rankwell.rank.pairs import PAIRS_AT_A_TIME
-from rankwell.rank.prediction import best_first, documents_to_rank
+from rankwell.rank.pairs import PAIRS_AT_A_TIME, best_first, documents_to_rank
 from rankwell.rank.ranker import Ranker, run_ahead
 from rankwell.rank.rankers import RANKERS, queries_by_id
 from rankwell.rank.texts import Documents, ListedTexts, Texts, distinct

@@ -15,11 +15,9 @@ from rankwell.papers.duobert.options import DuoOptions
 from rankwell.papers.duobert.ranker import DuoRanker
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.candidates import Selection, TrainingCandidates
-from rankwell.training.data.lists import Lists
-from rankwell.training.data.sampling import Plan, draw
-from rankwell.training.processes import write_once
+from rankwell.training.data.sampling import Lists, Plan, draw
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work, write_once
 from rankwell.training.stages.shared import (
     RankerInTraining,
     check_lists,

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankwell.core.arrays import Scores
 from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.registry import Registry
-from rankwell.core.types import Scores
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Precision, device_named, is_fast_in_bf16, is_fast_in_int8

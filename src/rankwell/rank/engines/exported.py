@@ -16,7 +16,7 @@ from rankwell.core.progress import computed
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import check_length, read_dimensions
-from rankwell.models.checkpoints.export_record import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
+from rankwell.models.checkpoints.export import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
 from rankwell.models.spec import under_rule
 from rankwell.rank.engines.engine import Engine, LoadedModel, Logits
 

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rankwell.core.errors import InputError, MissingExtraError, one_line
-from rankwell.models.checkpoints.export_record import ExportRecord
+from rankwell.models.checkpoints.export import ExportRecord
 from rankwell.rank.engines.engine import BACKENDS, LoadedModel
 from rankwell.rank.engines.exported import ExportedEngine, Grids, load_exported
 

@@ -16,9 +16,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.arrays import positions
+from rankwell.core.arrays import Rows, Scores, positions
 from rankwell.core.errors import RankwellError
-from rankwell.core.types import Rows, Scores
 from rankwell.corpus.formats import write_run
 from rankwell.corpus.formats.lines import FilePath
 from rankwell.corpus.records import Qrels, Query, Ranking, Run

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rankwell.core.types import Rows
+from rankwell.core.arrays import Rows
 from rankwell.corpus.records import Qrels
 from rankwell.inputs.stored import TokenSource
-from rankwell.training.data.lists import Lists
+from rankwell.training.data.sampling import Lists
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from rankwell.corpus.formats import read_run, read_types, write_run, write_types
 from rankwell.corpus.query_types import TYPE_SOURCES, rule_types
 from rankwell.corpus.records import Qrels, Query, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.models.checkpoints.identity import model_digest
+from rankwell.models.checkpoints.names import model_digest
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import INDEX_VERSION, Index

@@ -15,12 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rankwell.core.arrays import save_array
+from rankwell.core.arrays import Rows, Scores, save_array
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.core.manifest import digest
 from rankwell.core.mapped import map_array
-from rankwell.core.types import Rows, Scores
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder
@@ -28,7 +27,7 @@ from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.vector_search import search_vectors
-from rankwell.training.processes import write_once
+from rankwell.training.stage import write_once
 
 LISTS_AT_A_TIME = {"cuda": 1 << 14, "cpu": 1 << 11}
 PAIRS_AT_A_TIME = 1 << 16

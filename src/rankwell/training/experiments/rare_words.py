@@ -22,14 +22,13 @@ import Stemmer
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_text, read_lines
-from rankwell.core.jsonfile import write_json
+from rankwell.core.manifest import write_json
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.evaluation.significance import paired_t_test
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.plots.attention import draw_attention
-from rankwell.rank.attention_maps import attention_maps
-from rankwell.rank.explain import explain
+from rankwell.rank.explain import attention_maps, explain
 from rankwell.rank.ranker import Ranker
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import dev_name, find_types, open_collection

@@ -6,13 +6,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_text
-from rankwell.core.jsonfile import write_json
-from rankwell.evaluation.breakdowns import Groups, break_down, breakdown_table
+from rankwell.core.manifest import write_json
+from rankwell.corpus.datasets import Dataset
+from rankwell.corpus.records import Query
+from rankwell.evaluation.breakdowns import Groups, break_down, breakdown_table, length_groups, type_groups
 from rankwell.evaluation.compare import Comparison, compare_evaluations
 from rankwell.evaluation.evaluate import Evaluation
 from rankwell.evaluation.significance import Interval, mean_interval
@@ -24,10 +27,16 @@ from rankwell.evaluation.tables import (
     comparison_notes,
     contrast_table,
     figure_cell,
+    mark,
     name_cell,
     query_table,
 )
 from rankwell.evaluation.tables import mark as significance_mark
+from rankwell.inputs.tokenizer import Tokenizer
+from rankwell.models.checkpoints.names import find_model
+from rankwell.plots.pictures import new_picture, save_picture
+from rankwell.training.data.prepare import Collection, Split, find_types
+from rankwell.training.recipe import Recipe
 
 DEV = "dev"
 
@@ -172,3 +181,98 @@ def _placed(place: str, table: Table) -> Table:
 def file_name(name: str) -> str:
     """A name with what a shell would trip over replaced."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", name).strip("-.") or "variant"
+
+
+# Groups of queries in which an experiment's variants are compared apart
+
+
+GroupKind = Literal["split words", "length", "type"]
+
+
+def query_groups(
+    kind: GroupKind, recipe: Recipe, collection: Collection, split: Split, pool: Path, device: str | None = None
+) -> Groups:
+    """The groups of a split's queries: with and without a split word, by number of words, or by type."""
+    if kind == "length":
+        return length_groups(split.queries)
+    if kind == "type":
+        return type_groups(_types(recipe, collection.dataset, split, pool, device))
+    return split_word_groups(split.queries, Tokenizer.open(find_model(recipe.model.start)))
+
+
+def split_word_groups(queries: Sequence[Query], tokenizer: Tokenizer) -> Groups:
+    """Queries with a word that the tokenizer cuts into several pieces, and those without."""
+    pieces = tokenizer.encode([query.text for query in queries])
+    spans = zip(pieces.begins.tolist(), pieces.ends.tolist(), strict=True)
+    cut = [bool(pieces.continues[begin:end].any()) for begin, end in spans]
+    having = frozenset(query.qid for query, has in zip(queries, cut, strict=True) if has)
+    return {"with a split word": having, "without": frozenset(query.qid for query in queries) - having}
+
+
+def _types(recipe: Recipe, dataset: Dataset, split: Split, pool: Path, device: str | None) -> dict[str, str]:
+    """The recipe's types, even where its template has no place for them."""
+    source = "auto" if recipe.data.types == "none" else recipe.data.types
+    types = find_types(source, dataset, split.name, split.queries, pool, device)
+    if not types:
+        raise RankwellError(f"{dataset.name}: no query of the split {split.name!r} has a type to group by")
+    return types
+
+
+# An experiment's pictures
+
+
+BETTER, WORSE, ALIKE = "#2a6f97", "#c1554a", "#8a8a8a"
+ROW = 0.26
+"""Inches of a variant's line."""
+
+
+def draw_table(compared: Compared, measured: Measured, path: Path) -> None:
+    """The first measure of each variant: the mean, its 95 % interval over queries, and each seed.
+
+    Blue is better than the baseline, red worse, by the table's own test; grey may be chance.
+    """
+    comparison = compared.comparison
+    measure, names = comparison.measures[0], list(comparison.mean)
+    figure, axes = new_picture("drawing an experiment", 6.2, 0.9 + ROW * len(names))
+    reference = comparison.mean[comparison.baseline][str(measure)]
+    axes.axvline(reference, color="black", linewidth=0.6, linestyle=(0, (4, 3)))
+    for row, name in enumerate(names):
+        mean = comparison.mean[name][str(measure)]
+        differs = name != comparison.baseline and bool(mark(comparison, name, measure))
+        colour = "black" if name == comparison.baseline else ALIKE
+        if differs:
+            colour = BETTER if mean > reference else WORSE
+        axes.plot(compared.intervals[name][str(measure)], (row, row), color=colour, linewidth=1.4)
+        axes.plot(mean, row, "o", color=colour, markersize=5)
+        seeds = [evaluation.mean[str(measure)] for evaluation in measured[name]]
+        if len(seeds) > 1:
+            axes.plot(seeds, np.full(len(seeds), row + 0.3), "|", color=colour, markersize=4)
+        axes.annotate(f"{mean:.3f}", (1.01, row), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8, parse_math=False)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    ticks = " ticks: seeds;" if any(len(measured[name]) > 1 for name in names) else ""
+    axes.set_xlabel(f"{measure}, 95 % over queries;{ticks} dashed: {comparison.baseline}", fontsize=8)
+    axes.grid(axis="x", color="#e4e4e4", linewidth=0.6)
+    axes.set_axisbelow(True)
+    save_picture(figure, path)
+
+
+def draw_axis(values: Mapping[str, float], measured: Measured, axis: str, path: Path) -> None:
+    """The first measure against the option ``axis``, of which ``values`` has each variant's, with the deviation."""
+    points = []
+    for name, value in values.items():
+        if name in measured:
+            measure = str(measured[name][0].measures[0])
+            figures = [evaluation.mean[measure] for evaluation in measured[name]]
+            points.append((value, np.mean(figures), deviations(measured[name])[measure] or 0.0))
+    x, y, deviation = np.array(sorted(points)).T
+    figure, axes = new_picture("drawing an experiment", 5, 3.2)
+    axes.errorbar(x, y, yerr=deviation, marker="o", capsize=3, linewidth=1.2)
+    axes.set_xlabel(axis)
+    axes.set_ylabel(measure)
+    if min(x) > 0 and max(x) / min(x) >= 20:  # 1 to 31 negatives, 1 to 100 % of the queries
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks(x, [f"{value:g}" for value in x])
+    save_picture(figure, path)

@@ -11,9 +11,8 @@ from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import remove_leftovers
-from rankwell.core.jsonfile import read_object, write_json
 from rankwell.core.locks import lock
-from rankwell.core.manifest import digest
+from rankwell.core.manifest import digest, read_object, write_json
 from rankwell.corpus.datasets import open_dataset
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_start, find_model
@@ -21,9 +20,8 @@ from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, is_system, refuse_taken
 from rankwell.retrieve.index import Index
 from rankwell.training.data.prepare import open_collection
-from rankwell.training.fit.headed import Kind, write_headed
 from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
-from rankwell.training.fit.parts import SET_ASIDE, Parts, divide, write_parts
+from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, divide, write_headed, write_parts
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
 from rankwell.training.fit.rungs import FitTask
 

@@ -19,8 +19,7 @@ import torch
 
 from rankwell.core.errors import InputError, RankwellError, WriteError
 from rankwell.core.files import atomic_folder
-from rankwell.core.jsonfile import read_object, write_json
-from rankwell.core.manifest import digest
+from rankwell.core.manifest import digest, read_object, write_json
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run

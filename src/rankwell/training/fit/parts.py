@@ -6,9 +6,12 @@ split, if the data has one, or training queries set aside. Queries of the same t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -16,7 +19,13 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries
-from rankwell.corpus.records import Qrels, Query
+from rankwell.corpus.records import Document, Qrels, Query
+from rankwell.models.bi_encoder import has_vectors
+from rankwell.models.checkpoints.names import find_model
+from rankwell.models.devices import Precision, chosen_device
+from rankwell.rank.ranker import Ranker
+from rankwell.rank.rankers import open_encoder
+from rankwell.retrieve.index import Index
 from rankwell.training.recipe import DEV_NAMES
 
 LEAST_TO_FIT = 50
@@ -167,3 +176,111 @@ def write_parts(dataset: Dataset, parts: Parts, folder: Path) -> None:
             if len(part):
                 write_queries(part.queries, temporary / f"queries.{name}.jsonl")
                 write_qrels(part.qrels, temporary / f"qrels.{name}.tsv", format="beir")
+
+
+# How fast models read texts on this machine, measured on a few, to tell what fits into the time
+
+
+SECONDS = 2.0
+"""How long each rate is measured."""
+WARM_UP = 4
+AT_A_TIME = {"cuda": 512, "cpu": 32}
+Text = TypeVar("Text")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Vectors of documents and of queries a second."""
+
+    documents: float
+    queries: float
+
+    @classmethod
+    def measure(cls, index: Index, parts: Parts, encoder: str, device: str | None) -> Rates:
+        """Encode some of the documents and queries."""
+        opened = open_encoder(encoder, device)
+        texts, queries = _texts(index, parts)
+        step = AT_A_TIME["cuda" if opened.device.type == "cuda" else "cpu"]
+        return cls(_rate(opened.encode_documents, texts, step), _rate(opened.encode_queries, queries, step))
+
+
+def measure_pairs(index: Index, parts: Parts, start: str, device: str | None) -> float:
+    """Pairs of query and document a second that a model reads joined, in the precision of training."""
+    cuda = chosen_device(device).type == "cuda"
+    precision: Precision = "auto" if cuda else "fp32"
+    step = AT_A_TIME["cuda" if cuda else "cpu"]
+    texts, queries = _texts(index, parts)
+    pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
+    if has_vectors(find_model(start)):
+        encoder = open_encoder(start, device, precision)
+        return _rate(encoder.encode_documents, [f"{query} {text}" for query, text in pairs], step)
+    ranker = Ranker.from_pretrained(start, device=device, precision=precision)
+    return _rate(lambda some: ranker.predict(some), pairs, step)
+
+
+def _texts(index: Index, parts: Parts) -> tuple[list[str], list[str]]:
+    """Some documents, evenly spread, and some queries."""
+    docids = index.docids(np.linspace(0, len(index) - 1, min(len(index), 1024)).astype(np.int64))
+    texts = index.texts(docids)
+    queries = [query.text for part in (parts.choose, parts.report) for query in part.queries[:512]] or texts[:1]
+    return texts, queries
+
+
+def _rate(encode: Callable[[Sequence[Text]], object], texts: Sequence[Text], step: int) -> float:
+    """Texts a second, after a warm-up."""
+    encode(texts[:WARM_UP])
+    done, begin = 0, time.perf_counter()
+    while done < len(texts) and time.perf_counter() - begin < SECONDS:
+        batch = texts[done : done + step]
+        encode(batch)
+        done += len(batch)
+    return done / max(1e-9, time.perf_counter() - begin)
+
+
+# Titles or headings as queries, for documents without judged queries
+
+
+Kind = Literal["titles", "headings"]
+MOST = 20_000
+"""Queries that are drawn at most."""
+_HEADING = re.compile(r"^#{1,6}\s+(\S.*?)\s*#*$", re.MULTILINE)
+
+
+def headed(document: Document, kind: Kind) -> tuple[list[str], Document]:
+    """A document's title, or its Markdown headings, and the document without them.
+
+    >>> headed(Document("d", "# Bees\\nThey shiver."), "headings")
+    (['Bees'], Document(docid='d', text='They shiver.', title=''))
+    """
+    if kind == "titles":
+        return [document.title] if document.title.strip() else [], Document(document.docid, document.text)
+    rest = " ".join(_HEADING.sub(" ", document.text).split())
+    return _HEADING.findall(document.text), Document(document.docid, rest, document.title)
+
+
+def write_headed(dataset: Dataset, kind: Kind, folder: Path, seed: int) -> None:
+    """Write documents without titles or headings, and these as judged queries of the split ``train``; made once."""
+    if folder.exists():
+        return
+    queries: list[Query] = []
+    grades: dict[str, dict[str, int]] = {}
+
+    def documents() -> Iterator[Document]:
+        for document in dataset.documents():
+            texts, rest = headed(document, kind)
+            for text in texts if rest.text.strip() else []:
+                queries.append(Query(f"{kind}-{len(queries) + 1}", text))
+                grades[queries[-1].qid] = {document.docid: 1}
+            yield rest
+
+    with atomic_folder(folder) as temporary:
+        write_documents(documents(), temporary / "corpus.jsonl")
+        if not queries:
+            other = "`rankwell expand --queries` writes queries for documents, to train with"
+            raise RankwellError(f"--queries-from {kind}: no document of {dataset.name} has any; {other}")
+        order = np.random.default_rng([seed, len(queries)]).permutation(len(queries))[:MOST]
+        drawn = [queries[place] for place in sorted(order.tolist())]
+        write_queries(drawn, temporary / "queries.train.jsonl")
+        write_qrels(
+            Qrels({query.qid: grades[query.qid] for query in drawn}), temporary / "qrels.train.tsv", format="beir"
+        )

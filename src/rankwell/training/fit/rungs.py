@@ -15,7 +15,7 @@ from typing import Any
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
-from rankwell.evaluation.depths import compare_depths, cut_candidates
+from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import has_vectors
 from rankwell.models.checkpoints.names import find_model
@@ -28,8 +28,7 @@ from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.tune import parse_values, tune_bm25
-from rankwell.training.fit.parts import CHOOSE, FIT, Part, Parts
-from rankwell.training.fit.rates import Rates, measure_pairs
+from rankwell.training.fit.parts import CHOOSE, FIT, Part, Parts, Rates, measure_pairs
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe

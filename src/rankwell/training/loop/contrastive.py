@@ -15,16 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed, nn
 from torch.nn import functional
 
-from rankwell.core.types import Rows
+from rankwell.core.arrays import Rows
 from rankwell.inputs.batching import Sequences, slice_sequences
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
-from rankwell.training.data.lists import Lists
 from rankwell.training.data.pairs import RelevantDocuments
-from rankwell.training.loop.gradient_cache import backward_scores
-from rankwell.training.loop.list_task import DrawnLists
-from rankwell.training.loop.task import Step, chunk_by_tokens
+from rankwell.training.data.sampling import Lists
+from rankwell.training.loop.task import DrawnLists, Step, backward_scores, chunk_by_tokens
 
 
 def in_batch_softmax(

@@ -20,8 +20,8 @@ from rankwell.models.batch import BlockPlacer, Placer, packed_blocks
 from rankwell.models.cuda_graphs import GraphedEncoder
 from rankwell.models.devices import chosen_device, is_fast_in_bf16
 from rankwell.models.spec import AttentionRule
-from rankwell.training.loop.options import TrainingOptions
 from rankwell.training.loop.task import Step, Task
+from rankwell.training.options import TrainingOptions
 
 CPU_BUDGET = 8192
 _SHORT = {"bf16": torch.bfloat16, "fp16": torch.float16}

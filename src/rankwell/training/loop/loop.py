@@ -7,32 +7,210 @@ weights it would have had (bit for bit on a CPU), and several processes see the 
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from rankwell.core.errors import RankwellError
-from rankwell.core.files import remove_leftovers
+from rankwell.core.checksums import verify_folder
+from rankwell.core.errors import InputError, RankwellError
+from rankwell.core.files import atomic_folder, remove_leftovers
 from rankwell.core.progress import track
+from rankwell.models.checkpoints.tensors import write_tensors
 from rankwell.models.spec import AttentionRule
 from rankwell.training.loop.gradients import Gradients, wait_for_all
-from rankwell.training.loop.guard import CollapseGuard
 from rankwell.training.loop.log import TrainingLog
-from rankwell.training.loop.optimiser import learning_rate_at, make_optimiser
-from rankwell.training.loop.options import TrainingOptions, ValidatedOptions
-from rankwell.training.loop.resume import load_state, save_state
-from rankwell.training.loop.running_mean import RunningMean
+from rankwell.training.loop.optimiser import learning_rate_at, load_optimiser_tensors, make_optimiser, optimiser_tensors
 from rankwell.training.loop.task import Task, mix_seed
+from rankwell.training.options import TrainingOptions, ValidatedOptions
+
+
+class RunningMean:
+    """The mean over the steps so far, each weighing ``decay`` times as much as the one after it."""
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._names, self._weights = list(trained), list(trained.values())
+        self._means = [parameter.detach().clone() for parameter in self._weights]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Add the weights after step ``step``, counted from 1. Early means are short: the start is soon forgotten."""
+        decay = min(self.decay, step / (step + 9))
+        get_ema_multi_avg_fn(decay)(self._means, self._weights, 0)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The model's weights are their mean while this is open, and afterwards what they were, bit for bit."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        # Contents, not tensors: recorded graphs and the optimiser know the weights by their place in memory.
+        for weight, mean in zip(self._weights, self._means, strict=True):
+            newest = weight.detach().clone()
+            weight.copy_(mean)
+            mean.copy_(newest)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The means by their weights' names, for safetensors."""
+        return dict(zip(self._names, self._means, strict=True))
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what :meth:`tensors` gave; a KeyError where it is another model's."""
+        for name, mean in zip(self._names, self._means, strict=True):
+            mean.copy_(tensors[name])
+
+
+@dataclass
+class Progress:
+    """Where a run stands."""
+
+    step: int = 0
+    """Steps done."""
+    best_step: int = 0
+    best: float | None = None
+    """The best validation so far, and the step it was measured at."""
+    without_gain: int = 0
+    """Validations since then."""
+    seconds: float = 0.0
+    """Spent so far, in all sittings."""
+    scale: float | None = None
+    """fp16's loss scale."""
+
+
+def save_state(
+    folder: Path,
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+    mean: RunningMean | None = None,
+) -> None:
+    """Write ``last-STEP/``, then remove the one before it."""
+    target = folder / f"last-{progress.step:08d}"
+    older = _saved(folder)
+    if target in older:
+        return
+    with atomic_folder(target) as temporary:
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        write_tensors(weights, temporary / "weights.safetensors")
+        write_tensors(optimiser_tensors(optimiser), temporary / "optimiser.safetensors")
+        if mean is not None:
+            write_tensors(mean.tensors(), temporary / "mean.safetensors")
+        (temporary / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+    for state in older:
+        shutil.rmtree(state)
+
+
+def load_state(
+    folder: Path, model: nn.Module, optimiser: torch.optim.Optimizer, mean: RunningMean | None = None
+) -> Progress:
+    """Continue where the folder's newest state stands; from the beginning where there is none."""
+    saved = _saved(folder)
+    if not saved:
+        return Progress()
+    state = saved[-1]
+    verify_folder(state)
+    try:
+        model.load_state_dict(load_file(state / "weights.safetensors"))
+        load_optimiser_tensors(optimiser, load_file(state / "optimiser.safetensors"))
+        if mean is not None:
+            mean.load(load_file(state / "mean.safetensors"))
+        record = json.loads((state / "progress.json").read_text(encoding="utf-8"))
+        return Progress(**{field.name: record[field.name] for field in fields(Progress)})
+    except (OSError, SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            state, None, f"not the state of this training run ({error}); remove it to begin anew"
+        ) from None
+
+
+def _saved(folder: Path) -> list[Path]:
+    return sorted(folder.glob("last-*"))
+
+
+NEAR_CHANCE = 0.01
+LEAST_SPREAD = 1e-3
+LEAST_SHARE_OF_SPREAD = 0.02
+
+
+class CollapseGuard:
+    """Watches the means that are logged; warns once of each cause.
+
+    ``chance`` is the loss of a model that scores all documents alike, ln N for a softmax over lists of N
+    (``Loss.chance``); without it, only spread and broken numbers are seen.
+    Nothing is said in the first ``after`` of the steps, when a model is still warming up, nor before ``patience`` logs
+    in a row look the same. Lists of one document have no spread and are not taken for collapsed.
+    """
+
+    def __init__(self, chance: float | None = None, *, after: float = 0.2, patience: int = 3):
+        self.chance = chance
+        self.after = after
+        self.patience = patience
+        self._widest = 0.0
+        self._in_a_row = {"chance": 0, "spread": 0}
+        self._warned: set[str] = set()
+
+    def check(
+        self, step: int, steps: int, means: Mapping[str, float], checkpoint: str | Path | None = None
+    ) -> list[str]:
+        """Look at the means of ``loss`` and, where they are there, ``spread`` (the scores' deviation within lists).
+
+        Returns the warnings it gave, for the log. A loss that is no finite number is an error that names the step and
+        ``checkpoint``, the last that was saved.
+        """
+        loss, spread = means["loss"], means.get("spread")
+        if not math.isfinite(loss) or (spread is not None and not math.isfinite(spread)):
+            rescue = f"the last checkpoint is {checkpoint}" if checkpoint else "no checkpoint of this run was named"
+            name, value = ("loss", loss) if not math.isfinite(loss) else ("spread of the scores", spread)
+            raise RankwellError(
+                f"step {step}: the {name} is {value}; try a lower learning rate, or bf16 or fp32 for fp16 ({rescue})"
+            )
+        causes = {"chance": self.chance is not None and abs(loss - self.chance) <= NEAR_CHANCE * abs(self.chance)}
+        if spread is not None:
+            self._widest = max(self._widest, spread)
+            causes["spread"] = self._widest > 0 and spread <= max(LEAST_SPREAD, LEAST_SHARE_OF_SPREAD * self._widest)
+        messages = []
+        for cause, seen in causes.items():
+            late = step > self.after * steps
+            self._in_a_row[cause] = self._in_a_row[cause] + 1 if seen and late else 0
+            if self._in_a_row[cause] == self.patience and cause not in self._warned:
+                self._warned.add(cause)
+                messages.append(self._describe(cause, step, loss, spread))
+        for text in messages:
+            warnings.warn(text, stacklevel=2)
+        return messages
+
+    def _describe(self, cause: str, step: int, loss: float, spread: float | None) -> str:
+        if cause == "chance":
+            return (
+                f"step {step}: the loss is {loss:.4f}, that of a model that scores all documents alike "
+                f"({self.chance:.4f}); try a lower learning rate or a longer warm-up, and look at the labels"
+            )
+        return (
+            f"step {step}: the scores of a list hardly differ (deviation {spread:.2g}, once {self._widest:.2g}); "
+            "the model has collapsed: try a lower learning rate or a longer warm-up"
+        )
+
 
 SAVE_SECONDS = 300.0
 """A state to resume from is also written after so long."""

@@ -22,8 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError, excerpt
-from rankwell.core.parameters import Domain, Value
-from rankwell.core.registry import Registry
+from rankwell.core.registry import Domain, Registry, Value
 
 Option = Value | None
 CHANCE_LISTS = 1024

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import RankwellError
-from rankwell.training.loop.options import TrainingOptions
+from rankwell.training.options import TrainingOptions
 
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 # What a pre-trained checkpoint brings; all else (head, MLM and NSP heads, …) is new and is the head here.

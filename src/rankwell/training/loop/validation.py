@@ -15,7 +15,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.foreign import PairModel
-from rankwell.models.lora import merged_copy
+from rankwell.models.heads import merged_copy
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker

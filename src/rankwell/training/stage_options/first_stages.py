@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rankwell.training.loop.options import ValidatedOptions
-from rankwell.training.options import STAGE_OPTIONS, START, Meaning, Options
+from rankwell.training.options import STAGE_OPTIONS, START, Meaning, Options, ValidatedOptions
 
 
 class TuningOptions(Options):

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankwell.core.types import Rows
+from rankwell.core.arrays import Rows
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, save_bi_encoder
 from rankwell.models.vector_layers import Dense
 from rankwell.rank.passage_vectors import PassageVectors
-from rankwell.training.data.lists import Lists
+from rankwell.training.data.sampling import Lists
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.task import Step

@@ -16,25 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
-from rankwell.core.jsonfile import write_json
+from rankwell.core.manifest import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.models.checkpoints.config import read_ranker_config
-from rankwell.models.checkpoints.linking import link_model
+from rankwell.models.checkpoints.names import link_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.options import FIRST_STAGE_ENCODER, START
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import RERANK, measure_of
-from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, stage_kinds
-from rankwell.training.stage_options.combinations import BlendOptions
+from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number, stage_kinds
+from rankwell.training.stage_options.rankers import BlendOptions
 from rankwell.training.stages.shared import check_folds, rerank_dev
 
 BLEND, HELD_OUT = "blend.json", "held-out.run.gz"

@@ -18,26 +18,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rankwell.core.arrays import positions
+from rankwell.core.arrays import Rows, positions
 from rankwell.core.errors import RankwellError
 from rankwell.core.manifest import digest
 from rankwell.core.mapped import map_array
-from rankwell.core.types import Rows
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.bi_encoder import is_cross_encoder
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
-from rankwell.training.data.lists import Lists, TrainingSet
-from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.data.sampling import Lists, Plan, TrainingSet, draw
 from rankwell.training.data.synthetic import synthetic_queries
 from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, find_teacher, load_teachers, store_arrays, teach
-from rankwell.training.loop.guard import CollapseGuard
-from rankwell.training.loop.loop import train
+from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import make_loss
-from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, StageKind, StageResult, Work
+from rankwell.training.stage import STAGES, StageKind, StageResult, Work, write_once
 from rankwell.training.stage_options.rankers import DistilOptions
 from rankwell.training.stages.shared import load_one_score, measure_ranker, ranker_tokens, ranking_validation
 

@@ -19,8 +19,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
 from rankwell.models.checkpoints.config import read_dimensions
-from rankwell.models.heads import VectorModel
-from rankwell.models.lora import merged_copy
+from rankwell.models.heads import VectorModel, merged_copy
 from rankwell.models.vector_layers import Dense
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
 from rankwell.training.loop.contrastive import TextPairTask

@@ -12,9 +12,8 @@ from rankwell.training.data.candidates import TrainingCandidates, write_candidat
 from rankwell.training.data.teachers import Teacher, find_teacher, load_teachers
 from rankwell.training.first_stage import find_encoder
 from rankwell.training.options import FIRST_STAGE_ENCODER, RANKER
-from rankwell.training.processes import write_once
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
+from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work, write_once
 from rankwell.training.stage_options.rankers import FilterOptions
 from rankwell.training.stages.shared import check_ranker, training_candidates
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from rankwell.core.arrays import Values
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_text
-from rankwell.core.jsonfile import write_json
-from rankwell.core.types import Values
+from rankwell.core.manifest import write_json
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Run
 from rankwell.evaluation.compare import compare_evaluations
@@ -32,16 +32,15 @@ from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_t
 from rankwell.evaluation.tuning import Tuned
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
-from rankwell.models.checkpoints.linking import link_model
+from rankwell.models.checkpoints.names import link_model
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.tuning import WindowSetting, fuse_windows, tune_windows, weight_grid, window_grid
 from rankwell.rank.window_scores import WindowScores
 from rankwell.retrieve.tune import parse_values
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import FIRST_STAGE, evaluate_split, measure_of, measures_of
-from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work
-from rankwell.training.stage_options.combinations import InterpolateOptions, WindowsOptions
+from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
+from rankwell.training.stage_options.rankers import InterpolateOptions, WindowsOptions
 from rankwell.training.stages.shared import check_folds
 from rankwell.training.stages.windows import window_scores
 

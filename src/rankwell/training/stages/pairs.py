@@ -21,16 +21,14 @@ from rankwell.models.bi_encoder import Vectors
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.hybrid import tune_hybrid
 from rankwell.rank.tuning import share_grid
-from rankwell.training.data.lists import Lists
 from rankwell.training.data.pairs import RelevantDocuments, find_copies
-from rankwell.training.data.sampling import Plan, draw
+from rankwell.training.data.sampling import Lists, Plan, draw
 from rankwell.training.first_stage import FOLDS, check_held_out, current_first_stage, tune_index
 from rankwell.training.loop.contrastive import PairTask
 from rankwell.training.loop.loop import train
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
-from rankwell.training.stage import StageResult, Work, stage_kinds
+from rankwell.training.stage import StageResult, Work, process_number, stage_kinds
 from rankwell.training.stage_options.first_stages import PairOptions
 from rankwell.training.stage_options.rankers import ListOptions
 from rankwell.training.stages.shared import training_candidates

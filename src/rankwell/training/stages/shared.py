@@ -23,18 +23,15 @@ from rankwell.models.checkpoints.config import RankerConfig
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder, PairModel
-from rankwell.models.heads import seeded, start_listwise_head
-from rankwell.models.lora import add_lora, merged_copy
+from rankwell.models.heads import add_lora, merged_copy, seeded, start_listwise_head
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
 from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
-from rankwell.training.data.lists import Lists, TrainingSet
-from rankwell.training.data.sampling import draw
+from rankwell.training.data.sampling import Lists, TrainingSet, draw
 from rankwell.training.first_stage import find_encoder
-from rankwell.training.loop.guard import CollapseGuard
-from rankwell.training.loop.list_task import RankingTask
-from rankwell.training.loop.loop import TrainingOutcome, train
+from rankwell.training.loop.loop import CollapseGuard, TrainingOutcome, train
 from rankwell.training.loop.losses import Loss, make_loss
+from rankwell.training.loop.task import RankingTask
 from rankwell.training.loop.validation import Validation
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe import RecipeStage

@@ -11,14 +11,13 @@ from typing import Any
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Run
 from rankwell.inputs.windows import parse_aggregate
-from rankwell.models.checkpoints.linking import link_model
+from rankwell.models.checkpoints.names import link_model
 from rankwell.rank.engines.engine import LoadedModel, load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores, score_windows
-from rankwell.training.processes import process_number
 from rankwell.training.recipe import RecipeStage
-from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work
-from rankwell.training.stage_options.combinations import WindowsOptions
+from rankwell.training.stage import STAGES, TRAINING, StageKind, StageResult, Work, process_number
+from rankwell.training.stage_options.rankers import WindowsOptions
 from rankwell.training.stages.shared import check_ranker
 
 
