@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 Rankwell = Callable[..., Any]
 
 
@@ -52,14 +50,6 @@ def test_a_folder_of_notes_in_passages(rankwell: Rankwell) -> None:
     assert done.out.startswith("index: 3 documents"), done
     rankwell("search", "index", "warm winter", "--out", "bm25.run")
     assert Path("bm25.run").read_text().split()[2] == "bees.md#2"
-
-
-@pytest.mark.parametrize("option", [["--id", "x"], ["--text", "x"], ["--title", "x"], ["--passages", "9"]])
-def test_fields_do_not_go_with_a_model_that_weighs(rankwell: Rankwell, option: list[str]) -> None:
-    Path("model").mkdir()
-    Path("docs.tsv").write_text("a\tx\n")
-    done = rankwell("index", "docs.tsv", "--weights", "model", *option, "--out", "index")
-    assert done.complaint == f"{option[0]} does not go with --weights MODEL"
 
 
 def test_documents_with_the_id_of_the_query_are_left_out_as_in_beir(rankwell: Rankwell) -> None:

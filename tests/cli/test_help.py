@@ -15,12 +15,12 @@ COMMANDS: dict[str, Any] = typer.main.get_command(main.app).commands  # type: ig
 
 
 def test_a_verb_is_a_file_with_a_function_of_its_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(COMMANDS) == main.ORDER
+    assert list(COMMANDS) == [*main.ORDER, "weigh", "expand", "types"]
     (tmp_path / "greet.py").write_text("def greet(name: str) -> None:\n    print(name)\n")
     (tmp_path / "helpers.py").write_text("WORDS = ()\n")
     monkeypatch.setattr(cli, "__path__", [*cli.__path__, str(tmp_path)])
     verbs = [verb.__name__ for verb in main.find_verbs()]
-    assert verbs == [*main.ORDER, "greet"]
+    assert verbs == [*main.ORDER, "greet", "weigh", "expand", "types"]
 
 
 @pytest.mark.parametrize("verb", COMMANDS)

@@ -19,8 +19,7 @@ BINARY = Path(sys.executable).with_name("rankwell")
 
 WRITERS = [
     ("index", "c.tsv", "--out"),
-    ("index", "c.tsv", "--out", "index", "--weights-out"),
-    ("index", "c.tsv", "--out", "index", "--show"),
+    ("weigh", "c.tsv", "--model", "m", "--out"),
     ("search", "index", "q.tsv", "--out"),
     ("rerank", "a.run", "--queries", "q.tsv", "--collection", "c.tsv", "--out"),
     ("rerank", "a.run", "--queries", "q.tsv", "--collection", "c.tsv", "--out", "b.run", "--cache"),

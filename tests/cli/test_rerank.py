@@ -198,13 +198,12 @@ def test_a_bi_encoders_similarity_is_added(
 
 
 def test_a_model_that_compares_documents_is_a_ranker_too(
-    call: Call, expected: Callable[..., Run], tiny_checkpoint: Path, queries: Path, index: Path, tmp_path: Path
+    call: Call, first: Path, tiny_checkpoint: Path, queries: Path, index: Path, tmp_path: Path
 ) -> None:
     save_checkpoint(tmp_path / "duo", *load_checkpoint(tiny_checkpoint, template={"name": "duo"}))
     assert call("--depth", "4", model=tmp_path / "duo").code == 0
     ranker = open_ranker(tmp_path / "duo")
-    run = read_run("bm25.run")
-    assert same("out.run", ranker.rerank(run.head(4), read_queries(queries), Index.open(index), depth=4))
+    assert same("out.run", ranker.rerank(read_run(first).head(4), read_queries(queries), Index.open(index)))
 
 
 def test_texts_come_from_any_kind_of_collection(call: Call) -> None:
@@ -296,8 +295,6 @@ def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
         (["--backend", "onnx"], {}, "not an exported model"),
         (["--backend", "onnx", "--device", "cpu"], {}, "--device needs --backend torch, not onnx"),
         (["--cache", "theirs"], {}, "cannot write theirs: is a directory"),
-        (["--duo", "nowhere"], {}, "nowhere: "),
-        (["--duo-depth", "5"], {}, "--duo-depth needs --duo"),
         (["--normalise", "none"], {}, "--normalise needs --fuse or --blend"),
         (["--windows", "0", "--aggregate", "top3"], {}, "--windows 0 truncates documents"),
         (
@@ -307,7 +304,7 @@ def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
         ),
         ([], {"out": "none.tsv/x.run"}, "cannot write none.tsv/x.run: none.tsv is not a directory"),
     ],
-    ids=range(29),
+    ids=range(27),
 )
 def test_bad_input_is_one_line(call: Call, arguments: list[str], changes: dict[str, str], problem: str) -> None:
     Path("other.tsv").write_text("x\twhat\n")
@@ -365,7 +362,7 @@ def test_an_sdnet_re_ranks_as_well(call: Call, first: Path, queries: Path, index
         ("--attention", "strm"): "no option attention",
         ("--backend", "onnx"): "no option backend",
     }.items():
-        assert f"SDNet rankers have {problem}" in call(*options, model=sdnet).complaint
+        assert f"sdnet rankers have {problem}" in call(*options, model=sdnet).complaint
 
 
 def test_fields_of_the_collection_can_be_named(call: Call, index: Path) -> None:

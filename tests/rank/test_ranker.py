@@ -115,7 +115,9 @@ class TestPredict:
             assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize(("name", "problem"), [("duo", "use it with --duo"), ("single", "reads query, not")])
+@pytest.mark.parametrize(
+    ("name", "problem"), [("duo", "reads query and document and other, not"), ("single", "reads query, not")]
+)
 def test_a_template_that_reads_something_else_is_refused(tiny_checkpoint: Path, name: str, problem: str) -> None:
     ranker = Ranker(tiny_checkpoint, template={"name": name})
     run = Run.from_scores({"q": {"d": 1.0}})

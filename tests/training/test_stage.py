@@ -10,9 +10,10 @@ import pytest
 from pydantic import Field
 from tests.training import toys
 
+from rankwell.papers import PARTS
 from rankwell.training import stages
 from rankwell.training.option_tables import option_tables
-from rankwell.training.options import Options
+from rankwell.training.options import STAGE_OPTIONS, Options
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import run_recipe
@@ -48,13 +49,9 @@ def test_registering_a_kind_is_all_it_takes(
 
 
 def test_every_module_of_stages_is_a_kind_or_shared_by_kinds() -> None:
-    modules = {path.stem for path in Path(stages.__path__[0]).glob("*.py")} - {
-        "__init__",
-        "shared",
-        "pairs",
-        "pretrain_kernels",
-    }
-    assert modules == set(stage_kinds())
+    modules = {path.stem for path in Path(stages.__path__[0]).glob("*.py")} - {"__init__", "shared", "pairs"}
+    assert modules == set(stage_kinds()) - set(STAGES.homes())
+    assert set(STAGES.homes()) == set(STAGE_OPTIONS.homes()) == set(PARTS["stage kind"])
 
 
 def test_an_unknown_part_of_a_recipe_is_a_mistake_in_the_kind() -> None:

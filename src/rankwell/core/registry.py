@@ -84,6 +84,10 @@ class Registry(Mapping[str, T]):
 
         return add
 
+    def registered(self) -> Mapping[str, T]:
+        """The parts that need no import."""
+        return self._parts
+
     def homes(self) -> dict[str, str]:
         """The modules of plugins that register parts of this kind, by the names of the parts."""
         return {

@@ -176,8 +176,8 @@ def stage_kinds() -> Mapping[str, StageKind[Any]]:
 def stage_options() -> Mapping[str, type[Options]]:
     """The options of every stage kind by name. A plugin may leave them to the stage kind itself."""
     _import_all("stage_options")
-    others = (name for name in STAGES if name not in STAGE_OPTIONS)
-    return {**STAGE_OPTIONS, **{name: STAGES[name].options for name in others}}
+    others = {name: STAGES[name] for name in STAGES if name not in STAGE_OPTIONS} | dict(STAGES.registered())
+    return {**STAGE_OPTIONS, **{name: kind.options for name, kind in others.items()}}
 
 
 @cache

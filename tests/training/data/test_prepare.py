@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from tests.training import toys
@@ -13,6 +10,7 @@ from tests.training import toys
 from rankwell import sample
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.datasets import open_dataset
+from rankwell.corpus.query_types import TYPE_SOURCES
 from rankwell.corpus.records import Query
 from rankwell.evaluation import evaluate
 from rankwell.retrieve.bm25 import BM25
@@ -210,19 +208,12 @@ def test_where_types_come_from(data: Path, tmp_path: Path) -> None:
 def test_a_classifier_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    class Classifier:
-        @classmethod
-        def from_pretrained(cls, folder: Path, *, engine: dict[str, str | None]) -> Classifier:
-            assert engine == {"device": "cpu"}
-            return cls()
+    def label_texts(model: Path, texts: list[str], device: str | None) -> list[str]:
+        assert device == "cpu"
+        asked.append(list(texts))
+        return ["person" if "who" in text else "numeric" for text in texts]
 
-        def predict(self, texts: list[str]) -> tuple[list[str], None]:
-            asked.append(list(texts))
-            return ["person" if "who" in text else "numeric" for text in texts], None
-
-    module: Any = ModuleType("rankwell.papers.drbert.query_types")
-    module.Classifier = Classifier
-    monkeypatch.setitem(sys.modules, "rankwell.papers.drbert.query_types", module)
+    monkeypatch.setattr(TYPE_SOURCES, "_parts", {"model": label_texts})
     model, data = tmp_path / "model", toys.write_data(tmp_path / "data")
     model.mkdir()
     (model / "config.json").write_text("{}")
