@@ -39,7 +39,7 @@ def analyse(
 ) -> None:
     """Break down the difference between two runs by query, query length, query type and re-ranking depth.
 
-    **Examples**
+    Examples:
 
         rankwell analyse qrels.dev.txt base.run marked.run --queries queries.dev.tsv --out analysis
 

@@ -19,7 +19,7 @@ def check(
     Exits with code 2 and names the first damaged file. With --no-verify only lengths and descriptions are checked,
     as whenever the folder is opened.
 
-    **Examples**
+    Examples:
 
         rankwell check my-index
 

@@ -32,7 +32,7 @@ def demo(
 ) -> None:
     """Index, search, re-rank and evaluate the bundled sample, and show the results.
 
-    **Example**
+    Example:
 
         rankwell demo
     """

@@ -75,7 +75,7 @@ def experiment(
     Variants share the stages they have in common. Finished stages are not run again, and a failed variant does not stop
     the others. The tables are written to table.md, table.csv, results.json and, per query, queries.dev.csv.
 
-    **Examples**
+    Examples:
 
         rankwell experiment table1 --set data=my-data --out table1
 

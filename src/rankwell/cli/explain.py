@@ -76,7 +76,7 @@ def explain(
     Shows the tokens as the model sees them, split words and how the attention rule treats them, shared words, and what
     the query attends to.
 
-    **Examples**
+    Examples:
 
         rankwell explain --model my-model --query "what kind of fish is bogue" --document "Bogus fish is a plague."
 

@@ -41,7 +41,7 @@ def export(
     Use the folder like any model, with the same backend: `rankwell rerank … --model DIR --backend onnx`.
     For torch, int8 makes a checkpoint a quarter of the size: its weights are 8-bit on disk only.
 
-    **Examples**
+    Examples:
 
         rankwell export my-model --backend onnx --out my-model-onnx
 

@@ -63,7 +63,7 @@ def fit(
     if it is significantly better than the cheaper one below it. Rungs that do not fit into the time are skipped. The
     result is one folder with everything a search needs and a report. If interrupted, rerun the command to resume.
 
-    **Examples**
+    Examples:
 
         rankwell fit my-data --out my-system
 

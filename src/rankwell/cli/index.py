@@ -93,7 +93,7 @@ def index(
 
     If a build is interrupted, the old index stays usable.
 
-    **Examples**
+    Examples:
 
         rankwell index collection.tsv --out my-index
 

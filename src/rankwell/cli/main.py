@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from rankwell import cli
-from rankwell.cli.help import Verb, Verbs
 from rankwell.cli.options import COMMANDS
 from rankwell.core import progress
 from rankwell.core.errors import MissingExtraError, Notice, RankwellError
@@ -40,7 +40,7 @@ app = typer.Typer(
     name="rankwell",
     help="""Fit BERT rankers to your own documents, run them fast, and see whether they are better.
 
-    **Examples**
+    Examples:
 
         rankwell demo
 
@@ -52,9 +52,22 @@ app = typer.Typer(
     """,
     no_args_is_help=True,
     add_completion=False,
-    cls=Verbs,
+    rich_markup_mode=None,  # plain text, whatever reads it
     pretty_exceptions_enable=False,
 )
+
+
+class Verb(TyperCommand):
+    """A command whose closed pipe is left to :func:`main`; typer would exit with the code of an error."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise BrokenPipeError from None  # without the number that typer looks for
+
+
 # The order of the help; verbs that are not named here follow in alphabetical order.
 ORDER = [
     *("demo", "index", "search", "rerank", "evaluate", "tune", "fit", "serve", "explain", "analyse", "check"),

@@ -156,7 +156,7 @@ def rerank(
     Template, attention rule, markers and length default to what the checkpoint records. Without --out the answers are
     printed. --id, --text and --title name fields of --collection.
 
-    **Examples**
+    Examples:
 
         rankwell rerank "how do bees keep warm in winter" --collection my-index
 

@@ -82,7 +82,7 @@ def search(
     Without --out the answers are printed; with it, the rankings are written as a run. An index is searched with BM25
     or, with --hybrid, with BM25 and a bi-encoder. A system searches and re-ranks as it was fitted.
 
-    **Examples**
+    Examples:
 
         rankwell search my-index "how do bees keep warm in winter"
 

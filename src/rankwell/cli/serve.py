@@ -120,7 +120,7 @@ def serve(
 
     SIGTERM finishes the requests under way and exits; SIGHUP reloads index and models without dropping a request.
 
-    **Examples**
+    Examples:
 
         rankwell serve
 

@@ -59,7 +59,7 @@ def train(
     Finished stages are not run again, unless their options, or those of a stage before them, have changed.
     If interrupted, rerun the command to resume.
 
-    **Examples**
+    Examples:
 
         rankwell train drbert --set data=my-data --out my-model
 

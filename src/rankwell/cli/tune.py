@@ -55,7 +55,7 @@ def tune(
 
     Report the cross-validated figure: each fold is measured with the values that did best on the others.
 
-    **Examples**
+    Examples:
 
         rankwell tune my-index queries.dev.tsv qrels.dev.txt --measure nDCG@10
 

@@ -63,7 +63,7 @@ def weigh(
     If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
     once share the work.
 
-    **Examples**
+    Examples:
 
         rankwell weigh collection.tsv --model deepct/stages/01-deepct-HASH/model --out weights.jsonl.gz
 

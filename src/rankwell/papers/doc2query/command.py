@@ -82,7 +82,7 @@ def expand(
     If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
     once share the work.
 
-    **Examples**
+    Examples:
 
         rankwell expand collection.tsv --model writer --n 5 --out expansions.jsonl.gz
 

@@ -41,7 +41,7 @@ def types(
 
     A query that the rules cannot label has no type, and no line in the file.
 
-    **Examples**
+    Examples:
 
         rankwell types queries.dev.tsv --out types.dev.tsv
 
