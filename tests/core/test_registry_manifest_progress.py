@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
-import sys
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -242,24 +242,11 @@ def test_inner_work_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPatch, clo
         for _ in track([1, 2], "validating"):
             clock(3.0)
         outer.advance()
-    drawn = [line.split("  ")[0] for line in terminal.getvalue().split("\r") if line.strip("\x1b[K")]
-    assert drawn == ["training", "validating", "validating", "training"]
+    drawn = re.findall(r"training|validating", terminal.getvalue())
+    assert [name for name, _ in itertools.groupby(drawn)] == ["training", "validating", "training"]
     assert "1 of 4 steps" in terminal.getvalue()
     assert "about 9 s left" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\r\x1b[K")
-
-
-def test_a_notebook_has_a_bar(monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]) -> None:
-    shown: list[str] = []
-    handle = SimpleNamespace(update=shown.append)
-    display = SimpleNamespace(HTML=str, display=lambda drawn, display_id: shown.append(drawn) or handle)
-    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    for _ in track([1, 2], "re-ranking <pairs>"):
-        clock(3.0)
-    assert shown[0] == 're-ranking &lt;pairs&gt; <progress value="1" max="2"></progress> 1 of 2, 0.33/s, about 3 s left'
-    assert shown[-1] == ""
+    assert terminal.getvalue().endswith("\x1b[2K")  # the line is empty again
 
 
 def test_threads_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,21 +7,21 @@ work, the inner one is shown while it lasts. What models compute advances the wo
 
 from __future__ import annotations
 
-import html
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
 
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 2.0
 LOG_SECONDS = 30.0
 """The time between two lines in a log."""
-BAR_WIDTH = 24
 _open: list[Progress] = []
 """The work under way in the main thread, the innermost last."""
 _in_log = False
@@ -67,7 +67,7 @@ def progress(description: str, *, total: int | None = None, unit: str = "") -> I
     finally:
         if work.view is not None:
             _open.remove(work)
-            work.view.clear()
+            work.clear()
 
 
 def expect(items: int, sequences: int) -> None:
@@ -88,8 +88,7 @@ def computed(sequences: int) -> None:
 def clear() -> None:
     """Remove the bar from the terminal, so that something else can be printed; it comes back by itself."""
     for work in _open:
-        if work.view is not None:
-            work.view.clear()
+        work.clear()
 
 
 def show_in_log() -> None:
@@ -119,6 +118,11 @@ class Progress:
         """Count items as done, including those that no model had to compute."""
         self._finished += items
         self.advance(max(0.0, self._finished - self.done))
+
+    def clear(self) -> None:
+        """Remove its bar, if there is one; it comes back by itself."""
+        if self.view is not None:
+            self.view.clear()
 
     def _show(self) -> None:
         now = time.monotonic()
@@ -154,29 +158,32 @@ class _View(Protocol):
     def clear(self) -> None: ...
 
 
-class _Terminal:
-    """A line with a bar, drawn over and over."""
+class _Bar:
+    """A bar in a terminal or a notebook, drawn by rich."""
 
     every = 0.1
 
     def __init__(self) -> None:
-        self._drawn = False
+        self._bars: Bars | None = None
 
     def show(self, work: Progress, now: float) -> None:
-        parts = [work.description]
-        if work.total:
-            full = round(BAR_WIDTH * min(1.0, work.done / work.total))
-            parts.append("━" * full + "─" * (BAR_WIDTH - full))
-        line = "  ".join([*parts, *work.facts(now)])[: shutil.get_terminal_size().columns - 1]
-        sys.stderr.write(f"\r{line}\x1b[K")
-        sys.stderr.flush()
-        self._drawn = True
+        for outer in _open[:-1]:  # one at a time
+            outer.clear()
+        if self._bars is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bars
+
+            columns = TextColumn("{task.description}", markup=False), BarColumn(24), TextColumn("{task.fields[facts]}")
+            self._bars = Bars(*columns, console=Console(file=sys.stderr), transient=True, auto_refresh=False)
+            self._bars.add_task(work.description, total=work.total, facts="")
+            self._bars.start()
+        self._bars.update(self._bars.task_ids[0], completed=work.done, facts=", ".join(work.facts(now)), refresh=True)
 
     def clear(self) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._drawn = False
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None
 
 
 class _Log:
@@ -195,38 +202,10 @@ class _Log:
         pass
 
 
-class _Notebook:
-    """A bar below the cell that runs."""
-
-    every = 0.5
-
-    def __init__(self) -> None:
-        self._shown: Any = None
-
-    def show(self, work: Progress, now: float) -> None:
-        from IPython.display import HTML, display
-
-        bar = f'<progress value="{work.done:.0f}" max="{work.total}"></progress> ' if work.total else ""
-        drawn = HTML(f"{html.escape(work.description)} {bar}{html.escape(', '.join(work.facts(now)))}")
-        if self._shown is None:
-            self._shown = display(drawn, display_id=True)
-        else:
-            self._shown.update(drawn)
-
-    def clear(self) -> None:
-        if self._shown is not None:
-            from IPython.display import HTML
-
-            self._shown.update(HTML(""))
-            self._shown = None
-
-
 def _choose_view() -> _View | None:
     """Where progress can be shown; None if nowhere. Threads of a service show none."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    if "ipykernel" in sys.modules:
-        return _Notebook()
-    if sys.stderr.isatty():
-        return _Terminal()
+    if "ipykernel" in sys.modules or sys.stderr.isatty():
+        return _Bar()
     return _Log() if _in_log else None
