@@ -289,4 +289,3 @@ class TestPairsOfCharacters:
         found = {name: Index.open(tmp_path / name).search([Query("q", "東京")])["q"] for name in ("pairs", "single")}
         assert found["pairs"].docids == ("b",)
         assert set(found["single"].docids) == {"a", "b"}
-        assert "cjk_pairs" not in (tmp_path / "single" / "index.json").read_text()

@@ -247,23 +247,6 @@ def test_if_the_cells_hold_too_few_documents_all_are_compared(tmp_path: Path) ->
         np.testing.assert_allclose(left, right, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::rankwell.core.errors.Notice")
-def test_codes_of_an_earlier_version_are_used_as_they_are(tmp_path: Path) -> None:
-    documents = vectors_like_real_ones(COUNT, 0)
-    vectors, queries = stored(tmp_path / "v", documents), vectors_like_real_ones(9, 1)
-    config = {"vectors": "v", "width": WIDTH}
-    half = documents.astype(np.float16).astype(np.float32)
-    bits = (half - vector_codes.centre(vectors)) @ vector_codes._rotation(WIDTH) >= 0
-    packed = np.pad(np.packbits(bits, axis=1), ((0, 0), (0, 16 - WIDTH // 8)))
-    shards = Shards(vectors.folder / "codes", COUNT, 1000, config, suffix=".bits")
-    map_shards(shards, lambda items, file: file.write(packed[items.start : items.stop].data) and None)
-    found, _ = VectorCodes.open(vectors).search(queries, 20)
-    exact, _ = search_vectors(queries, vectors.blocks(), 20)
-    shared = [len(set(left) & set(right)) for left, right in zip(exact.tolist(), found.tolist(), strict=True)]
-    assert np.mean(shared) >= 0.9 * 20
-    assert [path.name for path in vectors.folder.glob("codes*")] == ["codes"]
-
-
 WORDS = "bee honey hive flower river bridge stone iron coffee tea bread salt".split()
 DOCUMENTS = [Document(f"d{i}", f"{WORDS[i % 12]} {WORDS[i // 12 % 12]} {WORDS[i * 7 % 11]}") for i in range(400)]
 

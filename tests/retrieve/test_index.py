@@ -250,7 +250,7 @@ def test_a_folder_in_the_place_of_the_description_is_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("key", "value", "problem"),
     [
-        ("version", 99, "an index of version 99; this rankwell reads version 1: update rankwell or build it again"),
+        ("version", 99, "an index of version 99; this rankwell reads version 1: build it again"),
         ("version", None, "an index of version None"),
         ("segments", [], "names no segments"),
         ("segments", None, "names no segments"),

@@ -3,7 +3,7 @@
 A table lists files with their lengths and the CRC-32 of each block of 16 KiB. Every folder that is written as a whole
 (:func:`rankwell.core.files.atomic_folder`) has one, ``checksums``; a shard has its own beside it. Memory-mapped arrays
 are verified block by block when a block is first read (:mod:`rankwell.core.arrays`), models when they are loaded.
-Folders written by earlier versions have no table, and their contents are not verified.
+The contents of folders without a table, such as models from elsewhere, are not verified.
 
 A table is a line of text, a line of JSON, the checksums as 32-bit integers, and a checksum of all that.
 """

@@ -92,7 +92,7 @@ def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def check_seal(path: Path, record: dict[str, Any]) -> None:
-    """Remove a record's checksum. Raises if it is wrong; records of earlier versions have none."""
+    """Remove a record's checksum. Raises if it has a wrong one."""
     checksum = record.pop("checksum", None)
     if checksum is not None and checksum != digest(record):
         raise InputError(path, None, "damaged: has a wrong checksum")

@@ -24,8 +24,8 @@ from rankwell.core.errors import InputError
 class MappedArray:
     """A memory-mapped array whose blocks are verified when they are first read.
 
-    Call :meth:`check` or :meth:`whole` before reading from ``values``. ``checksums`` is None for files of earlier
-    versions, which are not verified. ``offset`` is the position of the first value in the file.
+    Call :meth:`check` or :meth:`whole` before reading from ``values``. Files without
+    ``checksums`` are not verified. ``offset`` is the position of the first value in the file.
     """
 
     def __init__(

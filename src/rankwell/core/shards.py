@@ -87,7 +87,7 @@ class Shards:
             raise InputError(self.folder, None, f"{len(pending):,} of {len(self):,} shards are not done")
 
     def checksums(self, number: int) -> FileChecksums | None:
-        """The checksums of a shard's file; None if it is compressed, or was written by an earlier version."""
+        """The checksums of a shard's file; None if it is compressed."""
         return checksums_beside(self.path(number))
 
     def map(self, number: int, dtype: DTypeLike, shape: tuple[int, ...]) -> MappedArray:

@@ -310,12 +310,8 @@ def compares_all(documents: int, k: int) -> bool:
 
 
 def _shards(vectors: PassageVectors) -> Shards:
-    """The shards of the codes; those of an earlier version if they are complete."""
-    config = {"vectors": vectors.folder.name, "width": vectors.width}
-    earlier = Shards(vectors.folder / "codes", len(vectors), CODES_PER_SHARD, config, suffix=".bits")
-    if earlier.folder.is_dir() and not earlier.pending():
-        return earlier
-    config["cells"] = count_cells(len(vectors))
+    """The shards of the codes."""
+    config = {"vectors": vectors.folder.name, "width": vectors.width, "cells": count_cells(len(vectors))}
     return Shards(vectors.folder / "codes-in-cells", len(vectors), CODES_PER_SHARD, config, suffix=_SUFFIX)
 
 

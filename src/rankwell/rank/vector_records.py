@@ -26,12 +26,7 @@ class Records:
 
     def __init__(self, records: Codes, width: int, cells: int):
         self.records = records
-        if records.shape[1] == width:  # of an earlier version: no cells, and all factors are equal
-            tails = np.zeros((len(records), TAIL // 4), np.uint32)
-            tails[:, 0], tails.view(np.float32)[:, 1] = np.arange(len(records)), 1
-            tails.flags.writeable = False
-        else:
-            tails = records.view(np.uint32)[:, width // 4 :]
+        tails = records.view(np.uint32)[:, width // 4 :]
         self.numbers, self.factors = tails, tails.view(np.float32)
         self.ends: Rows = np.searchsorted(self.cells(), np.arange(cells), side="right")
 

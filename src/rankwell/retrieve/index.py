@@ -243,7 +243,7 @@ class Index:
         return self.documents.texts(self.numbers(docids))
 
     def read(self, docids: Sequence[str]) -> list[Document]:
-        """Several documents, with title and text apart; indexes of earlier versions have no titles."""
+        """Several documents, with title and text apart."""
         return self.documents.read(self.numbers(docids))
 
     def numbers(self, docids: Sequence[str]) -> NDArray[np.int64]:
@@ -320,9 +320,7 @@ def _remove_unused(folder: Path, used: Collection[str]) -> None:
 
 def analyzer_json(analyzer: Analyzer) -> dict[str, Any]:
     """An analyser as ``index.json`` and its manifest hold it."""
-    # Versions without the setting read indexes that do not need it.
-    left_out = set() if analyzer.cjk_pairs else {"cjk_pairs"}
-    return {**analyzer.model_dump(mode="json", exclude=left_out), "stop_words": sorted(analyzer.stop_words)}
+    return {**analyzer.model_dump(mode="json"), "stop_words": sorted(analyzer.stop_words)}
 
 
 def write_description(
@@ -358,9 +356,7 @@ def _read_description(folder: Path) -> dict[str, Any]:
     if not isinstance(description, dict) or description.get("format") != _FORMAT:
         raise InputError(path, None, "not the description of an index")
     if (version := description.get("version")) != INDEX_VERSION:
-        newer = isinstance(version, int) and version > INDEX_VERSION
-        remedy = "update rankwell or build it again" if newer else "build it again"
-        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: {remedy}"
+        problem = f"an index of version {version}; this rankwell reads version {INDEX_VERSION}: build it again"
         raise InputError(path, None, problem)
     check_seal(path, description)
     names = description.get("segments")
