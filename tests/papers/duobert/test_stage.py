@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.training.data.test_sampling import SEED, make
+from tests.training.stages import test_shared
 from tests.training.stages.test_shared import RECIPE, figures
 
 from rankwell.core.errors import RankwellError
@@ -21,6 +22,8 @@ from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.training.data.sampling import Plan, draw
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import run_recipe
+
+data, start = test_shared.data, test_shared.start
 
 
 def test_duo_compares_each_positive_with_each_negative_both_ways() -> None:
