@@ -15,6 +15,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+
+# A slow machine is no failure.
+settings.register_profile("rankwell", deadline=None)
+settings.load_profile("rankwell")
 
 # Tests compare to many digits, so they compute on the CPU; those of a GPU ask for it.
 os.environ["RANKWELL_DEVICE"] = "cpu"
