@@ -119,19 +119,3 @@ FAMILIES: Mapping[str, Family] = {
     "xlm-roberta": Family("XLMRoberta", "roberta", after_padding=True),
     "camembert": Family("Camembert", "roberta", after_padding=True),
 }
-
-
-def has_remote_code(settings: Mapping[str, Any]) -> bool:
-    """Whether the model of a ``config.json`` is computed by code from its repository."""
-    return any(str(name).startswith("AutoModel") for name in settings.get("auto_map") or ())
-
-
-def has_bert_layers(settings: Mapping[str, Any]) -> bool:
-    """Whether rankwell computes the model of a ``config.json`` itself."""
-    if has_remote_code(settings):
-        return False
-    width = settings.get("hidden_size")
-    projected = settings.get("embedding_size", width) != width  # as in small ELECTRAs
-    absolute = settings.get("position_embedding_type") in (None, "absolute")
-    kind = settings.get("model_type") or "bert"
-    return kind == "bert" or (kind in FAMILIES and not projected and absolute and not settings.get("is_decoder"))

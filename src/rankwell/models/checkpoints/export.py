@@ -29,9 +29,9 @@ from rankwell.models.checkpoints.config import (
     HeadKind,
     RankerConfig,
     first_problem,
-    not_a_checkpoint,
     read_ranker_config,
 )
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import load_checkpoint
 from rankwell.models.checkpoints.names import DEFAULT, SHIPPED, find_model, model_digest
 from rankwell.models.checkpoints.tensors import QUANTISED, quantise_tensors, read_tensors, write_tensors
@@ -69,9 +69,9 @@ class ExportRecord(BaseModel):
     """Whether int8 weights use 7 bits, for x86 processors without VNNI."""
     source: str
     """A hash of the checkpoint's files."""
-    positions: int | None = None
-    segments: int | None = None
-    """The encoder's maximum length and its number of segments; older records leave them to ``config.json``."""
+    positions: int
+    segments: int
+    """The encoder's maximum length and its number of segments."""
     packages: dict[str, str]
     """The versions of the packages that made the graph."""
 
@@ -137,15 +137,10 @@ OPSET = 17  # the first with LayerNormalization
 # Added to the scores of masked columns: a weight of e^-60 is nothing in fp32 unless the score is 40 above the best one.
 # With much lower values the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
 _CLOSED = -60.0
-_COPIED_FILES = (
-    "config.json",
-    "rankwell.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "special_tokens_map.json",
-    "README.md",
-)
+_COPIED_FILES = ("*.json", "*.txt", "*.jinja", "*.py", "README.md")
+"""What a checkpoint has beside its weights: configuration, tokenizer, prompts, code and card."""
+_MODULES = "[0-9]*_*"
+"""The folders of sentence-transformers' modules, such as ``1_Pooling``."""
 
 
 class GridEncoder(nn.Module):
@@ -328,14 +323,16 @@ def export_weights(source: str | Path, out: str | Path, *, precision: ExportPrec
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
-    if not (source / "config.json").is_file():
-        raise not_a_checkpoint(source)
+    describe(source)  # raises unless it is a checkpoint
     tensors = quantise_tensors(read_tensors(source))
-    files = {file for pattern in _COPIED_FILES for file in source.glob(pattern)}
+    index = source / "model.safetensors.index.json"  # of the shards, which become one file
+    files = {file for pattern in _COPIED_FILES for file in source.glob(pattern)} - {index}
     with atomic_folder(out) as temporary:
         write_tensors(tensors, temporary / QUANTISED)
         for file in sorted(files):
             shutil.copyfile(file, temporary / file.name)
+        for module in sorted(source.glob(_MODULES)):
+            shutil.copytree(module, temporary / module.name)
         with (temporary / "README.md").open("a", encoding="utf-8") as card:
             card.write(f"\n## Weights\n\nIn 8 bits on disk (`{QUANTISED}`), which rankwell reads and others do not.\n")
 

@@ -18,18 +18,16 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.manifest import read_json, read_object
+from rankwell.core.manifest import read_object
 from rankwell.inputs.templates import MARKER_PAIRS, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import (
     RankerConfig,
     check_length,
-    is_own,
-    read_encoder_config,
-    read_model_type,
     read_ranker_config,
 )
+from rankwell.models.checkpoints.describe import Checkpoint, describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import encoder_state, encoder_tensors, fill, read_weights, write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder
@@ -40,7 +38,6 @@ from rankwell.models.foreign import (
     foreign_description,
     load_foreign,
     load_foreign_ranker,
-    trained_labels,
 )
 from rankwell.models.heads import seeded
 from rankwell.models.spec import FAMILIES, EncoderConfig
@@ -67,13 +64,13 @@ def load_encoder(
 
     With ``causal`` it may be a decoder, whose tokens see only those before them.
     """
-    config = read_encoder_config(folder) if is_own(folder) else None
+    checkpoint = describe(folder)
+    config = checkpoint.encoder_config() if checkpoint.is_own else None
     tensors = read_weights(folder)
     tokenizer = Tokenizer.open(folder)
     encoder: Encoder | ForeignEncoder
     if config is None:
-        kind = read_model_type(folder)
-        encoder = load_foreign(folder, kind, tensors, causal=causal, trust_remote_code=trust_remote_code)
+        encoder = load_foreign(checkpoint, tensors, causal=causal, trust_remote_code=trust_remote_code)
     else:
         state = encoder_state(tensors, config, folder)
         encoder = Encoder(config)
@@ -98,27 +95,29 @@ def load_checkpoint(
     a ``similarity`` needs no head to start from.
     """
     folder = find_model(folder)
-    modules = [] if new_head or (folder / "rankwell.json").is_file() else _module_names(folder)
+    checkpoint = describe(folder)
+    modules = [] if new_head or (folder / "rankwell.json").is_file() else [kind for kind, _ in checkpoint.modules]
     if len(modules) > 1 and not changes.get("similarity"):
         raise _no_head(folder, modules)
-    if is_own(folder):
-        model, tokenizer, ranker, missing = _load_own(folder, changes, seed)
+    if checkpoint.is_own:
+        model, tokenizer, ranker, missing = _load_own(checkpoint, changes, seed)
     else:
-        model, tokenizer, ranker, missing = _load_whole(folder, changes, seed, trust_remote_code=trust_remote_code)
+        model, tokenizer, ranker, missing = _load_whole(checkpoint, changes, seed, trust_remote_code=trust_remote_code)
     if missing and not new_head:
         raise _no_head(folder, modules, missing)
-    check_length(folder, ranker.template.max_length, model.encoder.config)
+    check_length(folder, ranker.template.max_length, model.encoder.config.max_position_embeddings)
     return model.eval(), tokenizer, ranker
 
 
 def _load_own(
-    folder: Path, changes: Mapping[str, Any], seed: int
+    checkpoint: Checkpoint, changes: Mapping[str, Any], seed: int
 ) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
     """A cross-encoder with BERT's layers, and the parts of its head that are new."""
+    folder = checkpoint.folder
     encoder, tensors, tokenizer = load_encoder(folder)
     assert isinstance(encoder, Encoder)
     config, family = encoder.config, FAMILIES[encoder.config.model_type]
-    tensors = without_other_heads(tensors, folder)
+    tensors = without_other_heads(tensors, checkpoint)
     stated = read_ranker_config(folder)
     ranker = stated
     if ranker is None:
@@ -141,37 +140,26 @@ def _load_own(
 
 
 def _load_whole(
-    folder: Path, changes: Mapping[str, Any], seed: int, *, trust_remote_code: bool
+    checkpoint: Checkpoint, changes: Mapping[str, Any], seed: int, *, trust_remote_code: bool
 ) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
     """A cross-encoder that transformers computes, and the parts of its head that are new."""
-    kind, tokenizer = read_model_type(folder), Tokenizer.open(folder)
-    tensors = without_other_heads(read_weights(folder), folder)
+    folder, tokenizer = checkpoint.folder, Tokenizer.open(checkpoint.folder)
+    tensors = without_other_heads(read_weights(folder), checkpoint)
     stated = read_ranker_config(folder)
-    outputs = trained_labels(folder) or 2 if stated is None else _HEAD_OUTPUTS[stated.head]
+    outputs = len(checkpoint.labels) or 2 if stated is None else _HEAD_OUTPUTS[stated.head]
     wanted = (stated or RankerConfig(head="score" if outputs == 1 else "two_logits")).changed(changes)
     alone = any(field.alone for field in wanted.template.fields)
     if wanted.apart or wanted.similarity or alone or wanted.attention != "full" or wanted.attention_layers is not None:
         problem = "an attention rule or reading texts apart needs an encoder with BERT's layers"
-        raise InputError(folder, None, f"a model of the type {kind}; {problem} ({', '.join(FAMILIES)})")
+        raise InputError(folder, None, f"a model of the type {checkpoint.family}; {problem} ({', '.join(FAMILIES)})")
     with seeded(seed):
         model, missing = load_foreign_ranker(
-            folder, kind, tensors, _HEAD_OUTPUTS[wanted.head], trust_remote_code=trust_remote_code
+            checkpoint, tensors, _HEAD_OUTPUTS[wanted.head], trust_remote_code=trust_remote_code
         )
     _check_vocabulary(tokenizer, model.encoder.config, folder)
     if stated is None:
         wanted = as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
     return model, tokenizer, wanted, missing
-
-
-def _module_names(folder: Path) -> list[str]:
-    """The kinds of modules of a sentence-transformers folder, such as Transformer, Pooling; empty for other folders."""
-    path = folder / "modules.json"
-    try:
-        return [str(entry["type"]).rpartition(".")[2] for entry in read_json(path)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except (TypeError, KeyError):
-        raise InputError(path, None, "not a list of modules, each with a type") from None
 
 
 def _no_head(folder: Path, modules: Sequence[str], missing: Sequence[str] = ()) -> InputError:
@@ -239,10 +227,9 @@ def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
     return [*pooler, (family.output, model.head)]
 
 
-def without_other_heads(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+def without_other_heads(tensors: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The tensors without a ``classifier`` that scores tokens or choices instead of sequences."""
-    architectures = [str(name) for name in read_object(folder / "config.json").get("architectures") or []]
-    if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in architectures):
+    if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in checkpoint.architectures):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")}
     return tensors
 
@@ -272,26 +259,26 @@ def save_checkpoint(folder: str | Path, model: PairModel, tokenizer: Tokenizer, 
     write_folder(
         folder,
         transformers_state(model),
-        {**describe_classifier(model), **describe_labels(labels)},
+        {**classifier_settings(model), **label_settings(labels)},
         tokenizer,
         ranker.template.max_length,
         files,
     )
 
 
-def describe_classifier(model: PairModel) -> dict[str, Any]:
+def classifier_settings(model: PairModel) -> dict[str, Any]:
     """``config.json`` of a model that scores pairs."""
     if isinstance(model, ForeignCrossEncoder):
         return foreign_description(model.model)
-    return describe(model.encoder, FAMILIES[model.encoder.config.model_type].classifier)
+    return encoder_settings(model.encoder, FAMILIES[model.encoder.config.model_type].classifier)
 
 
-def describe(encoder: Encoder, architecture: str) -> dict[str, Any]:
+def encoder_settings(encoder: Encoder, architecture: str) -> dict[str, Any]:
     """``config.json`` of an encoder with a head that transformers calls ``architecture``."""
     return {"architectures": [architecture], **encoder.config.as_settings()}
 
 
-def describe_labels(labels: Sequence[str]) -> dict[str, Any]:
+def label_settings(labels: Sequence[str]) -> dict[str, Any]:
     """The entries of ``config.json`` that name a classifier's outputs."""
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},

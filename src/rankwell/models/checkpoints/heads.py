@@ -10,17 +10,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import is_own, read_description, read_model_type
+from rankwell.models.checkpoints.describe import Checkpoint, describe
 from rankwell.models.checkpoints.folders import (
-    describe_classifier,
-    describe_labels,
+    classifier_settings,
     fill_head,
+    label_settings,
     load_encoder,
     new_cross_encoder,
     transformers_state,
@@ -30,7 +29,7 @@ from rankwell.models.checkpoints.folders import (
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import fill, read_weights
 from rankwell.models.encoder import Encoder
-from rankwell.models.foreign import PairModel, load_foreign_ranker, trained_labels
+from rankwell.models.foreign import PairModel, load_foreign_ranker
 from rankwell.models.heads import seeded
 from rankwell.models.spec import FAMILIES
 
@@ -53,7 +52,8 @@ def load_classifier(
     same order; otherwise a new one takes its place, with a warning if there was one.
     """
     folder = find_model(folder)
-    trained = _trained_labels(folder)
+    checkpoint = describe(folder)
+    trained = checkpoint.labels
     if labels is None and not trained:
         raise InputError(folder, None, "not a classifier, and there are no labels for a new one")
     wanted = tuple(trained if labels is None else labels)
@@ -63,29 +63,30 @@ def load_classifier(
         warnings.warn(
             f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
         )
-    if is_own(folder):
-        return _load_own(folder, wanted, seed, new=wanted != trained)
-    return _load_whole(folder, wanted, seed, new=wanted != trained, trust_remote_code=trust_remote_code)
+    if checkpoint.is_own:
+        return _load_own(checkpoint, wanted, seed, new=wanted != trained)
+    return _load_whole(checkpoint, wanted, seed, new=wanted != trained, trust_remote_code=trust_remote_code)
 
 
-def _load_own(folder: Path, labels: tuple[str, ...], seed: int, *, new: bool) -> LoadedClassifier:
-    encoder, tensors, tokenizer = load_encoder(folder)
+def _load_own(checkpoint: Checkpoint, labels: tuple[str, ...], seed: int, *, new: bool) -> LoadedClassifier:
+    encoder, tensors, tokenizer = load_encoder(checkpoint.folder)
     assert isinstance(encoder, Encoder)
-    tensors = without_other_heads(tensors, folder)
+    tensors = without_other_heads(tensors, checkpoint)
     family = FAMILIES[encoder.config.model_type]
     dense = f"{family.dense}.weight" in tensors or encoder.config.model_type != "bert"
     model = new_cross_encoder(encoder, len(labels), pooler=dense, seed=seed)
-    fill_head(model, _without(tensors, family.output) if new else tensors, folder)
+    fill_head(model, _without(tensors, family.output) if new else tensors, checkpoint.folder)
     return LoadedClassifier(model.eval(), tokenizer, labels)
 
 
 def _load_whole(
-    folder: Path, labels: tuple[str, ...], seed: int, *, new: bool, trust_remote_code: bool
+    checkpoint: Checkpoint, labels: tuple[str, ...], seed: int, *, new: bool, trust_remote_code: bool
 ) -> LoadedClassifier:
-    tokenizer, tensors = Tokenizer.open(folder), without_other_heads(read_weights(folder), folder)
-    kind, outputs = read_model_type(folder), trained_labels(folder) or len(labels)
+    tokenizer = Tokenizer.open(checkpoint.folder)
+    tensors = without_other_heads(read_weights(checkpoint.folder), checkpoint)
+    outputs = len(checkpoint.labels) or len(labels)
     with seeded(seed):
-        model, _ = load_foreign_ranker(folder, kind, tensors, outputs, trust_remote_code=trust_remote_code)
+        model, _ = load_foreign_ranker(checkpoint, tensors, outputs, trust_remote_code=trust_remote_code)
         if new:
             head = nn.Linear(model.head.in_features, len(labels))
             nn.init.normal_(head.weight, std=0.02)
@@ -103,7 +104,7 @@ def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length
     model, labels = classifier.model, classifier.labels
     if len(labels) != model.outputs:
         raise RankwellError(f"{len(labels)} labels for {model.outputs} outputs")
-    description = {**describe_classifier(model), **describe_labels(labels)}
+    description = {**classifier_settings(model), **label_settings(labels)}
     write_folder(folder, transformers_state(model), description, classifier.tokenizer, max_length)
 
 
@@ -122,9 +123,3 @@ def fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], f
         raise InputError(folder, None, f"the weights have half of {name}")
     if state:
         fill(part, state, folder)
-
-
-def _trained_labels(folder: Path) -> tuple[str, ...]:
-    """The labels of the folder's classifier; empty if it has none."""
-    named: dict[str, Any] = read_description(folder).get("id2label") or {}
-    return tuple(str(named.get(str(number), f"LABEL_{number}")) for number in range(trained_labels(folder) or 0))

@@ -12,7 +12,8 @@ from rankwell.core.errors import InputError, MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import digest, file_digest
 from rankwell.models.checkpoints.card import model_card
-from rankwell.models.checkpoints.config import RankerConfig, read_dimensions
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.describe import describe
 
 DEFAULT = "rankwell-mini"
 """The default model."""
@@ -132,7 +133,7 @@ def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
         link_tree(model, folder, skip=Path.is_dir)
         if ranker is not None:
             _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
-            _replace(folder / "README.md", model_card(ranker, read_dimensions(model)))
+            _replace(folder / "README.md", model_card(ranker, describe(model).dimensions()))
 
 
 def _replace(path: Path, text: str) -> None:

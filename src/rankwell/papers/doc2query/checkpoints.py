@@ -17,7 +17,8 @@ from torch import Tensor
 from rankwell.core.errors import InputError
 from rankwell.core.manifest import read_object
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import bert_config, first_problem, read_model_type
+from rankwell.models.checkpoints.config import first_problem
+from rankwell.models.checkpoints.describe import bert_config, describe
 from rankwell.models.checkpoints.folders import load_encoder, write_folder
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import encoder_state, encoder_tensors, fill, read_weights
@@ -61,11 +62,11 @@ def load_writer(folder: str | Path, *, seed: int = 0) -> tuple[QueryWriter, Toke
     Any other BERT checkpoint gives a new, untrained writer, whose new weights are drawn with ``seed``.
     """
     folder = find_model(folder)
-    if read_model_type(folder) != "encoder-decoder":
+    checkpoint = describe(folder)
+    if checkpoint.family != "encoder-decoder":
         return _new_writer(folder, seed)
-    description = read_object(folder / "config.json")
     tensors, tokenizer = read_weights(folder), Tokenizer.open(folder)
-    reading, writing = (_half_config(description, half, folder) for half in ("encoder", "decoder"))
+    reading, writing = (_half_config(checkpoint.settings, half, folder) for half in ("encoder", "decoder"))
     if reading.hidden_size != writing.hidden_size:
         sizes = f"{reading.hidden_size} and {writing.hidden_size}"
         raise InputError(folder, None, f"encoder and decoder have different widths ({sizes})")

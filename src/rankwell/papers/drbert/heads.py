@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.folders import describe, write_folder
+from rankwell.models.checkpoints.folders import encoder_settings, write_folder
 from rankwell.models.checkpoints.heads import fill_if_present, load_bert
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import encoder_tensors
@@ -91,4 +91,4 @@ def save_pretraining(
         prefix = "bert." if theirs == "pooler.dense" else ""
         tensors |= {f"{prefix}{theirs}.{kind}": value for kind, value in getattr(model, ours).state_dict().items()}
     tensors[_OUTPUT_BIAS] = model.output_bias
-    write_folder(folder, tensors, describe(model.encoder, "BertForPreTraining"), tokenizer, max_length)
+    write_folder(folder, tensors, encoder_settings(model.encoder, "BertForPreTraining"), tokenizer, max_length)

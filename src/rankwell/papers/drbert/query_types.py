@@ -87,7 +87,7 @@ class Classifier:
         loaded = load_classifier(folder)
         config = loaded.model.encoder.config
         limit = min(config.max_position_embeddings, loaded.tokenizer.max_length or config.max_position_embeddings)
-        check_length(folder, max_length or limit, config)
+        check_length(Path(folder), max_length or limit, config.max_position_embeddings)
         return cls(
             TorchEngine(loaded.model, "full", **(engine or {})),
             loaded.tokenizer,

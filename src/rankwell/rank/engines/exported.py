@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rankwell.core.checksums import verify_folder
 from rankwell.core.progress import computed
 from rankwell.inputs.batching import Sequences, take_sequences, token_batches
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import check_length, read_dimensions
+from rankwell.models.checkpoints.config import check_length
 from rankwell.models.checkpoints.export import GRAPHS, Backend, ExportRecord, check_unchanged, read_export
 from rankwell.models.spec import under_rule
 from rankwell.rank.engines.engine import Engine, LoadedModel, Logits
@@ -64,12 +63,9 @@ def load_exported(
     record, config = read_export(folder, backend)
     config = config.changed(changes)
     check_unchanged(record, config)
-    encoder = read_dimensions(folder)
-    if record.positions is not None and record.segments is not None:
-        encoder = replace(encoder, max_position_embeddings=record.positions, type_vocab_size=record.segments)
-    check_length(folder, config.template.max_length, encoder)
+    check_length(folder, config.template.max_length, record.positions)
     engine = make(record, folder / GRAPHS[backend])
-    return LoadedModel(engine, Tokenizer.open(folder), config, encoder.type_vocab_size)
+    return LoadedModel(engine, Tokenizer.open(folder), config, record.segments)
 
 
 def pad_sequences(batch: Sequences) -> Grids:
