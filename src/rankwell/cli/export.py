@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Rule, excludes, output_folder
+from rankwell.cli.options import excludes, output_folder
+from rankwell.models.spec import AttentionRule
 
 
 def export(
@@ -26,7 +27,8 @@ def export(
         ),
     ] = "fp32",
     attention: Annotated[
-        Rule | None, typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's.")
+        AttentionRule | None,
+        typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's."),
     ] = None,
     reduced_range: Annotated[
         bool | None,

@@ -131,9 +131,7 @@ class BiEncoder:
         modules = read_modules(checkpoint, encoder.config.hidden_size, prompted=bool(query_prompt or document_prompt))
         known = encoder.config.max_position_embeddings
         length = min(max_length or read_length(folder) or tokenizer.max_length or DEFAULT_LENGTH, known)
-        # A model without a prompt has the same name as before there were prompts.
-        base_name = digest([encoder_digest(folder), modules.pooling, length, *filter(None, [document_prompt])])
-        base_name = read_base(folder) or base_name
+        base_name = read_base(folder) or digest([encoder_digest(folder), modules.pooling, length, document_prompt])
         if (most := modules.truncate) is not None or modules.similarity != "cosine":
             base_name = digest([base_name, most, modules.similarity, modules.unit])
         layers = [layer.name for layer in modules.document]

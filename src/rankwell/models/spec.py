@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rankwell.core.errors import RankwellError, excerpt
-from rankwell.inputs.batching import Sequences
+
+if TYPE_CHECKING:  # the command line asks for the names of the rules alone
+    from rankwell.inputs.batching import Sequences
 
 PoolingKind = Literal["mean", "first", "max", "last", "weighted"]
 """How the states of a text's tokens become its vector; ``weighted`` is a mean in which later tokens count more."""

@@ -63,7 +63,6 @@ class TestRankerConfig:
         ("written", "read"),
         [
             (None, Windows()),
-            ("cut", Windows()),  # what recipes once wrote unless they were told otherwise
             ("truncate", None),
             ({"aggregate": "mean"}, Windows(aggregate="mean")),
             (
