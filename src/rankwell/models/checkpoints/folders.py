@@ -8,8 +8,9 @@ safetensors, never pickle.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from rankwell.models.foreign import (
 from rankwell.models.heads import seeded
 from rankwell.models.spec import FAMILIES, EncoderConfig
 
+_OWN = ", ".join(FAMILIES)
 _HEAD_OUTPUTS = {"two_logits": 2, "score": 1}
 
 
@@ -99,67 +101,77 @@ def load_checkpoint(
     modules = [] if new_head or (folder / "rankwell.json").is_file() else [kind for kind, _ in checkpoint.modules]
     if len(modules) > 1 and not changes.get("similarity"):
         raise _no_head(folder, modules)
-    if checkpoint.is_own:
-        model, tokenizer, ranker, missing = _load_own(checkpoint, changes, seed)
-    else:
-        model, tokenizer, ranker, missing = _load_whole(checkpoint, changes, seed, trust_remote_code=trust_remote_code)
+    model, tokenizer, ranker, missing = _load_ranker(checkpoint, changes, seed, trust_remote_code=trust_remote_code)
     if missing and not new_head:
         raise _no_head(folder, modules, missing)
     check_length(folder, ranker.template.max_length, model.encoder.config.max_position_embeddings)
     return model.eval(), tokenizer, ranker
 
 
-def _load_own(
-    checkpoint: Checkpoint, changes: Mapping[str, Any], seed: int
+def _load_ranker(
+    checkpoint: Checkpoint, changes: Mapping[str, Any], seed: int, *, trust_remote_code: bool
 ) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
-    """A cross-encoder with BERT's layers, and the parts of its head that are new."""
-    folder = checkpoint.folder
-    encoder, tensors, tokenizer = load_encoder(folder)
-    assert isinstance(encoder, Encoder)
-    config, family = encoder.config, FAMILIES[encoder.config.model_type]
-    tensors = without_other_heads(tensors, checkpoint)
-    stated = read_ranker_config(folder)
-    ranker = stated
-    if ranker is None:
+    """A cross-encoder, and the parts of its head that are new."""
+    folder, stated = checkpoint.folder, read_ranker_config(checkpoint.folder)
+    if not checkpoint.is_own:
+        outputs = len(checkpoint.labels) or 2 if stated is None else _HEAD_OUTPUTS[stated.head]
+        ranker = (stated or RankerConfig(head="score" if outputs == 1 else "two_logits")).changed(changes)
+        alone = any(field.alone for field in ranker.template.fields)
+        rules = ranker.attention != "full" or ranker.attention_layers is not None
+        if ranker.apart or ranker.similarity or alone or rules:
+            problem = f"an attention rule or reading texts apart needs an encoder with BERT's layers ({_OWN})"
+            raise InputError(folder, None, f"a model of the type {checkpoint.family}; {problem}")
+        model, tokenizer, missing = _load_foreign(checkpoint, _HEAD_OUTPUTS[ranker.head], seed, trust_remote_code)
+        _check_vocabulary(tokenizer, model.encoder.config, folder)
+        if stated is None:
+            ranker = as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
+        return model, tokenizer, ranker, missing
+    encoder, tensors, tokenizer, dense = _load_own(checkpoint)
+    family = FAMILIES[encoder.config.model_type]
+    if stated is None:
         outputs = len(tensors.get(f"{family.output}.weight", (0, 0)))
-        # Other families have the dense layer in every classifier, so a new head has it too.
-        dense = config.model_type != "bert" or f"{family.dense}.weight" in tensors
-        ranker = as_monobert(outputs, config, tokenizer, folder, pooler=dense)
-    ranker = ranker.changed(changes)
+        ranker = as_monobert(outputs, encoder.config, tokenizer, folder, pooler=dense).changed(changes)
+    else:
+        ranker = stated.changed(changes)
     _restrict(encoder, ranker, folder)
-    model = new_cross_encoder(
+    own = new_cross_encoder(
         encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
     )
-    missing = fill_head(model, tensors, folder)
+    missing = fill_head(own, tensors, folder)
     if missing and stated is not None and (stated.head, stated.pooler) == (ranker.head, ranker.pooler):
         raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
     if ranker.similarity > 0 and family.output in missing:
-        start_as_bi_encoder(model)
+        start_as_bi_encoder(own)
         missing = []
-    return model, tokenizer, ranker, missing
+    return own, tokenizer, ranker, missing
 
 
-def _load_whole(
-    checkpoint: Checkpoint, changes: Mapping[str, Any], seed: int, *, trust_remote_code: bool
-) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
-    """A cross-encoder that transformers computes, and the parts of its head that are new."""
-    folder, tokenizer = checkpoint.folder, Tokenizer.open(checkpoint.folder)
-    tensors = without_other_heads(read_weights(folder), checkpoint)
-    stated = read_ranker_config(folder)
-    outputs = len(checkpoint.labels) or 2 if stated is None else _HEAD_OUTPUTS[stated.head]
-    wanted = (stated or RankerConfig(head="score" if outputs == 1 else "two_logits")).changed(changes)
-    alone = any(field.alone for field in wanted.template.fields)
-    if wanted.apart or wanted.similarity or alone or wanted.attention != "full" or wanted.attention_layers is not None:
-        problem = "an attention rule or reading texts apart needs an encoder with BERT's layers"
-        raise InputError(folder, None, f"a model of the type {checkpoint.family}; {problem} ({', '.join(FAMILIES)})")
+def _load_own(checkpoint: Checkpoint) -> tuple[Encoder, dict[str, Tensor], Tokenizer, bool]:
+    """An encoder with BERT's layers, all tensors, the tokenizer, and whether a head has the dense layer before it."""
+    encoder, tensors, tokenizer = load_encoder(checkpoint.folder)
+    assert isinstance(encoder, Encoder)
+    tensors, kind = _without_other_heads(tensors, checkpoint), encoder.config.model_type
+    # Other families have the dense layer in every classifier, so a new head has it too.
+    return encoder, tensors, tokenizer, kind != "bert" or f"{FAMILIES[kind].dense}.weight" in tensors
+
+
+def _load_foreign(
+    checkpoint: Checkpoint, outputs: int, seed: int, trust_remote_code: bool, new_outputs: int | None = None
+) -> tuple[ForeignCrossEncoder, Tokenizer, list[str]]:
+    """A cross-encoder that transformers computes, and the parts of its head that are new.
+
+    With ``new_outputs`` a new last layer of so many outputs takes the place of the folder's.
+    """
+    tokenizer = Tokenizer.open(checkpoint.folder)
+    tensors = _without_other_heads(read_weights(checkpoint.folder), checkpoint)
     with seeded(seed):
-        model, missing = load_foreign_ranker(
-            checkpoint, tensors, _HEAD_OUTPUTS[wanted.head], trust_remote_code=trust_remote_code
-        )
-    _check_vocabulary(tokenizer, model.encoder.config, folder)
-    if stated is None:
-        wanted = as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
-    return model, tokenizer, wanted, missing
+        model, missing = load_foreign_ranker(checkpoint, tensors, outputs, trust_remote_code=trust_remote_code)
+        if new_outputs is not None:
+            head = nn.Linear(model.head.in_features, new_outputs)
+            nn.init.normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
+            model.set_head(head)
+    return model, tokenizer, missing
 
 
 def _no_head(folder: Path, modules: Sequence[str], missing: Sequence[str] = ()) -> InputError:
@@ -227,7 +239,7 @@ def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
     return [*pooler, (family.output, model.head)]
 
 
-def without_other_heads(tensors: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
+def _without_other_heads(tensors: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The tensors without a ``classifier`` that scores tokens or choices instead of sequences."""
     if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in checkpoint.architectures):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")}
@@ -336,3 +348,74 @@ def add_markers(model: PairModel, tokenizer: Tokenizer) -> None:
     model.encoder.tokens.weight = nn.Parameter(grown)
     model.encoder.tokens.num_embeddings = len(grown)
     model.encoder.config = replace(model.encoder.config, vocab_size=len(grown))
+
+
+# Heads other than a ranker's: classifiers, and what further kinds share
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedClassifier:
+    """A cross-encoder whose outputs are classes: output ``i`` is the logit of ``labels[i]``."""
+
+    model: PairModel
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+
+
+def load_classifier(
+    folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0, trust_remote_code: bool = False
+) -> LoadedClassifier:
+    """A classifier of texts or pairs of texts: three classes for NLI, five for query types.
+
+    Without ``labels`` the folder's head is used. With them, the folder's head is used if its labels are the same in the
+    same order; otherwise a new one takes its place, with a warning if there was one.
+    """
+    folder = find_model(folder)
+    checkpoint = describe(folder)
+    trained = checkpoint.labels
+    if labels is None and not trained:
+        raise InputError(folder, None, "not a classifier, and there are no labels for a new one")
+    wanted = tuple(trained if labels is None else labels)
+    if len(set(wanted)) != len(wanted) or not wanted:
+        raise RankwellError(f"the labels of a classifier must differ: {', '.join(wanted)}")
+    if trained and wanted != trained:
+        warnings.warn(
+            f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
+        )
+    new = wanted != trained
+    if checkpoint.is_own:
+        encoder, tensors, tokenizer, dense = _load_own(checkpoint)
+        own = new_cross_encoder(encoder, len(wanted), pooler=dense, seed=seed)
+        output = f"{FAMILIES[encoder.config.model_type].output}."
+        kept = {name: tensor for name, tensor in tensors.items() if not (new and name.startswith(output))}
+        fill_head(own, kept, folder)
+        return LoadedClassifier(own.eval(), tokenizer, wanted)
+    outputs, head = len(trained) or len(wanted), len(wanted) if new else None
+    model, tokenizer, _ = _load_foreign(checkpoint, outputs, seed, trust_remote_code, head)
+    return LoadedClassifier(model.eval(), tokenizer, wanted)
+
+
+def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length: int | None = None) -> None:
+    """Write a folder that transformers loads as a classifier with these labels; it must not exist yet."""
+    model, labels = classifier.model, classifier.labels
+    if len(labels) != model.outputs:
+        raise RankwellError(f"{len(labels)} labels for {model.outputs} outputs")
+    description = {**classifier_settings(model), **label_settings(labels)}
+    write_folder(folder, transformers_state(model), description, classifier.tokenizer, max_length)
+
+
+def load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
+    """A BERT encoder with all tensors of its folder; raises for other encoders, which ``purpose`` does not suit."""
+    encoder, tensors, tokenizer = load_encoder(folder)
+    if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
+        raise InputError(folder, None, f"a model of the type {encoder.config.model_type}; {purpose} needs a BERT")
+    return encoder, tensors, tokenizer
+
+
+def fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Give a part of a head the weights that the folder has for it under ``name``, if any."""
+    state = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}
+    if len(state) == 1:
+        raise InputError(folder, None, f"the weights have half of {name}")
+    if state:
+        fill(part, state, folder)

@@ -21,7 +21,7 @@ from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import RankerConfig, check_length, read_ranker_config
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.heads import load_classifier
+from rankwell.models.checkpoints.folders import load_classifier
 from rankwell.rank.engines.engine import CHECKPOINTS, TORCH_OPTIONS, Engine, LoadedModel, Logits
 from rankwell.rank.engines.torch_engine import TorchEngine
 

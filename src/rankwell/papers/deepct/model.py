@@ -10,8 +10,13 @@ from torch import Tensor, nn
 from rankwell.core.errors import InputError
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.folders import encoder_settings, label_settings, write_folder
-from rankwell.models.checkpoints.heads import fill_if_present, load_bert
+from rankwell.models.checkpoints.folders import (
+    encoder_settings,
+    fill_if_present,
+    label_settings,
+    load_bert,
+    write_folder,
+)
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import encoder_tensors
 from rankwell.models.encoder import Encoder
