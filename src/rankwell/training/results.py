@@ -16,8 +16,9 @@ from rankwell.evaluation.evaluate import Evaluation, evaluate
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.evaluation.significance import holm
 from rankwell.evaluation.tables import TEST_NAMES, Cell, Table, figure_cell, name_cell
+from rankwell.models.checkpoints.card import link_model
 from rankwell.models.checkpoints.config import read_ranker_config
-from rankwell.models.checkpoints.names import DEFAULT, link_model
+from rankwell.models.checkpoints.names import DEFAULT
 from rankwell.training.data.prepare import Split
 from rankwell.training.recipe import Recipe
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from rankwell.core.files import atomic_folder, link_tree
 from rankwell.inputs.templates import TEMPLATES
 from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.spec import EncoderConfig
 
 _TEMPLATES = {
@@ -204,3 +207,18 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return " ".join(str(value).split())
+
+
+def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
+    """Hard-link a checkpoint's files into ``target``, or copy them; ``ranker`` replaces the configuration."""
+    with atomic_folder(target) as folder:
+        link_tree(model, folder, skip=Path.is_dir)
+        if ranker is not None:
+            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
+            _replace(folder / "README.md", model_card(ranker, describe(model).dimensions()))
+
+
+def _replace(path: Path, text: str) -> None:
+    # Unlinked first: writing into a linked file would change the original.
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")

@@ -9,11 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError
-from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import digest, file_digest
-from rankwell.models.checkpoints.card import model_card
-from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.models.checkpoints.describe import describe
 
 DEFAULT = "rankwell-mini"
 """The default model."""
@@ -122,24 +118,6 @@ def _from_the_hub(name: str, files: list[str]) -> Path:
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError):
         problem = "no such folder here, and the Hugging Face hub cannot be reached (nor was it downloaded before)"
         raise RankwellError(f"{name}: {problem}") from None
-
-
-# Linking a checkpoint into another folder, with another configuration, without copying its weights
-
-
-def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
-    """Hard-link a checkpoint's files into ``target``, or copy them; ``ranker`` replaces the configuration."""
-    with atomic_folder(target) as folder:
-        link_tree(model, folder, skip=Path.is_dir)
-        if ranker is not None:
-            _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
-            _replace(folder / "README.md", model_card(ranker, describe(model).dimensions()))
-
-
-def _replace(path: Path, text: str) -> None:
-    # Unlinked first: writing into a linked file would change the original.
-    path.unlink(missing_ok=True)
-    path.write_text(text, encoding="utf-8")
 
 
 # Identifies models by their contents, so that results of one are never taken for another's

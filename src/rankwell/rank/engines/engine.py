@@ -23,7 +23,6 @@ from rankwell.core.registry import Registry
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Precision, device_named, is_fast_in_bf16, is_fast_in_int8
-from rankwell.rank.rankers import check_cross_encoder
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.inputs.tokenizer import Tokenizer
@@ -108,6 +107,8 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
         raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted({*_MODULES, *BACKENDS}))})")
     if backend != "torch" and (wrong := next((name for name in TORCH_OPTIONS if options.get(name)), None)):
         raise RankwellError(f"--{wrong.replace('_', '-')} needs --backend torch, not {backend}")
+    from rankwell.rank.rankers import check_cross_encoder  # scoring stored tokens needs torch and numpy alone
+
     folder = find_model(folder)
     check_cross_encoder(folder)
     return BACKENDS[backend](folder, changes, options)

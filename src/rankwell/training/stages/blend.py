@@ -22,8 +22,8 @@ from rankwell.corpus.records import Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.checkpoints.card import link_model
 from rankwell.models.checkpoints.config import read_ranker_config
-from rankwell.models.checkpoints.names import link_model
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import PARTS as FUSED
 from rankwell.rank.fusion import Shares, fuse

@@ -31,8 +31,8 @@ from rankwell.evaluation.significance import mean_intervals
 from rankwell.evaluation.tables import as_markdown, comparison_table, contrast_table
 from rankwell.evaluation.tuning import Tuned
 from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.card import link_model
 from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
-from rankwell.models.checkpoints.names import link_model
 from rankwell.plots.curves import draw_sweep
 from rankwell.rank.tuning import WindowSetting, fuse_windows, tune_windows, weight_grid, window_grid
 from rankwell.rank.window_scores import WindowScores

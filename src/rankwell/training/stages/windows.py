@@ -11,7 +11,7 @@ from typing import Any
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Run
 from rankwell.inputs.windows import parse_aggregate
-from rankwell.models.checkpoints.names import link_model
+from rankwell.models.checkpoints.card import link_model
 from rankwell.rank.engines.engine import LoadedModel, load
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.window_scores import WindowScores, score_windows
