@@ -39,7 +39,8 @@ from rankwell.corpus.formats import read_documents, read_qrels, read_queries, re
 from rankwell.corpus.formats.texts import read_examples, read_expansions, read_labelled, read_triples
 from rankwell.corpus.sources import read_text_file
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_encoder_config, read_ranker_config
+from rankwell.models.checkpoints.config import read_ranker_config
+from rankwell.models.checkpoints.describe import describe
 from rankwell.retrieve.index import Index
 from rankwell.serve.api import rerank_shape
 from rankwell.serve.formats import EmbeddingsRequest, Explain, MixedbreadRerank, Rerank, ScoreRequest, Search
@@ -207,7 +208,7 @@ def fuzz_model(chance: random.Random, folder: Path) -> Iterator[Call]:
     (folder / "rankwell.json").write_text('{"version": 1, "template": {"name": "mono", "max_length": 100}}')
 
     def read() -> None:
-        read_encoder_config(folder)
+        describe(folder).encoder_config()
         read_ranker_config(folder)
         Tokenizer.open(folder).encode(["Bees keep warm.", "a" * 60 + "!"], stems=True)
 

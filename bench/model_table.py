@@ -82,7 +82,8 @@ def exported(folder: Path, out: Path, backend: Any) -> str:
     found = Ranker(out / f"{backend}-fp32", backend=backend).predict(tiny.PAIRS)
     export_model(folder, out / f"{backend}-int8", backend, "int8")
     agreement = rank_agreement(folder, out / f"{backend}-int8", backend, FOLDER)
-    return f"{np.abs(found - Ranker(folder).predict(tiny.PAIRS)).max():.0e}, {agreement.mean:.3f}".replace("0.", ".")
+    difference = np.abs(found - Ranker(folder).predict(tiny.PAIRS)).max()
+    return f"{difference:.0e}, {np.mean(agreement):.3f}".replace("0.", ".")
 
 
 def rows(place: Path, only: set[str]) -> list[tuple[str, ...]]:

@@ -12,7 +12,8 @@ import torch
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.stored import InMemoryTokens
-from rankwell.models.bi_encoder import BiEncoder, has_vectors, is_cross_encoder
+from rankwell.models.bi_encoder import BiEncoder
+from rankwell.models.checkpoints.describe import describe
 
 TEXTS = ["how do bees keep warm", "honey", "the river and the bridge of stone " * 20, "", "bogue is not bogus"]
 
@@ -128,13 +129,13 @@ def test_a_list_of_modules_that_is_none(folder: Path, modules: str) -> None:
 
 
 def test_a_classifier_scores_pairs_and_a_bare_encoder_does_not(folder: Path, tiny_checkpoint: Path) -> None:
-    assert is_cross_encoder(tiny_checkpoint)
-    assert not is_cross_encoder(folder)
-    assert has_vectors(folder)
+    assert describe(tiny_checkpoint).scores_pairs
+    assert not describe(folder).scores_pairs
+    assert describe(folder).has_vectors
 
 
 def test_a_cross_encoder_has_no_vectors(tiny_checkpoint: Path) -> None:
-    assert not has_vectors(tiny_checkpoint)
+    assert not describe(tiny_checkpoint).has_vectors
     with pytest.raises(RankwellError, match="is a cross-encoder, which has no vectors to compare"):
         BiEncoder.from_pretrained(tiny_checkpoint)
 

@@ -148,7 +148,7 @@ def test_a_word_after_a_space_or_a_mark_may_be_another_token(folder: Path, promp
 
 
 def test_only_the_prompt_of_documents_is_in_the_name_of_their_vectors(folder: Path) -> None:
-    plain = digest([encoder_digest(folder), "mean", LENGTH])
+    plain = digest([encoder_digest(folder), "mean", LENGTH, ""])
     assert ours(folder).name == plain
     assert ours(folder, query_prompt=QUERY).name == plain
     named = {ours(folder, query_prompt=QUERY, document_prompt=prompt).name for prompt in (QUERY, DOCUMENT, LONG)}

@@ -48,5 +48,5 @@ def test_int8_nearly_keeps_the_order(tiny_models: Any, tmp_path: Path, kind: str
     folder = tiny_models.make(kind, tmp_path / kind)
     export_model(folder, tmp_path / "out", backend, "int8")
     agreement = rank_agreement(folder, tmp_path / "out", backend, FOLDER)
-    assert agreement.mean > 0.9
-    assert "10 queries of 20 documents each" in str(agreement)
+    assert len(agreement) == 10
+    assert sum(agreement) / 10 > 0.9

@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from rankwell import Ranker
 from rankwell.core.errors import InputError
-from rankwell.models.checkpoints.heads import load_classifier
+from rankwell.models.checkpoints.folders import load_classifier
 
 
 def forget(folder: Path, *names: str) -> Path:

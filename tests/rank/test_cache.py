@@ -297,7 +297,7 @@ def test_another_database_is_not_touched(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["score", "checksum", "earlier version", "other type"])
+@pytest.mark.parametrize("damage", ["score", "checksum", "too short", "other type"])
 def test_a_damaged_score_is_computed_again(cache: ScoreCache, damage: str) -> None:
     keys = text_hashes(["a", "b", "c"], "query")
     cache.put(keys, np.float32([1, 2, 3]))
@@ -307,7 +307,7 @@ def test_a_damaged_score_is_computed_again(cache: ScoreCache, damage: str) -> No
     changed = {
         "score": bytes([record[0] ^ 1, *record[1:]]),
         "checksum": bytes([*record[:4], record[4] ^ 128, *record[5:]]),
-        "earlier version": record[:4],
+        "too short": record[:4],
         "other type": "text",
     }[damage]
     with sqlite3.connect(cache.path) as connection:

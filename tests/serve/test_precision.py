@@ -76,7 +76,7 @@ def test_an_exported_model_has_its_own_precision(sources: Sources, tiny_checkpoi
 def test_an_nli_model_gets_batches_of_its_device_and_is_not_offered_for_explanation(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    from rankwell.models.checkpoints.heads import load_classifier, save_classifier
+    from rankwell.models.checkpoints.folders import load_classifier, save_classifier
 
     with pytest.warns(UserWarning, match="its head is replaced"):
         classifier = load_classifier(tiny_checkpoint, ["contradiction", "entailment", "neutral"])

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rankwell.cli.options import Attention, Markers, Rule, needs, output_file
+from rankwell.cli.options import Attention, Markers, needs, output_file
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import read_lines
 from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.models.spec import AttentionRule
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +50,7 @@ def explain(
         str, typer.Option("--head", help="Attention head, from 1, or mean: the mean over all heads.")
     ] = "mean",
     compare_attention: Annotated[
-        Rule | None, typer.Option("--compare-attention", help="Another attention rule to compare with.")
+        AttentionRule | None, typer.Option("--compare-attention", help="Another attention rule to compare with.")
     ] = None,
     picture: Annotated[
         Literal["attention", "rule"],

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from rankwell.cli.options import Rule, excludes, output_folder
+from rankwell.cli.options import excludes, output_folder
+from rankwell.models.spec import AttentionRule
 
 
 def export(
@@ -26,7 +27,8 @@ def export(
         ),
     ] = "fp32",
     attention: Annotated[
-        Rule | None, typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's.")
+        AttentionRule | None,
+        typer.Option("--attention", help="Attention rule, fixed in the graph. Default: the model's."),
     ] = None,
     reduced_range: Annotated[
         bool | None,
@@ -65,7 +67,10 @@ def export(
         kind = f"{record.backend} {record.precision}, attention {record.attention}"
     print(f"{out}: {kind}, {folder_size(out) / 1e6:,.1f} MB, {time.monotonic() - begin:.1f} s")
     if backend != "torch" and precision != "fp32":  # torch exports checkpoints of any kind, not only rankers
-        from rankwell.rank.engines.agreement import rank_agreement
+        from rankwell.rank.engines.agreement import EXPORT_DOCUMENTS, rank_agreement
         from rankwell.sample import FOLDER
 
-        print(f"agreement with {model} on the sample: {rank_agreement(model, out, backend, FOLDER, changes)}")
+        each = rank_agreement(model, out, backend, FOLDER, changes)
+        found = f"Spearman {sum(each) / len(each):.4f} (least {min(each):.4f})"
+        where = f"{len(each)} queries of {EXPORT_DOCUMENTS} documents each"
+        print(f"agreement with {model} on the sample: {found}, {where}")

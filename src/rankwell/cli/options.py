@@ -15,6 +15,8 @@ from rankwell.core.errors import RankwellError
 from rankwell.core.files import check_output, check_parent, is_stream
 from rankwell.core.registry import Normalisation, Registry
 from rankwell.core.stopping import interruptible
+from rankwell.models.devices import Precision
+from rankwell.models.spec import AttentionRule
 
 if TYPE_CHECKING:
     from rankwell.rank.search_request import RunResult
@@ -86,8 +88,6 @@ COMMANDS: Registry[Callable[..., None]] = Registry("command")
 """The verbs that plugins add; the others are the modules of this folder."""
 
 Backend = Literal["torch", "onnx", "openvino"]
-Precision = Literal["auto", "fp32", "bf16", "int8"]
-Rule = Literal["full", "strm", "strict", "exact_match"]
 
 IndexArgument = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder made by `rankwell index`.")]
 RunOut = Annotated[
@@ -155,7 +155,7 @@ PrecisionOption = Annotated[
         "AMX, int8 on an Arm CPU.",
     ),
 ]
-Attention = Annotated[Rule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")]
+Attention = Annotated[AttentionRule | None, typer.Option("--attention", help="Attention rule. Default: the model's.")]
 Markers = Annotated[
     bool | None,
     typer.Option(

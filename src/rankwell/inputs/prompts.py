@@ -9,19 +9,13 @@ document is tokenised alone, with the space before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import gather
 from rankwell.inputs.batching import Sequences
-from rankwell.inputs.pieces import Pieces
-
-if TYPE_CHECKING:
-    from rankwell.inputs.tokenizer import Tokenizer
 
 Ids = NDArray[np.int32]
 
@@ -83,36 +77,14 @@ class Prompt:
         return _trailing_space(self.between) if self.joined else self.between.rpartition("\n")[2]
 
     @property
+    def before_all(self) -> str:
+        """What stands before the query's tokens."""
+        return self.begin + self.front.removesuffix(self.before_query)
+
+    @property
     def after_query(self) -> str:
         """What stands between the query's tokens and the document's."""
         return self.between.removesuffix(self.before_document)
-
-    def frame(self, tokenizer: Tokenizer) -> Frame:
-        """The tokens before the query and after the document."""
-        front = self.front.removesuffix(self.before_query)
-        return Frame(tokenizer.literal(self.begin + front), tokenizer.literal(self.back))
-
-    def encode_queries(self, tokenizer: Tokenizer, queries: Sequence[str], most: int) -> tuple[Pieces, int]:
-        """Queries and what follows them as pieces, and the number of tokens that were left out.
-
-        ``most`` is the maximum number of tokens of a query itself.
-        """
-        after = tokenizer.literal(self.after_query)
-        suffix = self.after_query if self.joined else ""
-        pieces = tokenizer.encode_plain([self.before_query + query + suffix for query in queries])
-        rows, cut = [], 0
-        for row, length in enumerate(pieces.lengths().tolist()):
-            ids = pieces.ids[pieces.begins[row] : pieces.ends[row]]
-            room = most + len(after) if self.joined else most
-            cut += max(length - room, 0)
-            if length > room:
-                ids = np.concatenate([ids[:most], after])
-            elif not self.joined:
-                ids = np.concatenate([ids, after])
-            rows.append(ids)
-        whole = np.concatenate([*rows, np.zeros(0, np.int32)])
-        ends = np.cumsum([len(ids) for ids in rows], dtype=np.int64)
-        return Pieces.plain(whole, np.zeros(len(whole), np.bool_), ends), cut
 
 
 def _trailing_space(text: str) -> str:

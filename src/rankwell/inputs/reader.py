@@ -99,7 +99,7 @@ class Reader:
         if prompt is None:
             return self.encode(texts)
         most = max(1, self._inner.max_query - len(self.tokenizer.literal(prompt.after_query)))
-        pieces, cut = prompt.encode_queries(self.tokenizer, texts, most)
+        pieces, cut = self.tokenizer.encode_queries(texts, most)
         if cut:
             self.truncation.add(TruncationReport(pieces_cut={"query": cut}))
         return pieces

@@ -155,7 +155,7 @@ class Tokenizer:
         None for encoders: templates write their ``[CLS]`` and ``[SEP]``.
         """
         if self.prompt is not None:
-            return self.prompt.frame(self)
+            return Frame(self.literal(self.prompt.before_all), self.literal(self.prompt.back))
         if all(self.token_id(self._names[name]) >= 0 for name in ("cls_token", "sep_token")):
             return None
         with self._lock:
@@ -172,6 +172,29 @@ class Tokenizer:
                 return np.array(self._backend.encode(text, add_special_tokens=False).ids, np.int32)
             finally:
                 self._backend.encode_special_tokens = True
+
+    def encode_queries(self, queries: Sequence[str], most: int) -> tuple[Pieces, int]:
+        """A prompt's queries and what follows them as pieces, and the number of tokens that were left out.
+
+        ``most`` is the maximum number of tokens of a query itself.
+        """
+        assert self.prompt is not None
+        joined, after = self.prompt.joined, self.literal(self.prompt.after_query)
+        suffix = self.prompt.after_query if joined else ""
+        pieces = self.encode_plain([self.prompt.before_query + query + suffix for query in queries])
+        rows, cut = [], 0
+        for row, length in enumerate(pieces.lengths().tolist()):
+            ids = pieces.ids[pieces.begins[row] : pieces.ends[row]]
+            room = most + len(after) if joined else most
+            cut += max(length - room, 0)
+            if length > room:
+                ids = np.concatenate([ids[:most], after])
+            elif not joined:
+                ids = np.concatenate([ids, after])
+            rows.append(ids)
+        whole = np.concatenate([*rows, np.zeros(0, np.int32)])
+        ends = np.cumsum([len(ids) for ids in rows], dtype=np.int64)
+        return Pieces.plain(whole, np.zeros(len(whole), np.bool_), ends), cut
 
     @cached_property
     def _separators(self) -> int:

@@ -20,14 +20,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import RankwellError
-from rankwell.core.manifest import digest, read_object
+from rankwell.core.manifest import digest
 from rankwell.inputs.batching import Sequences, row_blocks
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder_modules import Modules, read_base, read_length, read_modules, read_prompts
-from rankwell.models.checkpoints.config import not_a_checkpoint
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import load_encoder
 from rankwell.models.checkpoints.names import encoder_digest, find_model
 from rankwell.models.compute import CPU_BUDGET, Compute
@@ -121,18 +121,17 @@ class BiEncoder:
         ``trust_remote_code``.
         """
         folder = find_model(folder, code=trust_remote_code)
-        if not has_vectors(folder):
+        checkpoint = describe(folder)
+        if not checkpoint.has_vectors:
             raise RankwellError(f"{folder} is a cross-encoder, which has no vectors to compare")
         encoder, _, tokenizer = load_encoder(folder, causal=True, trust_remote_code=trust_remote_code)
         prompts = read_prompts(folder)
         query_prompt = prompts.query if query_prompt is None else query_prompt
         document_prompt = prompts.document if document_prompt is None else document_prompt
-        modules = read_modules(folder, encoder.config.hidden_size, prompted=bool(query_prompt or document_prompt))
+        modules = read_modules(checkpoint, encoder.config.hidden_size, prompted=bool(query_prompt or document_prompt))
         known = encoder.config.max_position_embeddings
         length = min(max_length or read_length(folder) or tokenizer.max_length or DEFAULT_LENGTH, known)
-        # A model without a prompt has the same name as before there were prompts.
-        base_name = digest([encoder_digest(folder), modules.pooling, length, *filter(None, [document_prompt])])
-        base_name = read_base(folder) or base_name
+        base_name = read_base(folder) or digest([encoder_digest(folder), modules.pooling, length, document_prompt])
         if (most := modules.truncate) is not None or modules.similarity != "cosine":
             base_name = digest([base_name, most, modules.similarity, modules.unit])
         layers = [layer.name for layer in modules.document]
@@ -277,19 +276,3 @@ def _dtype(precision: Precision, encoder: Encoder | ForeignEncoder, device: str 
     if is_fast_in_bf16():
         return "bf16"
     return "int8" if is_fast_in_int8() and int8_lacks(encoder) is None else "fp32"
-
-
-def is_cross_encoder(folder: Path) -> bool:
-    """Whether a checkpoint scores pairs, rather than giving texts vectors."""
-    if not (folder / "config.json").is_file():
-        raise not_a_checkpoint(folder)
-    if (folder / "rankwell.json").is_file():
-        return True
-    architectures = read_object(folder / "config.json").get("architectures") or []
-    return any(str(name).endswith("ForSequenceClassification") for name in architectures)
-
-
-def has_vectors(folder: Path) -> bool:
-    """Whether texts can be compared by their vectors: those of a bi-encoder, or of a ranker that starts as one."""
-    path = folder / "rankwell.json"
-    return not is_cross_encoder(folder) or (path.is_file() and bool(read_object(path).get("similarity")))

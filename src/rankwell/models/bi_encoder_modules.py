@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from rankwell.core.errors import InputError
-from rankwell.core.manifest import read_json, read_object
+from rankwell.core.manifest import read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import bi_encoder_card
-from rankwell.models.checkpoints.folders import describe, write_folder
+from rankwell.models.checkpoints.describe import Checkpoint
+from rankwell.models.checkpoints.folders import encoder_settings, write_folder
 from rankwell.models.checkpoints.tensors import encoder_tensors, tensor_bytes
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder, foreign_description
@@ -73,9 +74,13 @@ class Prompts:
     document: str = ""
 
 
-def read_modules(folder: Path, width: int, *, prompted: bool = False) -> Modules:
+def read_modules(checkpoint: Checkpoint, width: int, *, prompted: bool = False) -> Modules:
     """What follows an encoder of this width in a folder; without ``modules.json``, pooling and normalisation."""
-    listed = _read_list(folder)
+    folder, listed = checkpoint.folder, checkpoint.modules
+    other = next((kind for kind, _ in listed if kind not in MODULES), None)
+    if other is not None:
+        problem = f"vectors pass a module {other}; expected {', '.join(MODULES)} and no other"
+        raise InputError(folder / "modules.json", None, problem)
     similarity, truncate = _read_similarity(folder)
     pooling = _read_pooling(folder, dict(listed).get("Pooling"), prompted=prompted)
     normalised, query, document = False, list[Dense](), list[Dense]()
@@ -199,26 +204,11 @@ def save_bi_encoder(
         family = FAMILIES[encoder.config.model_type]
         prefix = f"{family.prefix}."
         tensors = {name.removeprefix(prefix): tensor for name, tensor in encoder_tensors(encoder).items()}
-        description = describe(encoder, f"{family.name}Model")
+        description = encoder_settings(encoder, f"{family.name}Model")
     write_folder(folder, tensors, description, tokenizer, max_length, files)
 
 
 # Reading
-
-
-def _read_list(folder: Path) -> list[tuple[str, str]]:
-    """The kinds of a folder's modules and their folders, in order; empty if there is no ``modules.json``."""
-    path = folder / "modules.json"
-    if not path.is_file():
-        return []
-    try:
-        modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in read_json(path)]
-    except (KeyError, TypeError):
-        raise InputError(path, None, "not a list of modules, each with a type and a path") from None
-    other = next((kind for kind, _ in modules if kind not in MODULES), None)
-    if other is not None:
-        raise InputError(path, None, f"vectors pass a module {other}; expected {', '.join(MODULES)} and no other")
-    return modules
 
 
 def _read_pooling(folder: Path, place: str | None, *, prompted: bool) -> PoolingKind:

@@ -8,7 +8,6 @@ needed, the last layer is computed for it alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +18,6 @@ from rankwell.core.errors import RankwellError
 from rankwell.models.attention import attend, attend_first, without_rule
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import EncoderConfig
-
-if TYPE_CHECKING:
-    from rankwell.models.int8 import Int8Layer
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -64,7 +60,7 @@ class Layer(nn.Module):
         # The places of dropout in a packed batch are numbered: the embeddings are 0, each layer has three.
         self.site = 1 + 3 * number
         self.joined_gelu = False  # see Encoder.join_gelu
-        self.int8: Int8Layer | None = None  # computes this layer on a CPU, see models/int8.py
+        self.int8: Callable[..., Tensor] | None = None  # computes this layer on a CPU, see models/int8.py
 
     def forward(self, x: Tensor, layout: Layout | Packed) -> Tensor:
         """All tokens."""

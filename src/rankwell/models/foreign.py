@@ -2,7 +2,7 @@
 
 :class:`ForeignEncoder` is called like :class:`~rankwell.models.encoder.Encoder`, :class:`ForeignCrossEncoder` like
 :class:`~rankwell.models.encoder.CrossEncoder`. They pad the batch, and every token attends to every other: attention
-rules need BERT's layers (``families.py``). In inference, ModernBERT can do without padding (``modernbert.py``).
+rules need BERT's layers (``spec.py``). In inference, ModernBERT can do without padding (``modernbert.py``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, MissingExtraError, RankwellError, one_line
-from rankwell.core.manifest import read_object
+from rankwell.models.checkpoints.describe import Checkpoint
 from rankwell.models.encoder import CrossEncoder
 from rankwell.models.layout import Layout, Packed
 from rankwell.models.modernbert import classify, encode, is_packable
-from rankwell.models.spec import EncoderConfig, has_remote_code
+from rankwell.models.spec import EncoderConfig
 
 _POSITIONS = 2**20
 """Encoders with relative positions name more of them than any of their tensors has rows, but hardly over a million."""
-_HEADS = ("classifier.out_proj.weight", "classifier.weight", "score.weight")
-"""The last layer of a classifier, in the families of transformers."""
 
 
 class ForeignEncoder(nn.Module):
@@ -182,69 +180,48 @@ def _head_name(model: Any) -> str:
 
 
 def load_foreign(
-    folder: Path, kind: str, tensors: Mapping[str, Tensor], *, causal: bool = False, trust_remote_code: bool = False
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], *, causal: bool = False, trust_remote_code: bool = False
 ) -> ForeignEncoder:
-    """The encoder of a folder of the kind ``kind``; the weights are under transformers' names.
+    """The encoder of a folder; the weights are under transformers' names.
 
     Raises for a decoder, whose tokens see only those before them, unless ``causal``.
     """
-    backbone = build_model(folder, kind, tensors, "AutoModel", trust_remote_code=trust_remote_code)
+    backbone = build_model(checkpoint, tensors, "AutoModel", trust_remote_code=trust_remote_code)
     if getattr(backbone, "pooler", None) is not None:
         backbone.pooler = None  # it comes after the states
-    missing = fill_model(backbone, tensors, folder)
+    missing = fill_model(backbone, tensors, checkpoint.folder)
     if missing:
-        raise InputError(folder, None, f"the weights lack {missing[0]}")
+        raise InputError(checkpoint.folder, None, f"the weights lack {missing[0]}")
     encoder = ForeignEncoder(backbone)
-    _check_encoder(encoder, kind, folder / "config.json", causal=causal)
+    _check_encoder(encoder, checkpoint, causal=causal)
     return encoder
 
 
 def load_foreign_ranker(
-    folder: Path, kind: str, tensors: Mapping[str, Tensor], outputs: int, *, trust_remote_code: bool = False
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], outputs: int, *, trust_remote_code: bool = False
 ) -> tuple[ForeignCrossEncoder, list[str]]:
     """The classifier of a folder, and the names of the parts of its head that the weights lack: these are random."""
     auto = "AutoModelForSequenceClassification"
-    model = build_model(folder, kind, tensors, auto, trust_remote_code=trust_remote_code, num_labels=outputs)
-    missing = fill_model(model, tensors, folder)
+    model = build_model(checkpoint, tensors, auto, trust_remote_code=trust_remote_code, num_labels=outputs)
+    missing = fill_model(model, tensors, checkpoint.folder)
     inside = f"{model.base_model_prefix}."
     lacking = next((name for name in missing if name.startswith(inside) and "pooler" not in name), None)
     if lacking is not None:
-        raise InputError(folder, None, f"the weights lack {lacking.removeprefix(inside)}")
+        raise InputError(checkpoint.folder, None, f"the weights lack {lacking.removeprefix(inside)}")
     ranker = ForeignCrossEncoder(model)
-    _check_encoder(ranker.encoder, kind, folder / "config.json")
+    _check_encoder(ranker.encoder, checkpoint)
     return ranker, list(dict.fromkeys(name.rpartition(".")[0] for name in missing))
 
 
-def trained_labels(folder: Path) -> int | None:
-    """The number of classes of a transformers classifier; None if the folder has no classifier of sequences.
-
-    If ``config.json`` names no architecture, the weights decide.
-    """
-    settings = read_object(folder / "config.json")
-    architectures = [str(name) for name in settings.get("architectures") or []]
-    if not architectures:
-        from rankwell.models.checkpoints.tensors import tensor_shapes  # scoring stored tokens needs no safetensors
-
-        shapes = tensor_shapes(folder)
-        rows = next((shapes[name][0] for name in _HEADS if len(shapes.get(name, ())) == 2), None)
-        return rows if len(settings.get("id2label") or {}) in (0, rows) else None
-    brought = str((settings.get("auto_map") or {}).get("AutoModelForSequenceClassification")).rpartition(".")[2]
-    if not any(name.endswith("ForSequenceClassification") or name == brought for name in architectures):
-        return None
-    return len(settings.get("id2label") or {}) or int(settings.get("num_labels") or 2)
-
-
-def check_remote_code(folder: Path, *, trusted: bool) -> None:
+def check_remote_code(checkpoint: Checkpoint, *, trusted: bool) -> None:
     """Raise for a model that needs code from its repository, unless that is ``trusted``."""
-    path = folder / "config.json"
-    if not trusted and has_remote_code(read_object(path)):
-        problem = "a model that runs code from its repository"
-        raise InputError(path, None, f"{problem}; if you trust it, add --trust-remote-code (trust_remote_code=True)")
+    if not trusted and checkpoint.remote_code:
+        problem = "a model that runs code from its repository; if you trust it, add --trust-remote-code"
+        raise InputError(checkpoint.folder / "config.json", None, f"{problem} (trust_remote_code=True)")
 
 
 def build_model(
-    folder: Path,
-    kind: str,
+    checkpoint: Checkpoint,
     tensors: Mapping[str, Tensor],
     auto: str,
     *,
@@ -252,16 +229,16 @@ def build_model(
     **changes: Any,
 ) -> Any:
     """A model of transformers, or of code in the folder, with new weights, of the sizes of a folder's."""
-    check_remote_code(folder, trusted=trust_remote_code)
+    check_remote_code(checkpoint, trusted=trust_remote_code)
+    kind, path = checkpoint.family, checkpoint.folder / "config.json"
     try:
         import transformers
     except ImportError:
         raise MissingExtraError("transformers", "models", f"a model of the type {kind}") from None
-    path = folder / "config.json"
     try:
         # Trusted code may be in another repository.
         config = transformers.AutoConfig.from_pretrained(
-            folder, trust_remote_code=trust_remote_code, local_files_only=not trust_remote_code, **changes
+            checkpoint.folder, trust_remote_code=trust_remote_code, local_files_only=not trust_remote_code, **changes
         )
         known = getattr(transformers, auto)
         written = config.is_encoder_decoder and "Seq2Seq" not in auto
@@ -278,7 +255,8 @@ def build_model(
         raise InputError(path, None, problem) from None
 
 
-def _check_encoder(encoder: ForeignEncoder, kind: str, path: Path, *, causal: bool = False) -> None:
+def _check_encoder(encoder: ForeignEncoder, checkpoint: Checkpoint, *, causal: bool = False) -> None:
+    kind, path = checkpoint.family, checkpoint.folder / "config.json"
     if "attention_mask" not in inspect.signature(encoder.backbone.forward).parameters:
         raise InputError(path, None, f"a model of the type {kind}, which takes no mask and so cannot be padded")
     if not causal and not encoder.reads_both_ways():

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from rankwell.core.errors import InputError
-from rankwell.core.manifest import read_json, read_object
+from rankwell.core.manifest import read_object
 from rankwell.inputs.prompts import Prompt
 from rankwell.inputs.templates import Template
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import RankerConfig, read_language_model, read_model_type
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.describe import Checkpoint
 from rankwell.models.checkpoints.names import published_name
 from rankwell.models.checkpoints.tensors import read_weights
 from rankwell.models.foreign import ForeignEncoder, build_model, check_remote_code, fill_model, padded
 from rankwell.models.layout import Layout, Packed
-from rankwell.models.spec import has_bert_layers
 
 MAX_LENGTH, MAX_QUERY = 8192, 512
 """Tokens of a pair, unless the model or its tokenizer allows fewer, and of its query."""
@@ -133,30 +133,13 @@ class LanguageRanker(nn.Module):
         return score
 
 
-def is_language_ranker(folder: Path) -> bool:
-    """Whether a folder's model is a decoder, or an encoder with one."""
-    if not (folder / "config.json").is_file() or (folder / "rankwell.json").is_file():
-        return False
-    settings = read_object(folder / "config.json")
-    kind = str(settings.get("model_type"))
-    if has_bert_layers(settings) or kind == "encoder-decoder":
-        return False
-    if read_language_model(folder) is not None:
-        return True
-    from transformers.models.auto import modeling_auto
-
-    masked = kind in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return kind in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not masked
-
-
 def load_language_ranker(
-    folder: Path, changes: Mapping[str, Any], *, trust_remote_code: bool = False
+    checkpoint: Checkpoint, changes: Mapping[str, Any], *, trust_remote_code: bool = False
 ) -> tuple[LanguageRanker, Tokenizer, RankerConfig]:
     """A language model with the configuration of a ranker; the tokenizer has its prompt."""
-    check_remote_code(folder, trusted=trust_remote_code)
-    kind, tensors, tokenizer = read_model_type(folder), read_weights(folder), Tokenizer.open(folder)
-    settings = read_object(folder / "config.json")
-    architectures = [str(name) for name in settings.get("architectures") or []]
+    check_remote_code(checkpoint, trusted=trust_remote_code)
+    folder, settings, kind = checkpoint.folder, checkpoint.settings, checkpoint.family
+    tensors, tokenizer, architectures = read_weights(folder), Tokenizer.open(folder), checkpoint.architectures
     classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
     classifies = classifies or (not architectures and "score.weight" in tensors)
     auto = "AutoModelForSequenceClassification" if classifies else "AutoModelForCausalLM"
@@ -174,14 +157,14 @@ def load_language_ranker(
         way = "add a chat_template.jinja that has places for the roles query and document"
         raise InputError(folder, None, f"a language model of the type {kind} with {problem}; {way}")
     labels = {"num_labels": len(tensors["score.weight"])} if classifies and "score.weight" in tensors else {}
-    model = build_model(folder, kind, tensors, auto, trust_remote_code=trust_remote_code, **labels)
+    model = build_model(checkpoint, tensors, auto, trust_remote_code=trust_remote_code, **labels)
     missing = fill_model(model, tensors, folder)
     if missing:
         raise InputError(folder, None, f"the weights lack {missing[0]}")
     if classifies and model.num_labels != 1:
         raise InputError(folder, None, f"a classifier of {model.num_labels} classes; a language model ranks with 1")
     tokenizer.prompt = prompt
-    ranker = LanguageRanker(model, () if classifies else _answers(folder, tokenizer, known))
+    ranker = LanguageRanker(model, () if classifies else _answers(checkpoint, tokenizer, known))
     limit = min(MAX_LENGTH, ranker.encoder.config.max_position_embeddings, tokenizer.max_length or MAX_LENGTH)
     template = Template("prompt", limit, min(MAX_QUERY, limit // 4) + len(tokenizer.literal(prompt.after_query)))
     config = RankerConfig(template=template, head="two_logits" if ranker.both else "score")
@@ -210,16 +193,16 @@ def _chat_prompt(folder: Path) -> Prompt | None:
     return Prompt(front, between, back) if found and also else None
 
 
-def _answers(folder: Path, tokenizer: Tokenizer, known: Known | None) -> tuple[int, ...]:
+def _answers(checkpoint: Checkpoint, tokenizer: Tokenizer, known: Known | None) -> tuple[int, ...]:
     """The ids of no and yes, or of yes alone: those of the folder's module LogitScore, or those of a known model."""
-    path = folder / "modules.json"
-    for entry in read_json(path) if path.is_file() else []:
-        if str(entry.get("type")).endswith("LogitScore"):
-            settings = read_object(folder / str(entry["path"]) / "config.json")
-            recorded = settings.get("false_token_id"), settings["true_token_id"]
-            return tuple(int(number) for number in recorded if number is not None)
+    if (place := dict(checkpoint.modules).get("LogitScore")) is not None:
+        settings = read_object(checkpoint.folder / place / "config.json")
+        recorded = settings.get("false_token_id"), settings["true_token_id"]
+        return tuple(int(number) for number in recorded if number is not None)
     yes, no = ("yes", "no") if known is None else (known.yes, known.no)
     ids = [tokenizer.token_id(word) for word in (no, yes) if word is not None]
     if min(ids) < 0:
-        raise InputError(folder, None, f"the vocabulary has no single token {no!r} or {yes!r} to answer with")
+        raise InputError(
+            checkpoint.folder, None, f"the vocabulary has no single token {no!r} or {yes!r} to answer with"
+        )
     return tuple(ids)

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rankwell.core.errors import InputError
-from rankwell.core.manifest import read_json, read_object
+from rankwell.core.manifest import read_object
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.describe import Checkpoint
 from rankwell.models.checkpoints.folders import as_monobert, load_encoder
 from rankwell.models.checkpoints.tensors import read_tensors
 from rankwell.models.encoder import Encoder
@@ -23,7 +24,6 @@ from rankwell.models.layout import Layout, Packed
 from rankwell.models.spec import PoolingKind
 from rankwell.models.vector_layers import read_layer, read_pooling
 
-SCORES = "scores"
 _SKIPPED = ("Dropout",)
 KINDS = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", *_SKIPPED)
 
@@ -59,22 +59,12 @@ class ModularCrossEncoder(nn.Module):
         return logits
 
 
-def is_modular(folder: Path) -> bool:
-    """Whether a folder holds a cross-encoder of several modules, the last of which gives the scores."""
-    path = folder / "modules.json"
-    if not path.is_file() or (folder / "rankwell.json").is_file():
-        return False
-    entries = read_json(path)
-    last = folder / str(entries[-1].get("path", "")) / "config.json" if entries else folder
-    return len(entries) > 1 and last.is_file() and read_object(last).get("module_output_name") == SCORES
-
-
 def load_modular(
-    folder: Path, changes: Mapping[str, Any], *, trust_remote_code: bool = False
+    checkpoint: Checkpoint, changes: Mapping[str, Any], *, trust_remote_code: bool = False
 ) -> tuple[ModularCrossEncoder, Tokenizer, RankerConfig]:
     """A cross-encoder of several modules with the configuration of a ranker."""
-    listed = read_json(folder / "modules.json")
-    entries = [(str(entry["type"]).rpartition(".")[2], folder / str(entry["path"])) for entry in listed]
+    folder = checkpoint.folder
+    entries = [(kind, folder / place) for kind, place in checkpoint.modules]
     other = next((kind for kind, _ in entries if kind not in KINDS), None)
     if other is not None:
         raise InputError(folder / "modules.json", None, f"scores pass a module {other}; expected {', '.join(KINDS)}")

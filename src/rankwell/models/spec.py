@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rankwell.core.errors import RankwellError, excerpt
-from rankwell.inputs.batching import Sequences
+
+if TYPE_CHECKING:  # the command line asks for the names of the rules alone
+    from rankwell.inputs.batching import Sequences
 
 PoolingKind = Literal["mean", "first", "max", "last", "weighted"]
 """How the states of a text's tokens become its vector; ``weighted`` is a mean in which later tokens count more."""
@@ -119,19 +121,3 @@ FAMILIES: Mapping[str, Family] = {
     "xlm-roberta": Family("XLMRoberta", "roberta", after_padding=True),
     "camembert": Family("Camembert", "roberta", after_padding=True),
 }
-
-
-def has_remote_code(settings: Mapping[str, Any]) -> bool:
-    """Whether the model of a ``config.json`` is computed by code from its repository."""
-    return any(str(name).startswith("AutoModel") for name in settings.get("auto_map") or ())
-
-
-def has_bert_layers(settings: Mapping[str, Any]) -> bool:
-    """Whether rankwell computes the model of a ``config.json`` itself."""
-    if has_remote_code(settings):
-        return False
-    width = settings.get("hidden_size")
-    projected = settings.get("embedding_size", width) != width  # as in small ELECTRAs
-    absolute = settings.get("position_embedding_type") in (None, "absolute")
-    kind = settings.get("model_type") or "bert"
-    return kind == "bert" or (kind in FAMILIES and not projected and absolute and not settings.get("is_decoder"))

@@ -30,9 +30,8 @@ Keys = NDArray[np.uint8]
 """One row of 16 bytes a pair."""
 
 KEY_BYTES = 16
-RECORD_BYTES = 9
-"""A stored score: four bytes, the checksum of key and score, and a byte that makes nine of them. One flipped bit in
-sqlite's description of a record cannot turn nine bytes into the four of earlier versions, which have no checksum."""
+RECORD_BYTES = 8
+"""A stored score: four bytes, and the checksum of key and score."""
 # Marks the file as ours (PRAGMA application_id); a new layout of the tables takes a new number.
 FORMAT = 0x52570001
 LOOKED_UP_AT_ONCE = 500  # below the 999 parameters that any sqlite takes
@@ -132,7 +131,7 @@ class ScoreCache:
                 connection.execute("UPDATE counts SET batches = ?, scores = ?", [batch, total])
 
     def _remove(self, names: Set[bytes]) -> None:
-        """Delete scores that are damaged, or of a version without checksums, so that they can be stored again."""
+        """Delete damaged scores, so that they can be stored again."""
         if names:
             with self._trouble("write"), self._transaction() as connection:
                 batch, total = _counts(connection)
@@ -283,7 +282,7 @@ def _opening_bytes(path: Path) -> bytes:
 
 def _record(name: bytes, score: bytes) -> bytes:
     """A score as it is stored."""
-    return score + zlib.crc32(name + score).to_bytes(4, "little") + b"\1"
+    return score + zlib.crc32(name + score).to_bytes(4, "little")
 
 
 def _is_intact(name: bytes, record: object) -> bool:

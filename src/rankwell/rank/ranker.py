@@ -120,8 +120,7 @@ class Ranker:
             description = {
                 "files": cache.model_digest(folder),
                 "backend": backend,
-                # Exported models run on the CPU only; their entries in existing caches name no device.
-                "device": loaded.engine.device if backend == "torch" else "",
+                "device": loaded.engine.device,
                 "options": {name: value for name, value in computed.items() if name not in unnamed},
                 "config": loaded.config.model_dump(exclude={"template", "windows", "history", "figures"}),
             }

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rankwell.core.arrays import Scores
 from rankwell.core.errors import MissingExtraError, RankwellError
-from rankwell.core.manifest import read_object
 from rankwell.core.registry import Registry
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.sources import Source
 from rankwell.inputs.templates import Template, TruncationReport
 from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Precision
 from rankwell.rank.texts import Texts
@@ -82,8 +82,8 @@ def kind_of(model: str | Path) -> str | None:
     if (name := _kind_by_file(folder)) is not None:
         return name
     try:
-        template = read_object(folder / "rankwell.json").get("template")
-    except (OSError, RankwellError):
+        template = (describe(folder).ranker or {}).get("template")
+    except RankwellError:
         return None  # loading the folder says what is wrong with it
     name = template.get("name") if isinstance(template, dict) else None
     return name if name in RANKERS else None

@@ -21,7 +21,8 @@ from rankwell.corpus.analyser import Analyzer
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
-from rankwell.models.checkpoints.config import RankerConfig, is_own, read_encoder_config
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model, published_name
 from rankwell.models.devices import Precision
 from rankwell.rank.engines.engine import engine_options, load
@@ -268,8 +269,8 @@ def open_model(source: str, sources: Sources) -> Model:
     except RankwellError as error:
         raise RankwellError(f"{source}: {error}") from None
     # Read now: the folder may be changed while its model is served.
-    has_encoder = (folder / "config.json").is_file() and is_own(folder)
-    encoder = read_encoder_config(folder) if has_encoder else None
+    checkpoint = describe(folder) if (folder / "config.json").is_file() else None
+    encoder = checkpoint.encoder_config() if checkpoint is not None and checkpoint.is_own else None
     layers, heads = (encoder.num_hidden_layers, encoder.num_attention_heads) if encoder else (None, None)
     name = published_name(folder) or source
     model = Model(name, folder, sources.backend, config, ranker, layers, heads)

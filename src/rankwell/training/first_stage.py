@@ -21,7 +21,7 @@ from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.evaluation.notation import parse_measure
 from rankwell.evaluation.tuning import Tuned
-from rankwell.models.bi_encoder import has_vectors
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
@@ -126,7 +126,7 @@ def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:
         if encoder is None:
             raise RankwellError(f"{stage.path}.encoder: the first stage has no bi-encoder; set first_stage.hybrid")
         folder = find_model(encoder)
-    if not has_vectors(folder):
+    if not describe(folder).has_vectors:
         raise RankwellError(f"{stage.path}.encoder: {folder} is a cross-encoder, which has no similarities")
     return folder
 

@@ -18,11 +18,9 @@ from rankwell.evaluation.tables import Table, as_markdown, as_text
 from rankwell.models.checkpoints.config import (
     HeadKind,
     RankerConfig,
-    is_own,
-    read_encoder_config,
-    read_language_model,
     read_ranker_config,
 )
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.training.data.prepare import Prepared, folder_digest, prepare
 from rankwell.training.first_stage import with_first_stage
@@ -210,10 +208,11 @@ def check_start(recipe: Recipe) -> Path:
     if template.name not in _TRAINED:
         known = ", ".join(_TRAINED)
         raise RankwellError(f"model.template is {template.name}, which is not for one query and document ({known} are)")
-    if (kind := read_language_model(folder)) is not None:
-        problem = f"model.start is of type {kind}, but recipes train encoders only"
+    checkpoint = describe(folder)
+    if checkpoint.generates:
+        problem = f"model.start is of type {checkpoint.family}, but recipes train encoders only"
         raise InputError(folder / "config.json", None, f"{problem}; language models can re-rank, not be trained")
-    encoder = read_encoder_config(folder) if is_own(folder) else None
+    encoder = checkpoint.encoder_config() if checkpoint.is_own else None
     if encoder is not None and template.max_length > (limit := encoder.max_position_embeddings):
         raise RankwellError(f"model.max_length is {template.max_length}, but {folder} has {limit} positions")
     if not any((folder / name).is_file() for name in _WEIGHTS):

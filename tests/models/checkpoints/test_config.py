@@ -14,7 +14,8 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.card import model_card
-from rankwell.models.checkpoints.config import RankerConfig, read_encoder_config, read_ranker_config
+from rankwell.models.checkpoints.config import RankerConfig, read_ranker_config
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.spec import EncoderConfig
 
 BASE = EncoderConfig(
@@ -62,7 +63,6 @@ class TestRankerConfig:
         ("written", "read"),
         [
             (None, Windows()),
-            ("cut", Windows()),  # what recipes once wrote unless they were told otherwise
             ("truncate", None),
             ({"aggregate": "mean"}, Windows(aggregate="mean")),
             (
@@ -106,14 +106,14 @@ class TestRankerConfig:
 class TestEncoderConfig:
     def test_unknown_settings_are_left_out(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**asdict(BASE), "model_type": "bert", "use_cache": True}))
-        assert read_encoder_config(tmp_path) == BASE
+        assert describe(tmp_path).encoder_config() == BASE
         assert BASE.head_size == 64
 
     @pytest.mark.parametrize("value", [0, -1, 1.5, "2", None])
     def test_sizes_are_whole_numbers_from_1_on(self, tmp_path: Path, value: object) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**asdict(BASE), "num_hidden_layers": value}))
         with pytest.raises(InputError, match="num_hidden_layers is"):
-            read_encoder_config(tmp_path)
+            describe(tmp_path).encoder_config()
 
 
 class TestTheCard:

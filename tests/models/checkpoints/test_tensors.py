@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rankwell.core.errors import InputError, RankwellError
 torch = pytest.importorskip("torch")
 
 from rankwell.inputs.tokenizer import Tokenizer  # noqa: E402
+from rankwell.models.bi_encoder import BiEncoder  # noqa: E402
 from rankwell.models.checkpoints.export import export_weights  # noqa: E402
 from rankwell.models.checkpoints.folders import load_checkpoint, read_weights, save_checkpoint  # noqa: E402
 from rankwell.models.checkpoints.tensors import QUANTISED, quantise, quantise_tensors, restore_tensors  # noqa: E402
@@ -104,6 +106,22 @@ def test_plain_transformers_says_that_it_finds_no_weights(small: Path) -> None:
     with pytest.raises(OSError, match="no file named"):
         transformers.AutoModelForSequenceClassification.from_pretrained(small, local_files_only=True)
     assert QUANTISED in (small / "README.md").read_text()
+
+
+def test_a_bi_encoder_keeps_pooling_and_prompts(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(tiny_bi_encoder, tmp_path / "source")
+    (source / "1_Pooling").mkdir(exist_ok=True)
+    (source / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    listed = [{"type": f"sentence_transformers.models.{kind}", "path": place} for kind, place in kinds.items()]
+    (source / "modules.json").write_text(json.dumps(listed))
+    (source / "config_sentence_transformers.json").write_text('{"prompts": {"query": "about bees "}}')
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 30}')
+    export_weights(source, tmp_path / "small")
+    exact, close = (BiEncoder.from_pretrained(folder, device="cpu") for folder in (source, tmp_path / "small"))
+    assert (close.modules.pooling, close.query_prompt, close.reader.template.max_length) == ("first", "about bees ", 30)
+    expected = exact.encode_queries(["honey", "the bank of london"])
+    np.testing.assert_allclose(close.encode_queries(["honey", "the bank of london"]), expected, atol=0.01)
 
 
 def test_what_cannot_be_exported(wide: Path, small: Path, tmp_path: Path) -> None:

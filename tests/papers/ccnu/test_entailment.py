@@ -14,7 +14,8 @@ transformers = pytest.importorskip("transformers")
 
 from rankwell.core.errors import InputError, RankwellError  # noqa: E402
 from rankwell.inputs.windows import Windows  # noqa: E402
-from rankwell.papers.ccnu.entailment import against_the_rest, relevance_column  # noqa: E402
+from rankwell.models.checkpoints.describe import describe  # noqa: E402
+from rankwell.papers.ccnu.entailment import against_the_rest  # noqa: E402
 from rankwell.rank.ranker import Ranker  # noqa: E402
 
 LABELS = ("contradiction", "entailment", "neutral")
@@ -91,7 +92,7 @@ def test_a_long_document_leaves_the_query_whole(folder: Path) -> None:
 )
 def test_it_is_known_by_its_labels(tmp_path: Path, labels: tuple[str, ...], expected: bool) -> None:
     transformers.BertConfig(id2label=dict(enumerate(labels))).save_pretrained(tmp_path)
-    assert (relevance_column(tmp_path) is not None) is expected
+    assert (describe(tmp_path).relevance_column() is not None) is expected
 
 
 def test_other_classifiers_are_still_refused(make_classifier: Callable[[Sequence[str]], Path]) -> None:

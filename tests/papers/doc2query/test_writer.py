@@ -16,8 +16,9 @@ from rankwell.core.errors import InputError  # noqa: E402
 from rankwell.inputs.reader import Reader  # noqa: E402
 from rankwell.inputs.templates import SpecialTokens  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
+from rankwell.models.checkpoints.export import export_weights  # noqa: E402
 from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer, writer_tensors  # noqa: E402
-from rankwell.papers.doc2query.writer import Decoder, EncodedPassages, Memory, QueryWriter, passage_grid, query_grid  # noqa: E402  # noqa: E402
+from rankwell.papers.doc2query.writer import Decoder, EncodedPassages, Memory, QueryWriter, passage_grid, query_grid  # noqa: E402
 
 TEXTS = ["the bees keep warm in winter", "insouciantly numeric", "", "a bank lends money to people " * 3]
 QUERIES = ["how do bees keep warm", "what is it", "", "bank loan"]
@@ -224,3 +225,10 @@ def test_queries_become_inputs_and_what_follows() -> None:
     assert grid.rows.tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11]
     # The last query is cut: it does not end here, so [SEP] is not what follows.
     assert grid.targets.tolist() == [7, 8, 9, 3, 3, 5, 6, 7, 8]
+
+
+def test_its_lengths_are_kept_with_8_bit_weights(loaded: Any, tmp_path: Path) -> None:
+    config = WriterConfig(max_length=48, max_query=9)
+    save_writer(tmp_path / "writer", *loaded[:2], config)
+    export_weights(tmp_path / "writer", tmp_path / "small")
+    assert load_writer(tmp_path / "small")[2] == config

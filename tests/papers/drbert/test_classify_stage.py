@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from rankwell.corpus.formats.texts import LabelledTexts  # noqa: E402
 from rankwell.models.batch import Placer  # noqa: E402
-from rankwell.models.checkpoints.heads import load_classifier, save_classifier  # noqa: E402
+from rankwell.models.checkpoints.folders import load_classifier, save_classifier  # noqa: E402
 from rankwell.papers.drbert.query_types import (  # noqa: E402
     AccuracyOn,
     ClassificationTask,

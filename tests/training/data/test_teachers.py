@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
 from rankwell.training.data.synthetic import make_query, synthetic_queries
-from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, find_teacher, teach
+from rankwell.training.data.teachers import BiEncoderTeacher, CrossEncoderTeacher, find_teacher, load_teachers, teach
 
 TEXTS = ["bee honey market", "river bridge", "iron and salt", "coffee or tea", "the queen of the hive"]
 QUERIES = ["honey bee", "iron bridge"]
@@ -82,6 +83,17 @@ def test_a_ranker_teaches_its_scores(store: DocumentStore, tiny_checkpoint: Path
     pairs = [(QUERIES[1], TEXTS[0]), (QUERIES[1], TEXTS[3]), (QUERIES[0], TEXTS[2]), (QUERIES[0], TEXTS[2])]
     expected = ranker.predict(pairs)
     np.testing.assert_allclose(found.reshape(-1), expected, atol=1e-5)
+
+
+def test_a_language_model_teaches_its_scores_and_has_no_vectors(
+    store: DocumentStore, tiny_models: Any, tmp_path: Path
+) -> None:
+    folder = tiny_models.make_language_model("qwen3", tmp_path / "chat")
+    (teacher,) = load_teachers(store, [str(folder)], QUERIES, 32, "cpu")
+    expected = Ranker(folder, device="cpu").predict([(QUERIES[1], TEXTS[0]), (QUERIES[1], TEXTS[3])])
+    np.testing.assert_allclose(teacher.scores(np.array([1]), np.array([[0, 3]]))[0], expected, atol=1e-5)
+    with pytest.raises(RankwellError, match="is a cross-encoder, which has no vectors"):
+        BiEncoder.from_pretrained(folder)
 
 
 def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import yaml
 
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.inputs.templates import TEMPLATES
-from rankwell.models.checkpoints.config import RankerConfig, read_dimensions
+from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.spec import EncoderConfig
 
 _TEMPLATES = {
@@ -208,16 +209,13 @@ def _shown(value: Any) -> str:
     return " ".join(str(value).split())
 
 
-# Linking a checkpoint into another folder, with another configuration, without copying its weights
-
-
 def link_model(model: Path, target: Path, ranker: RankerConfig | None) -> None:
     """Hard-link a checkpoint's files into ``target``, or copy them; ``ranker`` replaces the configuration."""
     with atomic_folder(target) as folder:
         link_tree(model, folder, skip=Path.is_dir)
         if ranker is not None:
             _replace(folder / "rankwell.json", ranker.model_dump_json(indent=2) + "\n")
-            _replace(folder / "README.md", model_card(ranker, read_dimensions(model)))
+            _replace(folder / "README.md", model_card(ranker, describe(model).dimensions()))
 
 
 def _replace(path: Path, text: str) -> None:

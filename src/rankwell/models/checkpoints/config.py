@@ -1,28 +1,20 @@
-"""A checkpoint's configuration: the encoder's dimensions (``config.json``) and the ranker's (``rankwell.json``)."""
+"""A ranker's configuration, ``rankwell.json``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rankwell.core.errors import InputError, RankwellError, folder_error
+from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import read_object
 from rankwell.inputs.templates import Template
 from rankwell.inputs.windows import Windows
-from rankwell.models.spec import FAMILIES, AttentionRule, EncoderConfig, has_bert_layers
+from rankwell.models.spec import AttentionRule
 
 HeadKind = Literal["two_logits", "score"]
-_OTHER_NAMES = {
-    "dim": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "hidden_dim": "intermediate_size",
-}
-"""DistilBERT's names of dimensions."""
 
 
 class ConfigChanges(TypedDict, total=False):
@@ -64,12 +56,6 @@ class RankerConfig(BaseModel):
     figures: dict[str, Any] = Field(default_factory=dict)
     """Measured figures: name → value, with the data they were measured on."""
 
-    @field_validator("windows", mode="before")
-    @classmethod
-    def _ignore_old_default(cls, windows: object) -> object:
-        # Recipes used to write "cut" into every model by default, so it was not a choice.
-        return None if windows == "cut" else windows
-
     @model_validator(mode="after")
     def _score_alone(self) -> RankerConfig:
         if self.similarity and self.head != "score":
@@ -106,86 +92,10 @@ class RankerConfig(BaseModel):
             raise RankwellError(f"not a ranker's configuration: {first_problem(error)}") from None
 
 
-def read_model_type(folder: Path) -> str:
-    """The type of the encoder in transformers' terms, from ``config.json``."""
-    return str(read_description(folder).get("model_type") or "bert")
-
-
-def read_language_model(folder: Path) -> str | None:
-    """The type of a model that writes text, from ``config.json``; None for encoders."""
-    settings = read_description(folder)
-    architectures = [str(name) for name in settings.get("architectures") or []]
-    kind = str(settings.get("model_type") or "bert")
-    written = any(name.endswith(("ForCausalLM", "ForConditionalGeneration")) for name in architectures)
-    return kind if written or kind in ("t5", "mt5") else None
-
-
-def read_description(folder: Path) -> dict[str, Any]:
-    """The contents of ``config.json``. Raises if the folder has none."""
-    try:
-        return read_object(folder / "config.json")
-    except (FileNotFoundError, NotADirectoryError):
-        raise not_a_checkpoint(folder) from None
-
-
-def not_a_checkpoint(folder: Path) -> InputError:
-    """The error for a folder without ``config.json``, and for a name that stands for no model."""
-    make = "" if folder.exists() else "a model is a folder, PACKAGE:FOLDER, or OWNER/NAME on the Hugging Face hub"
-    return folder_error(folder, "not a checkpoint (it has no config.json)", make)
-
-
-def is_own(folder: Path) -> bool:
-    """Whether rankwell computes the encoder of a folder itself, rather than transformers."""
-    return has_bert_layers(read_description(folder))
-
-
-def read_encoder_config(folder: Path) -> EncoderConfig:
-    """The dimensions of an encoder with BERT's layers from ``config.json``."""
-    path = folder / "config.json"
-    settings = read_description(folder)
-    if not has_bert_layers(settings):
-        kind, known = settings.get("model_type"), ", ".join(FAMILIES)
-        raise InputError(path, None, f"a model of the type {kind}, expected one with BERT's layers ({known})")
-    if settings.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError(path, None, f"positions of the kind {settings['position_embedding_type']}; expected absolute")
-    return bert_config(settings, path)
-
-
-def read_dimensions(folder: Path) -> EncoderConfig:
-    """The dimensions of any encoder, to describe it."""
-    if is_own(folder):
-        return read_encoder_config(folder)
-    settings = read_description(folder)
-    known = {field.name for field in fields(EncoderConfig)}
-    named = {_OTHER_NAMES.get(name, name): value for name, value in settings.items()}
-    try:
-        sizes = {name: value for name, value in named.items() if name in known and value}
-        return EncoderConfig(**{"intermediate_size": 1, **sizes})
-    except (TypeError, RankwellError) as error:
-        raise InputError(folder / "config.json", None, f"not the configuration of an encoder ({error})") from None
-
-
-def bert_config(settings: Mapping[str, Any], path: Path, half: str = "encoder") -> EncoderConfig:
-    """The dimensions of an encoder or decoder with BERT's layers among the settings of ``path``."""
-    kind = settings.get("model_type") or "bert"
-    known = {field.name for field in fields(EncoderConfig)} - {"positions_from"}
-    numbers = {name: value for name, value in settings.items() if name in known}
-    try:
-        config = EncoderConfig(**{**numbers, "model_type": kind})
-        padding = settings.get("pad_token_id", 1)
-        if not FAMILIES[kind].after_padding or not isinstance(padding, int):
-            return config
-        positions = config.max_position_embeddings - padding - 1
-        return replace(config, positions_from=padding + 1, max_position_embeddings=positions)
-    except (TypeError, RankwellError) as error:
-        raise InputError(path, None, f"not the configuration of a BERT {half} ({error})") from None
-
-
-def check_length(folder: str | Path, length: int, encoder: EncoderConfig) -> None:
+def check_length(folder: Path, length: int, positions: int) -> None:
     """Raise unless the encoder of ``folder`` has a position for every token of a sequence."""
-    limit = encoder.max_position_embeddings
-    if length > limit:
-        raise InputError(folder, None, f"a length of {length}, but the encoder has {limit} positions")
+    if length > positions:
+        raise InputError(folder, None, f"a length of {length}, but the encoder has {positions} positions")
 
 
 def read_ranker_config(folder: Path) -> RankerConfig | None:
@@ -205,19 +115,3 @@ def first_problem(error: ValidationError) -> str:
     """The first problem, in one line."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-
-
-def relevance_column(folder: Path, label: str | None = None) -> int | None:
-    """The output for the class that means relevant, as ``config.json`` names the classes.
-
-    It is the class ``label``. Without one it is entailment, or None if there is no such class.
-    """
-    try:
-        names = read_object(folder / "config.json").get("id2label")
-    except (OSError, InputError):
-        return None  # loading the folder says what is wrong with it
-    names = names if isinstance(names, dict) else {}
-    labels = {str(name).lower(): int(number) for number, name in names.items()}
-    if label is not None and label.lower() not in labels:
-        raise InputError(folder, None, f"no class is called {label} (known: {', '.join(map(str, names.values()))})")
-    return labels.get((label or "entailment").lower()) if len(names) > 1 else None

@@ -14,138 +14,42 @@ import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
-from rankwell.core.errors import InputError, MissingExtraError, RankwellError, folder_error
+from rankwell.core.errors import MissingExtraError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.manifest import read_object
 from rankwell.models.attention import dense_mask
-from rankwell.models.checkpoints.config import (
-    HeadKind,
-    RankerConfig,
-    first_problem,
-    not_a_checkpoint,
-    read_ranker_config,
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.export_record import (
+    FIXED,
+    GRAPHS,
+    RECORD,
+    Backend,
+    ExportPrecision,
+    ExportRecord,
+    check_precision,
+    graph_inputs,
+    reads_alone,
 )
 from rankwell.models.checkpoints.folders import load_checkpoint
-from rankwell.models.checkpoints.names import DEFAULT, SHIPPED, find_model, model_digest
+from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.checkpoints.tensors import QUANTISED, quantise_tensors, read_tensors, write_tensors
 from rankwell.models.encoder import CrossEncoder, Layer, add_similarity, cosine
 from rankwell.models.foreign import ForeignCrossEncoder
 from rankwell.models.spec import AttentionRule
 
-Backend = Literal["onnx", "openvino"]
-ExportPrecision = Literal["fp32", "int8", "f16"]
-RECORD = "export.json"
-GRAPHS: dict[Backend, str] = {"onnx": "model.onnx", "openvino": "model.xml"}
-FIXED = ("attention", "attention_layers", "apart", "similarity", "head", "pooler")
-"""The parts of a ranker's configuration that are fixed in the graph."""
-PRECISIONS: dict[Backend, tuple[ExportPrecision, ...]] = {"onnx": ("fp32", "int8"), "openvino": ("fp32", "int8", "f16")}
-
-
-class ExportRecord(BaseModel):
-    """``export.json``: what the graph computes and what made it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    version: Literal[1] = 1
-    backend: Backend
-    precision: ExportPrecision
-    attention: AttentionRule
-    attention_layers: tuple[int, ...] | None = None
-    apart: int = 0
-    similarity: float = 0.0
-    alone: bool = False
-    """Whether the document's positions are counted from its own beginning."""
-    head: HeadKind
-    pooler: bool
-    opset: int
-    reduced_range: bool = False
-    """Whether int8 weights use 7 bits, for x86 processors without VNNI."""
-    source: str
-    """A hash of the checkpoint's files."""
-    positions: int | None = None
-    segments: int | None = None
-    """The encoder's maximum length and its number of segments; older records leave them to ``config.json``."""
-    packages: dict[str, str]
-    """The versions of the packages that made the graph."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the graph's inputs."""
-        return graph_inputs(self.attention)
-
-
-def graph_inputs(rule: AttentionRule) -> tuple[str, ...]:
-    """The names of a graph's inputs: a rule other than ``full`` needs the words."""
-    return ("tokens", "segments", "real") if rule == "full" else ("tokens", "segments", "real", "words", "last")
-
-
-def check_precision(backend: str, precision: str) -> None:
-    """Raise unless the backend exists and can be exported in that precision."""
-    if backend not in get_args(Backend):
-        raise RankwellError(f"no model is exported for {backend!r} (known: {', '.join(PRECISIONS)})")
-    known = PRECISIONS["onnx" if backend == "onnx" else "openvino"]
-    if precision not in known:
-        raise RankwellError(f"{backend} is exported in {' or '.join(known)}, not in {precision}")
-
-
-def read_export(folder: Path, backend: Backend) -> tuple[ExportRecord, RankerConfig]:
-    """The record of an export for ``backend``, and the ranker's configuration."""
-    path = folder / RECORD
-    try:
-        record = ExportRecord.model_validate(read_object(path))
-    except (FileNotFoundError, NotADirectoryError):
-        name = DEFAULT if folder == SHIPPED else str(folder)
-        make = f"make one with `rankwell export {name} --backend {backend} --out FOLDER`" if folder.is_dir() else ""
-        raise folder_error(folder, f"not an exported model (it has no {RECORD})", make) from None
-    except ValidationError as error:
-        raise InputError(path, None, f"not the record of an export: {first_problem(error)}") from None
-    if record.backend != backend:
-        raise InputError(folder, None, f"exported for {record.backend}, not for {backend}")
-    config = read_ranker_config(folder)
-    if config is None or not (folder / GRAPHS[backend]).is_file():
-        missing = "rankwell.json" if config is None else GRAPHS[backend]
-        raise InputError(folder, None, f"an exported model without its {missing}")
-    return record, config
-
-
-def reads_alone(config: RankerConfig) -> bool:
-    """Whether the template counts a field's positions from its own beginning."""
-    return any(field.alone for field in config.template.fields)
-
-
-def check_unchanged(record: ExportRecord, config: RankerConfig) -> None:
-    """Raise if a configuration differs in what is fixed in the graph."""
-    for name in FIXED:
-        exported, wanted = getattr(record, name), getattr(config, name)
-        if exported != wanted:
-            raise RankwellError(
-                f"the exported graph has {name} {exported}, not {wanted}; export the checkpoint again with the change"
-            )
-    if record.alone != reads_alone(config):
-        problem = f"the exported graph does {'' if record.alone else 'not '}count a document's positions from 0"
-        raise RankwellError(f"{problem}, unlike the template {config.template.name}: export the checkpoint with it")
-
-
 OPSET = 17  # the first with LayerNormalization
 # Added to the scores of masked columns: a weight of e^-60 is nothing in fp32 unless the score is 40 above the best one.
 # With much lower values the weights are denormal numbers, on which ONNX Runtime's softmax is ten times slower.
 _CLOSED = -60.0
-_COPIED_FILES = (
-    "config.json",
-    "rankwell.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-    "special_tokens_map.json",
-    "README.md",
-)
+_COPIED_FILES = ("*.json", "*.txt", "*.jinja", "*.py", "README.md")
+"""What a checkpoint has beside its weights: configuration, tokenizer, prompts, code and card."""
+_MODULES = "[0-9]*_*"
+"""The folders of sentence-transformers' modules, such as ``1_Pooling``."""
 
 
 class GridEncoder(nn.Module):
@@ -328,14 +232,16 @@ def export_weights(source: str | Path, out: str | Path, *, precision: ExportPrec
     source, out = find_model(source), Path(out)
     if out.exists():
         raise RankwellError(f"{out} exists already")
-    if not (source / "config.json").is_file():
-        raise not_a_checkpoint(source)
+    describe(source)  # raises unless it is a checkpoint
     tensors = quantise_tensors(read_tensors(source))
-    files = {file for pattern in _COPIED_FILES for file in source.glob(pattern)}
+    index = source / "model.safetensors.index.json"  # of the shards, which become one file
+    files = {file for pattern in _COPIED_FILES for file in source.glob(pattern)} - {index}
     with atomic_folder(out) as temporary:
         write_tensors(tensors, temporary / QUANTISED)
         for file in sorted(files):
             shutil.copyfile(file, temporary / file.name)
+        for module in sorted(source.glob(_MODULES)):
+            shutil.copytree(module, temporary / module.name)
         with (temporary / "README.md").open("a", encoding="utf-8") as card:
             card.write(f"\n## Weights\n\nIn 8 bits on disk (`{QUANTISED}`), which rankwell reads and others do not.\n")
 

@@ -8,8 +8,9 @@ safetensors, never pickle.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,16 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import atomic_folder
-from rankwell.core.manifest import read_json, read_object
+from rankwell.core.manifest import read_object
 from rankwell.inputs.templates import MARKER_PAIRS, Template
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.card import model_card
 from rankwell.models.checkpoints.config import (
     RankerConfig,
     check_length,
-    is_own,
-    read_encoder_config,
-    read_model_type,
     read_ranker_config,
 )
+from rankwell.models.checkpoints.describe import Checkpoint, describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import encoder_state, encoder_tensors, fill, read_weights, write_tensors
 from rankwell.models.encoder import CrossEncoder, Encoder
@@ -40,11 +39,11 @@ from rankwell.models.foreign import (
     foreign_description,
     load_foreign,
     load_foreign_ranker,
-    trained_labels,
 )
 from rankwell.models.heads import seeded
 from rankwell.models.spec import FAMILIES, EncoderConfig
 
+_OWN = ", ".join(FAMILIES)
 _HEAD_OUTPUTS = {"two_logits": 2, "score": 1}
 
 
@@ -67,13 +66,13 @@ def load_encoder(
 
     With ``causal`` it may be a decoder, whose tokens see only those before them.
     """
-    config = read_encoder_config(folder) if is_own(folder) else None
+    checkpoint = describe(folder)
+    config = checkpoint.encoder_config() if checkpoint.is_own else None
     tensors = read_weights(folder)
     tokenizer = Tokenizer.open(folder)
     encoder: Encoder | ForeignEncoder
     if config is None:
-        kind = read_model_type(folder)
-        encoder = load_foreign(folder, kind, tensors, causal=causal, trust_remote_code=trust_remote_code)
+        encoder = load_foreign(checkpoint, tensors, causal=causal, trust_remote_code=trust_remote_code)
     else:
         state = encoder_state(tensors, config, folder)
         encoder = Encoder(config)
@@ -98,80 +97,81 @@ def load_checkpoint(
     a ``similarity`` needs no head to start from.
     """
     folder = find_model(folder)
-    modules = [] if new_head or (folder / "rankwell.json").is_file() else _module_names(folder)
+    checkpoint = describe(folder)
+    modules = [] if new_head or (folder / "rankwell.json").is_file() else [kind for kind, _ in checkpoint.modules]
     if len(modules) > 1 and not changes.get("similarity"):
         raise _no_head(folder, modules)
-    if is_own(folder):
-        model, tokenizer, ranker, missing = _load_own(folder, changes, seed)
-    else:
-        model, tokenizer, ranker, missing = _load_whole(folder, changes, seed, trust_remote_code=trust_remote_code)
+    model, tokenizer, ranker, missing = _load_ranker(checkpoint, changes, seed, trust_remote_code=trust_remote_code)
     if missing and not new_head:
         raise _no_head(folder, modules, missing)
-    check_length(folder, ranker.template.max_length, model.encoder.config)
+    check_length(folder, ranker.template.max_length, model.encoder.config.max_position_embeddings)
     return model.eval(), tokenizer, ranker
 
 
-def _load_own(
-    folder: Path, changes: Mapping[str, Any], seed: int
+def _load_ranker(
+    checkpoint: Checkpoint, changes: Mapping[str, Any], seed: int, *, trust_remote_code: bool
 ) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
-    """A cross-encoder with BERT's layers, and the parts of its head that are new."""
-    encoder, tensors, tokenizer = load_encoder(folder)
-    assert isinstance(encoder, Encoder)
-    config, family = encoder.config, FAMILIES[encoder.config.model_type]
-    tensors = without_other_heads(tensors, folder)
-    stated = read_ranker_config(folder)
-    ranker = stated
-    if ranker is None:
+    """A cross-encoder, and the parts of its head that are new."""
+    folder, stated = checkpoint.folder, read_ranker_config(checkpoint.folder)
+    if not checkpoint.is_own:
+        outputs = len(checkpoint.labels) or 2 if stated is None else _HEAD_OUTPUTS[stated.head]
+        ranker = (stated or RankerConfig(head="score" if outputs == 1 else "two_logits")).changed(changes)
+        alone = any(field.alone for field in ranker.template.fields)
+        rules = ranker.attention != "full" or ranker.attention_layers is not None
+        if ranker.apart or ranker.similarity or alone or rules:
+            problem = f"an attention rule or reading texts apart needs an encoder with BERT's layers ({_OWN})"
+            raise InputError(folder, None, f"a model of the type {checkpoint.family}; {problem}")
+        model, tokenizer, missing = _load_foreign(checkpoint, _HEAD_OUTPUTS[ranker.head], seed, trust_remote_code)
+        _check_vocabulary(tokenizer, model.encoder.config, folder)
+        if stated is None:
+            ranker = as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
+        return model, tokenizer, ranker, missing
+    encoder, tensors, tokenizer, dense = _load_own(checkpoint)
+    family = FAMILIES[encoder.config.model_type]
+    if stated is None:
         outputs = len(tensors.get(f"{family.output}.weight", (0, 0)))
-        # Other families have the dense layer in every classifier, so a new head has it too.
-        dense = config.model_type != "bert" or f"{family.dense}.weight" in tensors
-        ranker = as_monobert(outputs, config, tokenizer, folder, pooler=dense)
-    ranker = ranker.changed(changes)
+        ranker = as_monobert(outputs, encoder.config, tokenizer, folder, pooler=dense).changed(changes)
+    else:
+        ranker = stated.changed(changes)
     _restrict(encoder, ranker, folder)
-    model = new_cross_encoder(
+    own = new_cross_encoder(
         encoder, _HEAD_OUTPUTS[ranker.head], pooler=ranker.pooler, seed=seed, similarity=ranker.similarity
     )
-    missing = fill_head(model, tensors, folder)
+    missing = fill_head(own, tensors, folder)
     if missing and stated is not None and (stated.head, stated.pooler) == (ranker.head, ranker.pooler):
         raise InputError(folder, None, f"the weights lack {missing[0]}.weight")
     if ranker.similarity > 0 and family.output in missing:
-        start_as_bi_encoder(model)
+        start_as_bi_encoder(own)
         missing = []
-    return model, tokenizer, ranker, missing
+    return own, tokenizer, ranker, missing
 
 
-def _load_whole(
-    folder: Path, changes: Mapping[str, Any], seed: int, *, trust_remote_code: bool
-) -> tuple[PairModel, Tokenizer, RankerConfig, list[str]]:
-    """A cross-encoder that transformers computes, and the parts of its head that are new."""
-    kind, tokenizer = read_model_type(folder), Tokenizer.open(folder)
-    tensors = without_other_heads(read_weights(folder), folder)
-    stated = read_ranker_config(folder)
-    outputs = trained_labels(folder) or 2 if stated is None else _HEAD_OUTPUTS[stated.head]
-    wanted = (stated or RankerConfig(head="score" if outputs == 1 else "two_logits")).changed(changes)
-    alone = any(field.alone for field in wanted.template.fields)
-    if wanted.apart or wanted.similarity or alone or wanted.attention != "full" or wanted.attention_layers is not None:
-        problem = "an attention rule or reading texts apart needs an encoder with BERT's layers"
-        raise InputError(folder, None, f"a model of the type {kind}; {problem} ({', '.join(FAMILIES)})")
+def _load_own(checkpoint: Checkpoint) -> tuple[Encoder, dict[str, Tensor], Tokenizer, bool]:
+    """An encoder with BERT's layers, all tensors, the tokenizer, and whether a head has the dense layer before it."""
+    encoder, tensors, tokenizer = load_encoder(checkpoint.folder)
+    assert isinstance(encoder, Encoder)
+    tensors, kind = _without_other_heads(tensors, checkpoint), encoder.config.model_type
+    # Other families have the dense layer in every classifier, so a new head has it too.
+    return encoder, tensors, tokenizer, kind != "bert" or f"{FAMILIES[kind].dense}.weight" in tensors
+
+
+def _load_foreign(
+    checkpoint: Checkpoint, outputs: int, seed: int, trust_remote_code: bool, new_outputs: int | None = None
+) -> tuple[ForeignCrossEncoder, Tokenizer, list[str]]:
+    """A cross-encoder that transformers computes, and the parts of its head that are new.
+
+    With ``new_outputs`` a new last layer of so many outputs takes the place of the folder's.
+    """
+    tokenizer = Tokenizer.open(checkpoint.folder)
+    tensors = _without_other_heads(read_weights(checkpoint.folder), checkpoint)
     with seeded(seed):
-        model, missing = load_foreign_ranker(
-            folder, kind, tensors, _HEAD_OUTPUTS[wanted.head], trust_remote_code=trust_remote_code
-        )
-    _check_vocabulary(tokenizer, model.encoder.config, folder)
-    if stated is None:
-        wanted = as_monobert(outputs, model.encoder.config, tokenizer, folder).changed(changes)
-    return model, tokenizer, wanted, missing
-
-
-def _module_names(folder: Path) -> list[str]:
-    """The kinds of modules of a sentence-transformers folder, such as Transformer, Pooling; empty for other folders."""
-    path = folder / "modules.json"
-    try:
-        return [str(entry["type"]).rpartition(".")[2] for entry in read_json(path)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except (TypeError, KeyError):
-        raise InputError(path, None, "not a list of modules, each with a type") from None
+        model, missing = load_foreign_ranker(checkpoint, tensors, outputs, trust_remote_code=trust_remote_code)
+        if new_outputs is not None:
+            head = nn.Linear(model.head.in_features, new_outputs)
+            nn.init.normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
+            model.set_head(head)
+    return model, tokenizer, missing
 
 
 def _no_head(folder: Path, modules: Sequence[str], missing: Sequence[str] = ()) -> InputError:
@@ -239,10 +239,9 @@ def _head_parts(model: CrossEncoder) -> list[tuple[str, nn.Linear]]:
     return [*pooler, (family.output, model.head)]
 
 
-def without_other_heads(tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+def _without_other_heads(tensors: dict[str, Tensor], checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The tensors without a ``classifier`` that scores tokens or choices instead of sequences."""
-    architectures = [str(name) for name in read_object(folder / "config.json").get("architectures") or []]
-    if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in architectures):
+    if any(name.endswith(("ForTokenClassification", "ForMultipleChoice")) for name in checkpoint.architectures):
         return {name: tensor for name, tensor in tensors.items() if not name.startswith("classifier.")}
     return tensors
 
@@ -272,26 +271,26 @@ def save_checkpoint(folder: str | Path, model: PairModel, tokenizer: Tokenizer, 
     write_folder(
         folder,
         transformers_state(model),
-        {**describe_classifier(model), **describe_labels(labels)},
+        {**classifier_settings(model), **label_settings(labels)},
         tokenizer,
         ranker.template.max_length,
         files,
     )
 
 
-def describe_classifier(model: PairModel) -> dict[str, Any]:
+def classifier_settings(model: PairModel) -> dict[str, Any]:
     """``config.json`` of a model that scores pairs."""
     if isinstance(model, ForeignCrossEncoder):
         return foreign_description(model.model)
-    return describe(model.encoder, FAMILIES[model.encoder.config.model_type].classifier)
+    return encoder_settings(model.encoder, FAMILIES[model.encoder.config.model_type].classifier)
 
 
-def describe(encoder: Encoder, architecture: str) -> dict[str, Any]:
+def encoder_settings(encoder: Encoder, architecture: str) -> dict[str, Any]:
     """``config.json`` of an encoder with a head that transformers calls ``architecture``."""
     return {"architectures": [architecture], **encoder.config.as_settings()}
 
 
-def describe_labels(labels: Sequence[str]) -> dict[str, Any]:
+def label_settings(labels: Sequence[str]) -> dict[str, Any]:
     """The entries of ``config.json`` that name a classifier's outputs."""
     return {
         "id2label": {str(number): label for number, label in enumerate(labels)},
@@ -349,3 +348,74 @@ def add_markers(model: PairModel, tokenizer: Tokenizer) -> None:
     model.encoder.tokens.weight = nn.Parameter(grown)
     model.encoder.tokens.num_embeddings = len(grown)
     model.encoder.config = replace(model.encoder.config, vocab_size=len(grown))
+
+
+# Heads other than a ranker's: classifiers, and what further kinds share
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedClassifier:
+    """A cross-encoder whose outputs are classes: output ``i`` is the logit of ``labels[i]``."""
+
+    model: PairModel
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+
+
+def load_classifier(
+    folder: str | Path, labels: Sequence[str] | None = None, *, seed: int = 0, trust_remote_code: bool = False
+) -> LoadedClassifier:
+    """A classifier of texts or pairs of texts: three classes for NLI, five for query types.
+
+    Without ``labels`` the folder's head is used. With them, the folder's head is used if its labels are the same in the
+    same order; otherwise a new one takes its place, with a warning if there was one.
+    """
+    folder = find_model(folder)
+    checkpoint = describe(folder)
+    trained = checkpoint.labels
+    if labels is None and not trained:
+        raise InputError(folder, None, "not a classifier, and there are no labels for a new one")
+    wanted = tuple(trained if labels is None else labels)
+    if len(set(wanted)) != len(wanted) or not wanted:
+        raise RankwellError(f"the labels of a classifier must differ: {', '.join(wanted)}")
+    if trained and wanted != trained:
+        warnings.warn(
+            f"{folder} has the classes {', '.join(trained)}: its head is replaced by an untrained one", stacklevel=2
+        )
+    new = wanted != trained
+    if checkpoint.is_own:
+        encoder, tensors, tokenizer, dense = _load_own(checkpoint)
+        own = new_cross_encoder(encoder, len(wanted), pooler=dense, seed=seed)
+        output = f"{FAMILIES[encoder.config.model_type].output}."
+        kept = {name: tensor for name, tensor in tensors.items() if not (new and name.startswith(output))}
+        fill_head(own, kept, folder)
+        return LoadedClassifier(own.eval(), tokenizer, wanted)
+    outputs, head = len(trained) or len(wanted), len(wanted) if new else None
+    model, tokenizer, _ = _load_foreign(checkpoint, outputs, seed, trust_remote_code, head)
+    return LoadedClassifier(model.eval(), tokenizer, wanted)
+
+
+def save_classifier(folder: str | Path, classifier: LoadedClassifier, max_length: int | None = None) -> None:
+    """Write a folder that transformers loads as a classifier with these labels; it must not exist yet."""
+    model, labels = classifier.model, classifier.labels
+    if len(labels) != model.outputs:
+        raise RankwellError(f"{len(labels)} labels for {model.outputs} outputs")
+    description = {**classifier_settings(model), **label_settings(labels)}
+    write_folder(folder, transformers_state(model), description, classifier.tokenizer, max_length)
+
+
+def load_bert(folder: Path, purpose: str) -> tuple[Encoder, dict[str, Tensor], Tokenizer]:
+    """A BERT encoder with all tensors of its folder; raises for other encoders, which ``purpose`` does not suit."""
+    encoder, tensors, tokenizer = load_encoder(folder)
+    if not isinstance(encoder, Encoder) or encoder.config.model_type != "bert":
+        raise InputError(folder, None, f"a model of the type {encoder.config.model_type}; {purpose} needs a BERT")
+    return encoder, tensors, tokenizer
+
+
+def fill_if_present(part: nn.Module, name: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Give a part of a head the weights that the folder has for it under ``name``, if any."""
+    state = {kind: tensors[f"{name}.{kind}"] for kind in ("weight", "bias") if f"{name}.{kind}" in tensors}
+    if len(state) == 1:
+        raise InputError(folder, None, f"the weights have half of {name}")
+    if state:
+        fill(part, state, folder)

@@ -120,15 +120,6 @@ def _from_the_hub(name: str, files: list[str]) -> Path:
         raise RankwellError(f"{name}: {problem}") from None
 
 
-# Linking a checkpoint into another folder, with another configuration, without copying its weights
-
-
-# Identifies models by their contents, so that results of one are never taken for another's
-
-
-# Weights, graphs of exported models, configurations and tokenizers; a model card changes nothing.
-
-
 # Identifies models by their contents, so that results of one are never taken for another's
 
 

@@ -155,6 +155,13 @@ _EMBEDDING_NAMES = {
     "embeddings.token_type_embeddings": "segments",
     "embeddings.LayerNorm": "norm",
 }
+MLM_PARTS = {
+    "transform": "cls.predictions.transform.dense",
+    "transform_norm": "cls.predictions.transform.LayerNorm",
+}
+"""The head that predicts masked tokens: our names, and those of transformers' BERT."""
+MLM_BIAS = "cls.predictions.bias"
+MLM_WEIGHT = "cls.predictions.decoder.weight"
 _PROJECTIONS = ("query", "key", "value")
 _PREFIXES = tuple({f"{family.prefix}." for family in FAMILIES.values()})
 

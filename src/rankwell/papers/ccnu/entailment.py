@@ -19,8 +19,9 @@ import numpy as np
 from rankwell.core.errors import InputError
 from rankwell.inputs.batching import Sequences
 from rankwell.inputs.templates import Template
-from rankwell.models.checkpoints.config import RankerConfig, check_length, read_ranker_config, relevance_column
-from rankwell.models.checkpoints.heads import load_classifier
+from rankwell.models.checkpoints.config import RankerConfig, check_length, read_ranker_config
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.folders import load_classifier
 from rankwell.rank.engines.engine import CHECKPOINTS, TORCH_OPTIONS, Engine, LoadedModel, Logits
 from rankwell.rank.engines.torch_engine import TorchEngine
 
@@ -79,7 +80,7 @@ def load_entailment(folder: Path, changes: Mapping[str, Any], options: Mapping[s
     One of entailment reads the document first; one whose class was named reads the query first.
     """
     label = options.get("label")
-    column = relevance_column(folder, label)
+    column = describe(folder).relevance_column(label)
     assert column is not None
     classifier = load_classifier(folder, trust_remote_code=bool(options.get("trust_remote_code")))
     encoder = classifier.model.encoder.config
@@ -95,7 +96,7 @@ def load_entailment(folder: Path, changes: Mapping[str, Any], options: Mapping[s
     config = stated.changed(changes)
     if config.apart or config.similarity or config.attention_layers is not None:
         raise InputError(folder, None, "a judge of entailment reads both texts together, under one rule in all layers")
-    check_length(folder, config.template.max_length, encoder)
+    check_length(folder, config.template.max_length, encoder.max_position_embeddings)
     computing = {key: value for key, value in options.items() if key not in TORCH_OPTIONS}
     computing |= {"dtype": "fp32"} if computing.get("dtype") == "auto" else {}
     engine: Engine = TorchEngine(classifier.model, config.attention, **computing)

@@ -30,7 +30,7 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
 from rankwell.evaluation.significance import TESTS, mean_interval, mean_intervals
 from rankwell.evaluation.tuning import Tuned
-from rankwell.models.checkpoints.config import read_encoder_config
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.papers.ccnu.network import Sdnet, SdnetConfig, load_sdnet, new_sdnet, save_sdnet
 from rankwell.papers.ccnu.options import SdnetOptions
@@ -136,7 +136,7 @@ def check(work: Work, stage: RecipeStage[SdnetOptions]) -> None:
         raise RankwellError(
             f"{stage.path} must be the last stage that trains: an SDNet is not a checkpoint that others can start from"
         )
-    known = read_encoder_config(work.model).num_hidden_layers + 1
+    known = describe(work.model).encoder_config().num_hidden_layers + 1
     if options.layers is not None and options.layers > known:
         raise RankwellError(
             f"{stage.path}.layers is {options.layers}, but the encoder has {known}, embeddings included"

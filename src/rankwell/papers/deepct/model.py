@@ -9,9 +9,14 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_description
-from rankwell.models.checkpoints.folders import describe, describe_labels, write_folder
-from rankwell.models.checkpoints.heads import fill_if_present, load_bert
+from rankwell.models.checkpoints.describe import describe
+from rankwell.models.checkpoints.folders import (
+    encoder_settings,
+    fill_if_present,
+    label_settings,
+    load_bert,
+    write_folder,
+)
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.checkpoints.tensors import encoder_tensors
 from rankwell.models.encoder import Encoder
@@ -44,7 +49,7 @@ def load_token_weights(folder: str | Path, *, seed: int = 0) -> tuple[TokenWeigh
     encoder, tensors, tokenizer = load_bert(folder, "token weights")
     with seeded(seed):
         model = TokenWeightModel(encoder)
-    if "BertForTokenClassification" in (read_description(folder).get("architectures") or []):
+    if "BertForTokenClassification" in describe(folder).architectures:
         outputs = len(tensors["classifier.weight"]) if "classifier.weight" in tensors else 0
         if outputs != 1:
             raise InputError(folder, None, f"{outputs} outputs per token, expected one")
@@ -58,5 +63,5 @@ def save_token_weights(
     """Write a folder that transformers loads as BertForTokenClassification; it must not exist yet."""
     tensors = encoder_tensors(model.encoder)
     tensors |= {f"classifier.{kind}": value for kind, value in model.head.state_dict().items()}
-    description = {**describe(model.encoder, "BertForTokenClassification"), **describe_labels(["weight"])}
+    description = {**encoder_settings(model.encoder, "BertForTokenClassification"), **label_settings(["weight"])}
     write_folder(folder, tensors, description, tokenizer, max_length)

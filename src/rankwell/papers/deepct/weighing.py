@@ -24,7 +24,7 @@ from torch import Tensor
 from rankwell.core.arrays import Rows, pack_strings
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.locks import SharedFolder
-from rankwell.core.manifest import Manifest, digest, read_object
+from rankwell.core.manifest import Manifest, digest
 from rankwell.core.shards import Shards, Workers, do, map_shards, open_shards, shards_folder
 from rankwell.corpus.analyser import Analyzer
 from rankwell.corpus.formats import read_weights
@@ -39,6 +39,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.inputs.windows import Windows
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
 from rankwell.models.compute import CPU_BUDGET, Compute
 from rankwell.models.devices import chosen_device
@@ -209,7 +210,7 @@ def term_frequencies(passages: PassageWindows, weights: NDArray[np.float32], opt
 def find_weigher(model: str | Path) -> Path:
     """The folder of a model that weighs tokens; raises if the model is of another kind."""
     folder = find_model(model)
-    if "BertForTokenClassification" not in (read_object(folder / "config.json").get("architectures") or []):
+    if "BertForTokenClassification" not in describe(folder).architectures:
         raise InputError(folder, None, "not a model that weighs tokens; `rankwell train deepct` trains one")
     return folder
 

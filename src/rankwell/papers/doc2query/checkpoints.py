@@ -17,21 +17,24 @@ from torch import Tensor
 from rankwell.core.errors import InputError
 from rankwell.core.manifest import read_object
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import bert_config, first_problem, read_model_type
+from rankwell.models.checkpoints.config import first_problem
+from rankwell.models.checkpoints.describe import bert_config, describe
 from rankwell.models.checkpoints.folders import load_encoder, write_folder
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.tensors import encoder_state, encoder_tensors, fill, read_weights
+from rankwell.models.checkpoints.tensors import (
+    MLM_BIAS,
+    MLM_PARTS,
+    MLM_WEIGHT,
+    encoder_state,
+    encoder_tensors,
+    fill,
+    read_weights,
+)
 from rankwell.models.encoder import Encoder
 from rankwell.models.heads import seeded
 from rankwell.models.spec import EncoderConfig
 from rankwell.papers.doc2query.writer import Decoder, QueryWriter
 
-_OUTPUT_PARTS = {
-    "transform": "cls.predictions.transform.dense",
-    "transform_norm": "cls.predictions.transform.LayerNorm",
-}
-_OUTPUT_BIAS = "cls.predictions.bias"
-_OUTPUT_WEIGHT = "cls.predictions.decoder.weight"
 _CROSS_PARTS = {
     "cross_query": "crossattention.self.query",
     "cross_mix": "crossattention.output.dense",
@@ -61,11 +64,11 @@ def load_writer(folder: str | Path, *, seed: int = 0) -> tuple[QueryWriter, Toke
     Any other BERT checkpoint gives a new, untrained writer, whose new weights are drawn with ``seed``.
     """
     folder = find_model(folder)
-    if read_model_type(folder) != "encoder-decoder":
+    checkpoint = describe(folder)
+    if checkpoint.family != "encoder-decoder":
         return _new_writer(folder, seed)
-    description = read_object(folder / "config.json")
     tensors, tokenizer = read_weights(folder), Tokenizer.open(folder)
-    reading, writing = (_half_config(description, half, folder) for half in ("encoder", "decoder"))
+    reading, writing = (_half_config(checkpoint.settings, half, folder) for half in ("encoder", "decoder"))
     if reading.hidden_size != writing.hidden_size:
         sizes = f"{reading.hidden_size} and {writing.hidden_size}"
         raise InputError(folder, None, f"encoder and decoder have different widths ({sizes})")
@@ -112,9 +115,9 @@ def writer_tensors(model: QueryWriter) -> dict[str, Tensor]:
                 out[f"{prefix}{theirs}.{kind}"] = getattr(getattr(layer, ours), kind)
             halves = getattr(layer.cross_keys_values, kind).chunk(2)
             out |= {f"{prefix}{name}.{kind}": half for name, half in zip(_CROSS_KEYS_VALUES, halves, strict=True)}
-    for ours, theirs in _OUTPUT_PARTS.items():
+    for ours, theirs in MLM_PARTS.items():
         out |= {f"decoder.{theirs}.{kind}": getattr(getattr(decoder, ours), kind) for kind in _KINDS}
-    out[f"decoder.{_OUTPUT_BIAS}"] = decoder.output_bias
+    out[f"decoder.{MLM_BIAS}"] = decoder.output_bias
     return out
 
 
@@ -151,17 +154,17 @@ def _decoder_state(tensors: Mapping[str, Tensor], config: EncoderConfig, folder:
 
 def _output_state(tensors: Mapping[str, Tensor], folder: Path, *, needed: bool) -> dict[str, Tensor]:
     """The MLM head's tensors; empty if the checkpoint has none and it is not ``needed``."""
-    if not needed and f"{_OUTPUT_PARTS['transform']}.weight" not in tensors:
+    if not needed and f"{MLM_PARTS['transform']}.weight" not in tensors:
         return {}
-    output, embeddings = tensors.get(_OUTPUT_WEIGHT), tensors["embeddings.word_embeddings.weight"]
+    output, embeddings = tensors.get(MLM_WEIGHT), tensors["embeddings.word_embeddings.weight"]
     if output is not None and not output.equal(embeddings):
         raise InputError(folder, None, "the output matrix differs from the token embeddings, which a writer shares")
     state = {
         f"{ours}.{kind}": _tensor(tensors, f"{theirs}.{kind}", folder)
-        for ours, theirs in _OUTPUT_PARTS.items()
+        for ours, theirs in MLM_PARTS.items()
         for kind in _KINDS
     }
-    return {**state, "output_bias": _tensor(tensors, _OUTPUT_BIAS, folder)}
+    return {**state, "output_bias": _tensor(tensors, MLM_BIAS, folder)}
 
 
 def _tensor(tensors: Mapping[str, Tensor], name: str, folder: Path) -> Tensor:

@@ -27,7 +27,7 @@ from rankwell.corpus.sources import collection_digest, resolve_documents
 from rankwell.corpus.store import DocumentStore
 from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.config import read_model_type
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def filter_queries(
 def find_writer(model: str | Path) -> Path:
     """The folder of a query writer; raises if the model is of another kind."""
     folder = find_model(model)
-    if read_model_type(folder) != "encoder-decoder":
+    if describe(folder).family != "encoder-decoder":
         raise InputError(folder, None, "not a query writer; `rankwell train doc2query` trains one")
     return folder
 

@@ -30,7 +30,7 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Batch, Placer
-from rankwell.models.checkpoints.config import read_encoder_config
+from rankwell.models.checkpoints.describe import describe
 from rankwell.papers.doc2query.checkpoints import load_writer, save_writer
 from rankwell.papers.doc2query.decoding import WritingOptions
 from rankwell.papers.doc2query.expansion import ExpandJob, Filtering, count_expansions
@@ -176,7 +176,7 @@ def check(work: Work, stage: RecipeStage[Doc2queryOptions]) -> None:
     """Check tuning, lengths and judge."""
     options = stage.options
     check_tuning(work, stage)
-    limit = read_encoder_config(work.model).max_position_embeddings
+    limit = describe(work.model).encoder_config().max_position_embeddings
     for name in ("max_length", "max_query"):
         if getattr(options, name) > limit:
             raise RankwellError(

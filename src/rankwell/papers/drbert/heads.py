@@ -9,23 +9,15 @@ from torch import Tensor, nn
 
 from rankwell.core.errors import InputError
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.folders import describe, write_folder
-from rankwell.models.checkpoints.heads import fill_if_present, load_bert
+from rankwell.models.checkpoints.folders import encoder_settings, fill_if_present, load_bert, write_folder
 from rankwell.models.checkpoints.names import find_model
-from rankwell.models.checkpoints.tensors import encoder_tensors
+from rankwell.models.checkpoints.tensors import MLM_BIAS, MLM_PARTS, MLM_WEIGHT, encoder_tensors
 from rankwell.models.encoder import ACTIVATIONS, Encoder
 from rankwell.models.heads import seeded
 from rankwell.models.layout import Layout, Packed
 
 # Our names and those of transformers' BertForPreTraining.
-_PRETRAINING_PARTS = {
-    "transform": "cls.predictions.transform.dense",
-    "transform_norm": "cls.predictions.transform.LayerNorm",
-    "pooler": "pooler.dense",
-    "next": "cls.seq_relationship",
-}
-_OUTPUT_BIAS = "cls.predictions.bias"
-_OUTPUT_WEIGHT = "cls.predictions.decoder.weight"
+_PRETRAINING_PARTS = {**MLM_PARTS, "pooler": "pooler.dense", "next": "cls.seq_relationship"}
 
 
 class PretrainingModel(nn.Module):
@@ -70,14 +62,14 @@ def load_pretraining(folder: str | Path, *, seed: int = 0) -> tuple[PretrainingM
         model = PretrainingModel(encoder)
     for ours, theirs in _PRETRAINING_PARTS.items():
         fill_if_present(getattr(model, ours), theirs, tensors, folder)
-    output = tensors.get(_OUTPUT_WEIGHT)
+    output = tensors.get(MLM_WEIGHT)
     if output is not None and not torch.equal(output, encoder.tokens.weight):
         raise InputError(
             folder, None, "the output matrix of the MLM head differs from the token embeddings, which it must share"
         )
-    if (bias := tensors.get(_OUTPUT_BIAS)) is not None:
+    if (bias := tensors.get(MLM_BIAS)) is not None:
         if bias.shape != model.output_bias.shape:
-            raise InputError(folder, None, f"{_OUTPUT_BIAS} has {len(bias)} values for {len(model.output_bias)} tokens")
+            raise InputError(folder, None, f"{MLM_BIAS} has {len(bias)} values for {len(model.output_bias)} tokens")
         model.output_bias.data.copy_(bias)
     return model.eval(), tokenizer
 
@@ -90,5 +82,5 @@ def save_pretraining(
     for ours, theirs in _PRETRAINING_PARTS.items():
         prefix = "bert." if theirs == "pooler.dense" else ""
         tensors |= {f"{prefix}{theirs}.{kind}": value for kind, value in getattr(model, ours).state_dict().items()}
-    tensors[_OUTPUT_BIAS] = model.output_bias
-    write_folder(folder, tensors, describe(model.encoder, "BertForPreTraining"), tokenizer, max_length)
+    tensors[MLM_BIAS] = model.output_bias
+    write_folder(folder, tensors, encoder_settings(model.encoder, "BertForPreTraining"), tokenizer, max_length)

@@ -30,7 +30,7 @@ from rankwell.inputs.batching import Sequences, slice_sequences, take_sequences
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.checkpoints.heads import load_classifier, save_classifier
+from rankwell.models.checkpoints.folders import load_classifier, save_classifier
 from rankwell.papers.drbert.options import ClassifyOptions
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.engines.torch_engine import TorchEngine
@@ -81,13 +81,13 @@ class Classifier:
         if find_spec("torch") is None:
             raise MissingExtraError("torch", "models", "classifying with a model")
         from rankwell.models.checkpoints.config import check_length
-        from rankwell.models.checkpoints.heads import load_classifier
+        from rankwell.models.checkpoints.folders import load_classifier
         from rankwell.rank.engines.torch_engine import TorchEngine
 
         loaded = load_classifier(folder)
         config = loaded.model.encoder.config
         limit = min(config.max_position_embeddings, loaded.tokenizer.max_length or config.max_position_embeddings)
-        check_length(folder, max_length or limit, config)
+        check_length(Path(folder), max_length or limit, config.max_position_embeddings)
         return cls(
             TorchEngine(loaded.model, "full", **(engine or {})),
             loaded.tokenizer,

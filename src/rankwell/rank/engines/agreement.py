@@ -9,7 +9,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,6 @@ def fastest_dtype(folder: Path, score: Score, tokenizer: Tokenizer, config: Rank
 def _measure(score: Score, reader: Reader) -> float:
     """The error in int8 on the candidates that BM25 finds in the sample, the beginnings of the documents."""
     from rankwell import sample
-    from rankwell.corpus.datasets import open_dataset
     from rankwell.retrieve.index import Index
 
     data = open_dataset(sample.FOLDER)
@@ -99,36 +98,21 @@ def _read(record: Path) -> dict[str, float]:
 # How well an exported model agrees with the one it was made from
 
 
-QUERIES, DOCUMENTS = 10, 20
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Spearman's correlation of two models' scores within a query, over ``queries`` queries of ``documents`` each."""
-
-    mean: float
-    least: float
-    queries: int
-    documents: int
-
-    def __str__(self) -> str:
-        where = f"{self.queries} queries of {self.documents} documents each"
-        return f"Spearman {self.mean:.4f} (least {self.least:.4f}), {where}"
+EXPORT_QUERIES, EXPORT_DOCUMENTS = 10, 20
 
 
 def rank_agreement(
     model: str | Path, exported: Path, backend: str, data: Path, changes: Mapping[str, Any] | None = None
-) -> Agreement:
-    """Compare the scores of a model and its export for the first queries and documents of a data set's folder."""
+) -> list[float]:
+    """Spearman's correlation of the scores of a model and its export, for each of a data set's first queries."""
     sample, changes = open_dataset(data), changes or {}
-    queries = [query.text for query in sample.queries("train")[:QUERIES]]
-    documents = [record.contents for record, _ in zip(sample.documents(), range(QUERIES * DOCUMENTS), strict=False)]
-    pairs = [(query, documents[row * DOCUMENTS + i]) for row, query in enumerate(queries) for i in range(DOCUMENTS)]
-    shape = len(queries), DOCUMENTS
+    queries = [query.text for query in sample.queries("train")[:EXPORT_QUERIES]]
+    shape = len(queries), EXPORT_DOCUMENTS
+    documents = [record.contents for record in islice(sample.documents(), EXPORT_QUERIES * EXPORT_DOCUMENTS)]
+    pairs = [(query, documents[row * shape[1] + i]) for row, query in enumerate(queries) for i in range(shape[1])]
     exact = np.asarray(Ranker(model, device="cpu", **changes).predict(pairs)).reshape(shape)
     other = np.asarray(Ranker(exported, backend=backend, **changes).predict(pairs)).reshape(shape)
-    each = [spearman(a, b) for a, b in zip(exact, other, strict=True)]
-    return Agreement(float(np.mean(each)), min(each), *shape)
+    return [spearman(a, b) for a, b in zip(exact, other, strict=True)]
 
 
 def spearman(left: Scores, right: Scores) -> float:

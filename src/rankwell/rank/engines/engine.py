@@ -1,8 +1,7 @@
 """Engines turn laid-out sequences into logits. There is one per backend, and all must agree with the torch one.
 
-The backend NAME is the module ``NAME_engine.py`` of this folder, which registers how it loads a model. The module is
-imported when the backend is first used, because only the torch one may import torch. Code elsewhere can register a
-backend in the same way.
+A module of this folder registers how a backend loads a model. It is imported when the backend is first used, because
+only the torch one may import torch. Code elsewhere can register a backend in the same way.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,14 +23,13 @@ from rankwell.core.registry import Registry
 from rankwell.inputs.batching import Sequences
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Precision, device_named, is_fast_in_bf16, is_fast_in_int8
-from rankwell.rank.rankers import check_cross_encoder
 
 if TYPE_CHECKING:  # scoring stored tokens needs torch and numpy alone
     from rankwell.inputs.tokenizer import Tokenizer
     from rankwell.models.checkpoints.config import RankerConfig
 
 Logits = NDArray[np.float32]
-_SUFFIX = "_engine"
+_MODULES = {"torch": "torch_engine", "onnx": "exported", "openvino": "exported"}
 
 
 class Engine(ABC):
@@ -104,14 +101,14 @@ def load(folder: str | Path, backend: str, changes: Mapping[str, Any], options: 
     """
     if backend == "torch" and find_spec("torch") is None:
         raise MissingExtraError("torch", "models", "scoring with the torch backend")
-    modules = {module.name for module in iter_modules([str(Path(__file__).parent)])}
-    if backend not in BACKENDS and f"{backend}{_SUFFIX}" in modules:
-        import_module(f"{__package__}.{backend}{_SUFFIX}")
+    if backend not in BACKENDS and backend in _MODULES:
+        import_module(f"{__package__}.{_MODULES[backend]}")
     if backend not in BACKENDS:
-        shipped = {name.removesuffix(_SUFFIX) for name in modules if name.endswith(_SUFFIX)}
-        raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted(shipped | set(BACKENDS)))})")
+        raise RankwellError(f"no backend is called {backend!r} (known: {', '.join(sorted({*_MODULES, *BACKENDS}))})")
     if backend != "torch" and (wrong := next((name for name in TORCH_OPTIONS if options.get(name)), None)):
         raise RankwellError(f"--{wrong.replace('_', '-')} needs --backend torch, not {backend}")
+    from rankwell.rank.rankers import check_cross_encoder  # scoring stored tokens needs torch and numpy alone
+
     folder = find_model(folder)
     check_cross_encoder(folder)
     return BACKENDS[backend](folder, changes, options)

@@ -105,18 +105,19 @@ def load_torch(folder: Path, changes: Mapping[str, Any], options: Mapping[str, A
     ``options`` are those of :class:`TorchEngine` and those of :data:`TORCH_OPTIONS`.
     """
     # Imported here because scoring stored tokens needs torch and numpy alone.
-    from rankwell.models.checkpoints.config import relevance_column
+    from rankwell.models.checkpoints.describe import describe
     from rankwell.models.checkpoints.folders import load_checkpoint
-    from rankwell.models.language import is_language_ranker, load_language_ranker
-    from rankwell.models.modular import is_modular, load_modular
+    from rankwell.models.language import load_language_ranker
+    from rankwell.models.modular import load_modular
 
     model: PairModel | LanguageRanker | ModularCrossEncoder
     code = {"trust_remote_code": bool(options.get("trust_remote_code"))}
-    column = relevance_column(folder, options.get("label"))
-    if is_language_ranker(folder):
-        model, tokenizer, config = load_language_ranker(folder, changes, **code)
-    elif is_modular(folder):
-        model, tokenizer, config = load_modular(folder, changes, **code)
+    checkpoint = describe(folder)
+    column = checkpoint.relevance_column(options.get("label"))
+    if checkpoint.kind == "language":
+        model, tokenizer, config = load_language_ranker(checkpoint, changes, **code)
+    elif checkpoint.kind == "modular":
+        model, tokenizer, config = load_modular(checkpoint, changes, **code)
     elif column is None:
         model, tokenizer, config = load_checkpoint(folder, **code, **changes)
     else:

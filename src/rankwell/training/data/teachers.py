@@ -22,7 +22,8 @@ from rankwell.core.manifest import digest
 from rankwell.core.mapped import map_array
 from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
-from rankwell.models.bi_encoder import BiEncoder, Vectors, is_cross_encoder
+from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.ranker import Ranker
@@ -131,7 +132,7 @@ def load_teachers(
     """
     teachers: list[Teacher] = []
     for folder in map(find_teacher, names):
-        if is_cross_encoder(folder):
+        if describe(folder).scores_pairs:
             engine = {} if device is None else {"device": device}
             teachers.append(CrossEncoderTeacher(Ranker.from_pretrained(folder, engine=engine), texts, store))
             continue

@@ -20,7 +20,7 @@ from rankwell.core.files import atomic_folder
 from rankwell.corpus.datasets import Dataset
 from rankwell.corpus.formats import write_documents, write_qrels, write_queries
 from rankwell.corpus.records import Document, Qrels, Query
-from rankwell.models.bi_encoder import has_vectors
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import Precision, chosen_device
 from rankwell.rank.ranker import Ranker
@@ -211,7 +211,7 @@ def measure_pairs(index: Index, parts: Parts, start: str, device: str | None) ->
     step = AT_A_TIME["cuda" if cuda else "cpu"]
     texts, queries = _texts(index, parts)
     pairs = [(queries[place % len(queries)], text) for place, text in enumerate(texts)]
-    if has_vectors(find_model(start)):
+    if describe(find_model(start)).has_vectors:
         encoder = open_encoder(start, device, precision)
         return _rate(encoder.encode_documents, [f"{query} {text}" for query, text in pairs], step)
     ranker = Ranker.from_pretrained(start, device=device, precision=precision)

@@ -17,7 +17,7 @@ from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
 from rankwell.evaluation.tuning import Tuned
-from rankwell.models.bi_encoder import has_vectors
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
@@ -244,7 +244,7 @@ def _epochs(kind: str) -> float:
 
 
 def _encoder_seconds(task: FitTask, below: Candidate) -> float:
-    if not has_vectors(find_model(task.start)):
+    if not describe(find_model(task.start)).has_vectors:
         raise RankwellError(f"{task.start} is a cross-encoder, which has no vectors")
     parts, rates = task.parts, task.rates
     epoch = BACKWARD * parts.fit.pairs / task.pairs_a_second

@@ -24,7 +24,7 @@ from rankwell.core.manifest import digest
 from rankwell.core.mapped import map_array
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
-from rankwell.models.bi_encoder import is_cross_encoder
+from rankwell.models.checkpoints.describe import describe
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, TrainingSet, draw
@@ -258,7 +258,7 @@ def check(work: Work, stage: RecipeStage[DistilOptions]) -> None:
         problem = f"{options.list_size} documents, {options.random} of them at random"
         raise RankwellError(f"{stage.path}: a list has {problem}, which leaves no room for a candidate")
     teachers = [find_teacher(name) for name in options.teachers]
-    if options.dense and all(map(is_cross_encoder, teachers)):
+    if options.dense and all(describe(teacher).scores_pairs for teacher in teachers):
         raise RankwellError(f"{stage.path}.dense: none of the teachers is a bi-encoder; set it to 0")
     if not options.dense and not options.depth:
         raise RankwellError(f"{stage.path}: without `dense` and `depth` there are no candidates")

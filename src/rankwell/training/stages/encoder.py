@@ -18,7 +18,7 @@ from torch import nn
 from rankwell.core.errors import RankwellError
 from rankwell.models.bi_encoder import BiEncoder, Vectors
 from rankwell.models.bi_encoder_modules import Modules, Prompts, read_modules, save_bi_encoder
-from rankwell.models.checkpoints.config import read_dimensions
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.heads import VectorModel, merged_copy
 from rankwell.models.vector_layers import Dense
 from rankwell.training.first_stage import find_encoder, hold_out, measure_first_stage
@@ -82,8 +82,9 @@ def check(work: Work, stage: RecipeStage[EncoderOptions]) -> None:
     folder = find_encoder(work, stage, stage.options.encoder)
     if folder is None:
         return
-    width = read_dimensions(folder).hidden_size
-    modules = read_modules(folder, width)
+    checkpoint = describe(folder)
+    width = checkpoint.dimensions().hidden_size
+    modules = read_modules(checkpoint, width)
     if modules.pooling not in ("mean", "first"):
         raise RankwellError(f"{stage.path}.encoder: {folder} pools by {modules.pooling}, expected mean or first")
     if modules.query or modules.document:

@@ -18,8 +18,8 @@ from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.models.bi_encoder import is_cross_encoder
 from rankwell.models.checkpoints.config import RankerConfig
+from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder, PairModel
@@ -192,7 +192,7 @@ def check_ranker(work: Work, stage: RecipeStage[Any], *trained: str) -> None:
     """
     before = {earlier.kind for earlier in work.recipe.before(stage)}
     trained = trained or tuple(kind for kind, found in stage_kinds().items() if found.leaves_ranker)
-    if not before & set(trained) and not is_cross_encoder(work.model):
+    if not before & set(trained) and not describe(work.model).scores_pairs:
         raise RankwellError(f"{stage.path} needs a ranker: a stage before it ({', '.join(trained)}), or model.start")
 
 
