@@ -277,7 +277,10 @@ def test_a_stage_that_trained_has_a_picture_of_it(trained: tuple[Path, Trained])
 def test_errors_name_the_stage_as_the_recipe_does(data: Path, start: Path, tmp_path: Path) -> None:
     for settings, problem in (
         ({"stages.late": "{kind: duo, depth: 20}"}, "stages.late compares the first documents"),
-        ({"stages.late": "{kind: interpolate, folds: 999}"}, "stages.late.folds is 999, but dev has 14 queries"),
+        (
+            {"stages.late": "{kind: tune, encoder: null, folds: 999}"},
+            "stages.late.folds is 999, but dev has 14 queries",
+        ),
         ({"stages": "{early: {kind: denoise}, pointwise: {}}"}, "stages.early needs a pointwise stage before it"),
     ):
         with pytest.raises(RankwellError, match=problem):
@@ -293,7 +296,7 @@ def test_what_would_fail_later_is_told_before_the_first_stage(data: Path, start:
         ({"stages.duo": "{depth: 20}"}, "`compare` says how many"),
         ({"stages.duo": "{labels: grade}"}, r"stages\.duo\.labels is grade"),
         ({"model.template": "duo"}, "model.template is duo, which is not for one query and document"),
-        ({"stages.blend": "{encoder: nowhere}"}, "nowhere: no such folder"),
+        ({"stages.tune": "{encoder: nowhere}"}, "nowhere: no such folder"),
         ({"stages.deepct": "{}", "first_stage.hybrid": 0.5}, "a stage that builds an index searches that index only"),
         ({"stages": "{classify: {train: nowhere.tsv}, pointwise: {}}"}, "nowhere.tsv: no such file"),
     ):
