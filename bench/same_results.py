@@ -40,18 +40,8 @@ def commands(sample: Path, recipe: Path) -> dict[str, list[str]]:
     rerank = ["rerank", "bm25.run", "--queries", "queries.tsv", "--collection", "index", "--device", "cpu"]
     # Earlier sources call the stage `blend`.
     last = "tune" if (recipe.parents[1] / "src/rankwell/training/stages/tune.py").exists() else "blend"
-    train = [
-        "train",
-        str(recipe),
-        "--set",
-        f"stages.{last}={{}}",
-        "--device",
-        "cpu",
-        "--out",
-        "trained",
-        "--set",
-        f"data={sample}",
-    ]
+    train = ["train", str(recipe), "--device", "cpu", "--out", "trained", "--set", f"data={sample}"]
+    train += ["--set", f"stages.{last}={{}}"]
     return {
         "index": ["index", str(sample / "collection.tsv"), "--out", "index"],
         "bm25": ["search", "index", "queries.tsv", "--k", "100", "--out", "bm25.run"],
