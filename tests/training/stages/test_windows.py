@@ -32,15 +32,8 @@ from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
 
 WINDOWS = {"size": 2, "stride": 1, "aggregate": "max", "keep": 2}
-GRID = {
-    "encoder": None,
-    "normalise": "min-max",
-    "beta": "0.0:1:0.5",
-    "aggregate": ["max", "mean"],
-    "weights": 2,
-    "step": 0.5,
-    "folds": 4,
-}
+SHARES = {"encoder": None, "normalise": "min-max"}
+GRID = {**SHARES, "beta": "0.0:1:0.5", "aggregate": ["max", "mean"], "weights": 2, "step": 0.5, "folds": 4}
 
 
 @pytest.fixture(scope="module")
