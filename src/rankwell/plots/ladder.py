@@ -16,13 +16,6 @@ WIDTH = 560
 LABEL, ROW, AXIS = 190, 34, 28
 LINE, CHARACTER = 15, 7
 """The height of a line of text, and the width of a character."""
-STYLE = """
-.picture { overflow-x: auto }
-svg { width: 100%; max-width: 46em; min-width: 320px; height: auto; display: block; font: 14px system-ui, sans-serif }
-svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
-svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
-svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
-"""
 
 
 @dataclass(frozen=True)
