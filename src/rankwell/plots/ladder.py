@@ -47,7 +47,7 @@ def draw_ladder(bars: Sequence[Bar], measure: str) -> str:
             f'<circle class="{kind}" cx="{x(bar.mean):.1f}" cy="{y}" r="5"/>',
             f'<text x="{x(bar.high) + 8:.1f}" y="{y + 4:.1f}">{bar.mean:.3f}</text>',
         ]
-    return _svg(height, f"{measure} of each rung with its 95 % interval", parts)
+    return _svg(height, f"{measure} of each step with its 95 % interval", parts)
 
 
 def draw_costs(bars: Sequence[Bar], measure: str) -> str:

@@ -15,9 +15,9 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
 from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
 from rankwell.plots.pictures import page, table
-from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, duration, interval_of, p_value
+from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, duration, interval_of, p_value
 from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import FitTask
+from rankwell.training.fit.rungs import FitTask, Rung
 
 SHOWN = 10
 EXCERPT = 280
@@ -51,7 +51,7 @@ def _figures(tried: Rung | Skipped, task: FitTask) -> dict[str, Any]:
     record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.system.describe()}
     record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1)}
     for part_name, part, run in (
-        ("choose", task.parts.choose, tried.candidate.choose),
+        ("choose", task.parts.choose, tried.choose),
         ("report", task.parts.report, tried.report),
     ):
         if run is not None and len(part):
@@ -103,7 +103,7 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
         lines += [
             f"Measured on {figures['queries']['report']:,} queries ({figures['reported on']}):",
             "",
-            f"| rung | {' | '.join(names)} | ms a query |",
+            f"| step | {' | '.join(names)} | ms a query |",
             f"|---|{'--:|' * (len(names) + 1)}",
         ]
         for rung in reported:
@@ -134,12 +134,12 @@ def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, comma
 
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
-    trained = f"; trained: {', '.join(stages)}" if (stages := best.candidate.stages) else ""
+    trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
     words = f"{_text(best.system.describe())}{trained}."
     if best.report is not None and base.report is not None:
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(task.parts.source)})"
         if task.parts.cross_validated:
-            where = f"{len(part):,} queries, cross-validated: the same queries that rungs were chosen on"
+            where = f"{len(part):,} queries, cross-validated: the same queries that steps were chosen on"
         mean, (low, high) = interval_of(part, best.report, measure)
         figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
         if best is base:
@@ -160,19 +160,19 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
 
 
 def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
-    yield "<h2>The ladder</h2>"
+    yield "<h2>Step by step</h2>"
     part, measure = task.parts.choose, task.measure
     if len(part):
         yield (
-            f"<p>Each rung is compared with the one kept below it, on the {len(part):,} queries to choose, and kept if "
-            f"it is better at p &lt; {LEVEL:g} (paired t-test, two-sided). Bars are 95 % intervals.</p>"
+            f"<p>Each step is compared with the one kept before it, on the {len(part):,} queries to choose, and kept "
+            f"if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided). Bars are 95 % intervals.</p>"
         )
         bars = []
         for rung in climbed.rungs:
-            mean, (low, high) = interval_of(part, rung.candidate.choose, measure)
+            mean, (low, high) = interval_of(part, rung.choose, measure)
             bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
         yield draw_ladder(bars, measure)
-    heads = ["rung", measure, "gain", "p", "ms a query", "made in"]
+    heads = ["step", measure, "gain", "p", "ms a query", "made in"]
     yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
         return
@@ -180,7 +180,7 @@ def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
     yield draw_costs(bars, measure)
     yield f"<h2>On the {len(task.parts.report):,} queries to report</h2>"
     names = measures_of(measure)
-    yield table(["rung kept", *names], [_report_cells(rung, task, names) for rung in climbed.rungs if rung.kept])
+    yield table(["step kept", *names], [_report_cells(rung, task, names) for rung in climbed.rungs if rung.kept])
 
 
 def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
@@ -190,7 +190,7 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
         return f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">{words}</td></tr>'
     cells = ["", "", ""]
     if len(task.parts.choose):
-        cells[0] = _mean(task.parts.choose, tried.candidate.choose, task.measure)
+        cells[0] = _mean(task.parts.choose, tried.choose, task.measure)
     if tried.contrast is not None:
         cells[1:] = [f"{tried.contrast.difference:+.3f}", _text(p_value(tried.contrast.p).removeprefix("= "))]
     cells += [f"{tried.milliseconds:.0f}" if tried.milliseconds else "", duration(tried.seconds)]
@@ -299,7 +299,7 @@ def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command
         "documents": f"{len(task.index):,}",
         "first stage": system.first_stage.describe(),
         "re-ranker": f"the best {system.depth} documents, {system.shares or 'alone'}" if system.ranker else "none",
-        "trained stages": ", ".join(climbed.best.candidate.stages) or "none",
+        "trained stages": ", ".join(climbed.best.stages) or "none",
         "seed": task.seed,
         "machine": ", ".join(f"{name} {value}" for name, value in figures["machine"].items()),
     }
