@@ -29,7 +29,6 @@ TRAINING = [
     "stages.listwise.batch=2",
     "stages.listwise.negatives=5",
     "stages.listwise.dev_queries=20",
-    "stages.blend={}",
     "first_stage.depth=10",
     "evaluate.depth=3",
     "seed=7",
@@ -39,7 +38,10 @@ TRAINING = [
 def commands(sample: Path, recipe: Path) -> dict[str, list[str]]:
     """The commands, by name."""
     rerank = ["rerank", "bm25.run", "--queries", "queries.tsv", "--collection", "index", "--device", "cpu"]
+    # Earlier sources call the stage `blend`.
+    last = "tune" if (recipe.parents[1] / "src/rankwell/training/stages/tune.py").exists() else "blend"
     train = ["train", str(recipe), "--device", "cpu", "--out", "trained", "--set", f"data={sample}"]
+    train += ["--set", f"stages.{last}={{}}"]
     return {
         "index": ["index", str(sample / "collection.tsv"), "--out", "index"],
         "bm25": ["search", "index", "queries.tsv", "--k", "100", "--out", "bm25.run"],
@@ -75,6 +77,7 @@ def digests(sources: Path, folder: Path) -> dict[str, str]:
     outputs = {path.name: path for path in folder.glob("*.run")}
     for path in (folder / "trained" / "stages").rglob("model/*.safetensors"):
         number, kind = path.relative_to(folder / "trained" / "stages").parts[0].split("-")[:2]
+        kind = kind.replace("blend", "tune")
         outputs[f"{number} {kind} {path.name}"] = path
     results |= {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in outputs.items()}
     return results

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from rankwell.corpus.query_types import QUERY_TYPES
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "attention-rules.md"
@@ -281,6 +282,23 @@ set_aside(Source(Path("."), "train", "dev", 0.9, 0.4, aside=1, most=2), Path("ou
     assert len(fit) == 2
     assert len(choice) == 1
     assert not set(fit) & set(choice)
+
+
+def test_two_models_rank_the_documents_of_mined_cases(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    for rule in ("full", "strm"):
+        model, tokenizer, config = load_checkpoint(tiny_checkpoint, attention=rule)
+        save_checkpoint(tmp_path / rule, model, tokenizer, config)
+    # A candidate with another form of the word does not mislead.
+    texts = ("the bogue is a fish", "bogus bogues are fish", "a bogus fish", "the whale is large")
+    (tmp_path / "collection.tsv").write_text("".join(f"d{k}\t{text}\n" for k, text in enumerate(texts)))
+    (tmp_path / "queries.dev.tsv").write_text("q1\tbogue fish\nq2\thow large is the whale\n")
+    (tmp_path / "qrels.dev.txt").write_text("q1 0 d0 1\nq2 0 d3 1\n")
+    command = [sys.executable, str(ROOT / "bench" / "papers"), "rare-words", "--model", "full", "strm", "--data", "."]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([*command, "--out", "out", "--device", "cpu"], cwd=tmp_path, check=True, env=environment)
+    (row,) = csv.DictReader((tmp_path / "out" / "cases.csv").open(encoding="utf-8"))
+    assert list(row.values())[:5] == ["q1", "bogue", "bogus", "d0", "d2"]
+    assert row["full misleading score"] != row["strm misleading score"]  # the rule closes bog(query) → bog(document)
 
 
 def test_rare_words_are_kept_as_numbers_alone(tmp_path: Path) -> None:

@@ -27,6 +27,10 @@ def main() -> None:
     # What trains imports torch, which the tables do without.
     if options.command in ("tables", "summary"):
         show(options)
+    elif options.command == "rare-words":
+        from papers.rare_words import compare_rare_words
+
+        compare_rare_words(options.model, options.data, options.max_cases, options.out, options.device)
     elif options.command.startswith("collect"):
         from papers.collect import collect, collect_rare_words, collect_types
 
@@ -106,7 +110,12 @@ def read_options() -> argparse.Namespace:
     collecting.add_argument("arms", type=Path, nargs="+", help="folders that table1 or first-stage wrote")
     collecting.add_argument("--measures", nargs="+", help="those to keep (default: all that were measured)")
     collecting.add_argument("--repeated", action="store_true", help="they are kept already; add them beside those")
-    rare = commands.add_parser("collect-rare-words", help="keep what `rankwell experiment rare-words` measured")
+    ranking = commands.add_parser("rare-words", help="rank misleading documents with two models")
+    ranking.add_argument("--model", nargs=2, required=True, help="without and with the rule")
+    ranking.add_argument("--data", type=Path, help="data set to mine cases from (default: the cases of the sample)")
+    ranking.add_argument("--max-cases", type=int, default=40)
+    ranking.add_argument("--device")
+    rare = commands.add_parser("collect-rare-words", help="keep what `rare-words` measured")
     rare.add_argument("folder", type=Path, help="output folder of the experiment")
     rare.add_argument("--name", required=True, help="of the cases, such as sample")
     rare.add_argument("--seed", type=int, help="of the models, if there are several trainings")
@@ -118,7 +127,7 @@ def read_options() -> argparse.Namespace:
     summary = commands.add_parser("summary", help="print the table of docs/results.md")
     for command in (tables, summary):
         command.add_argument("folder", type=Path, help="such as docs/results/papers; for summary docs/results")
-    for command in (table1, first_stage, collecting, rare, types):
+    for command in (table1, first_stage, collecting, ranking, rare, types):
         command.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 

@@ -55,7 +55,7 @@ def collect(arms: Sequence[Path], out: Path, only: Sequence[str] | None = None, 
 
 
 def collect_rare_words(folder: Path, name: str, out: Path, seed: int | None = None) -> None:
-    """Write what ``rankwell experiment rare-words`` measured, without words: a row for each case.
+    """Write what ``rare-words`` measured, without words: a row for each case.
 
     With ``seed``, the columns are those of one of several trainings, and what is there of the others stays.
     """

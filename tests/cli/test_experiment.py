@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
-
 Call = Callable[..., Any]
 VARIANTS = {"half": {"stages.fit.share": 0.5}, "whole": {"stages.fit.share": 1.0}}
 
@@ -56,23 +54,3 @@ def test_other_seeds_and_a_look_at_what_is_shared(experiment: Call, toys: Any) -
     assert [state for _, state in lines] == ["to do", "to do", "shared", "to do"] * 2
     assert [name.split(":")[0] for name, _ in lines[::4]] == ["half, seed 4", "half, seed 5"]
     assert toys.calls == []
-
-
-def test_rare_words_compare_two_models(rankwell: Call, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    for rule in ("full", "strm"):
-        model, tokenizer, config = load_checkpoint(tiny_checkpoint, attention=rule)
-        save_checkpoint(tmp_path / rule, model, tokenizer, config)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "collection.tsv").write_text("d1\tthe bogue is a fish\nd2\ta bogus fish\n")
-    (tmp_path / "data" / "queries.dev.tsv").write_text("q1\tbogue fish\n")
-    (tmp_path / "data" / "qrels.dev.txt").write_text("q1 0 d1 1\n")
-    models = ("--model", "full", "--model", "strm")
-    found = rankwell("experiment", "rare-words", *models, "--data", "data", "--out", "out", "--device", "cpu")
-    assert (found.code, found.err) == (0, "")
-    assert "| full |" in found.out
-    assert "| bogue fish | bogue | bogus |" in (tmp_path / "out" / "table.md").read_text(encoding="utf-8")
-
-
-def test_options_of_rare_words_are_not_for_suites(rankwell: Call) -> None:
-    done = rankwell("experiment", "table1", "--model", "x", "--out", "out")
-    assert "--model, --data, --cases and --max-cases are options of rare-words" in done.complaint

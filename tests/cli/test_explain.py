@@ -42,14 +42,10 @@ def test_json_goes_to_the_terminal_or_to_a_file(explain: Call) -> None:
     assert json.loads(Path("x.json").read_text(encoding="utf-8")) == printed
 
 
-def test_pictures_of_attention_and_of_the_rule(explain: Call) -> None:
+def test_a_picture_of_attention_under_two_rules(explain: Call) -> None:
     pytest.importorskip("matplotlib")
     assert explain("--attention", "strm", "--compare-attention", "full", "--out", "two.png").code == 0
-    done = explain("--attention", "strm", "--picture", "rule", "--out", "rule.png")
-    (row,) = [line for line in done.out.splitlines() if "##us" in line and "●" in line]
-    assert row.split() == ["9", "##us", *"● ● ● ● · ● ● ● ● ● ● ● ● ●".split()]  # the query's bog is closed
-    for name in ("two.png", "rule.png"):
-        assert Path(name).read_bytes().startswith(b"\x89PNG")
+    assert Path("two.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_markers_can_be_tried_on_a_model_without_them(explain: Call) -> None:

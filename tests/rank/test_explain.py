@@ -21,10 +21,10 @@ from rankwell.inputs.reader import Reader
 from rankwell.inputs.windows import Windows
 from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, save_checkpoint
 from rankwell.models.spec import AttentionRule
-from rankwell.plots.attention import draw_attention, draw_rule, rule_text
+from rankwell.plots.attention import draw_attention
 from rankwell.rank.engines.engine import load
 from rankwell.rank.engines.torch_engine import TorchEngine
-from rankwell.rank.explain import Explanation, attention_maps, explain, rule_map
+from rankwell.rank.explain import Explanation, attention_maps, explain
 from rankwell.rank.ranker import Ranker
 
 QUERY, TRAP = "what fish is bogue", "bogus fish is the best food of the sea , a large number of troubles"
@@ -197,24 +197,12 @@ def test_a_layer_without_the_rule_is_shown_open(tiny_checkpoint: Path) -> None:
 
 
 def test_figure_3_of_the_paper(ranker: Ranker) -> None:
-    rule = rule_map(explain(ranker, "what is bogue", "fish", attention="strm"))
-    assert [label.text for label in rule.columns] == ["[CLS]", "what", "is", "bog", "##ue", "[SEP]", "fish", "[SEP]"]
-    assert rule.open[:, 4].all()  # ##ue is open to rows 1 to 8
-    assert (np.flatnonzero(rule.open[:, 3]) + 1).tolist() == [4, 5]  # bog to rows 4 and 5
-    assert np.delete(rule.open, 3, axis=1).all()
-    assert rule_text(rule) == "\n".join(
-        [
-            "        1 2 3 4 5 6 7 8",
-            "1 [CLS] ● ● ● · ● ● ● ●",
-            "2 what  ● ● ● · ● ● ● ●",
-            "3 is    ● ● ● · ● ● ● ●",
-            "4 bog   ● ● ● ● ● ● ● ●",
-            "5 ##ue  ● ● ● ● ● ● ● ●",
-            "6 [SEP] ● ● ● · ● ● ● ●",
-            "7 fish  ● ● ● · ● ● ● ●",
-            "8 [SEP] ● ● ● · ● ● ● ●",
-        ]
-    )
+    explanation = explain(ranker, "what is bogue", "fish", attention="strm")
+    assert [token.piece for token in explanation.tokens] == "[CLS] what is bog ##ue [SEP] fish [SEP]".split()
+    rule = explanation.open_in(None)
+    assert rule[:, 4].all()  # ##ue is open to rows 1 to 8
+    assert (np.flatnonzero(rule[:, 3]) + 1).tolist() == [4, 5]  # bog to rows 4 and 5
+    assert np.delete(rule, 3, axis=1).all()
 
 
 def test_the_papers_words_are_split_as_the_paper_says(tmp_path: Path) -> None:
@@ -342,8 +330,6 @@ def test_the_picture_shows_the_weights_and_the_closed_cells(ranker: Ranker, tmp_
     cell = (0.19 * 200) ** 2
     assert found["full"] < cell / 2
     assert found["strm"] > 5 * cell / 2  # five pieces of the query may not look at bog; hatching takes its part
-    draw_rule([rule_map(explain(ranker, QUERY, TRAP, attention="strict"))], tmp_path / "rule.png")
-    assert (tmp_path / "rule.png").stat().st_size > 5_000
 
 
 def test_characters_no_font_has_are_shown_as_their_codes(ranker: Ranker, tmp_path: Path) -> None:

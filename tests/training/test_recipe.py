@@ -76,18 +76,18 @@ def test_models_and_vectors_of_stages_are_relative_alike(
     monkeypatch.chdir(elsewhere)
     with recipe_file.open("a") as file:
         file.write("  distil: {teachers: [models/one, owner/name]}\n  sdnet: {vectors: glove.txt}\n")
-        file.write("  blend: {encoder: start}\nfirst_stage: {encoder: models/one}\n")
+        file.write("  tune: {encoder: start}\nfirst_stage: {encoder: models/one}\n")
     recipe = read(recipe_file)
     assert value_at(recipe, "stages.distil.teachers") == [str(tmp_path / "models/one"), "owner/name"]
     assert value_at(recipe, "stages.sdnet.vectors") == str(tmp_path / "glove.txt")
-    assert value_at(recipe, "stages.blend.encoder") == "start"
+    assert value_at(recipe, "stages.tune.encoder") == "start"
     assert recipe.first_stage.encoder == str(tmp_path / "models/one")
-    said = read(recipe_file, "stages.distil.teachers=[models/one]", "stages.blend.encoder=rankwell-mini")
+    said = read(recipe_file, "stages.distil.teachers=[models/one]", "stages.tune.encoder=rankwell-mini")
     assert value_at(said, "stages.distil.teachers") == [str(elsewhere / "models/one")]
-    assert value_at(said, "stages.blend.encoder") == "rankwell-mini"
+    assert value_at(said, "stages.tune.encoder") == "rankwell-mini"
     assert value_at(said, "stages.sdnet.vectors") == str(tmp_path / "glove.txt")
-    whole = read(recipe_file, "stages.blend={encoder: models/one}")
-    assert value_at(whole, "stages.blend.encoder") == str(elsewhere / "models/one")
+    whole = read(recipe_file, "stages.tune={encoder: models/one}")
+    assert value_at(whole, "stages.tune.encoder") == str(elsewhere / "models/one")
 
 
 def test_a_name_too_long_for_a_file_is_a_name(recipe_file: Path) -> None:
@@ -122,10 +122,10 @@ def test_a_word_is_no_number(recipe_file: Path, setting: str) -> None:
 
 
 def test_a_stage_to_add_is_told_how(recipe_file: Path) -> None:
-    for setting in ("stages.blend=on", "stages.blend.step=0.2"):
-        with pytest.raises(RankwellError, match=r"add it with --set 'stages.blend=\{\}'"):
+    for setting in ("stages.tune=on", "stages.tune.step=0.2"):
+        with pytest.raises(RankwellError, match=r"add it with --set 'stages.tune=\{\}'"):
             read(recipe_file, setting)
-    assert [stage.name for stage in read(recipe_file, "stages.blend={}").stages][-1] == "blend"
+    assert [stage.name for stage in read(recipe_file, "stages.tune={}").stages][-1] == "tune"
 
 
 def test_a_stage_is_switched_off_and_on(recipe_file: Path) -> None:

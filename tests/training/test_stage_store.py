@@ -75,7 +75,7 @@ def test_what_is_tuned_on_what_is_measured_is_tuned_for_each_depth(bench: Bench)
 
 
 def test_stages_that_tune_on_the_evaluated_candidates_read_their_depth() -> None:
-    assert {name for name, kind in stage_kinds().items() if "depth" in kind.reads} == {"blend", "interpolate", "sdnet"}
+    assert {name for name, kind in stage_kinds().items() if "depth" in kind.reads} == {"tune", "sdnet"}
 
 
 def test_each_stage_starts_from_what_the_one_before_left(bench: Bench) -> None:

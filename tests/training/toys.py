@@ -17,7 +17,7 @@ from rankwell.corpus.formats import write_run
 from rankwell.corpus.records import Run
 from rankwell.inputs.templates import Template
 from rankwell.models.checkpoints.config import RankerConfig
-from rankwell.training.options import Meaning, Options
+from rankwell.training.options import STAGE_OPTIONS, Meaning, Options
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, process_number, stage_kinds
 
@@ -77,6 +77,7 @@ class Toys:
             "find": StageKind(FilterOptions, self.find, reads=reads, finds=True),
         }
         patch.setattr(STAGES, "_parts", self.kinds)
+        patch.setattr(STAGE_OPTIONS, "_parts", {name: kind.options for name, kind in self.kinds.items()})
 
     def check(self, work: Work, stage: RecipeStage[FitOptions]) -> None:
         if stage.options.behaviour == "is refused":

@@ -8,9 +8,6 @@ from typing import Annotated
 import typer
 
 from rankwell.cli.options import Device, output_folder
-from rankwell.core.errors import RankwellError
-
-RARE_WORDS = "rare-words"
 
 
 def experiment(
@@ -18,8 +15,7 @@ def experiment(
         str,
         typer.Argument(
             metavar="SUITE",
-            help="A suite: a YAML file, or the name of one that ships, such as table1. Or rare-words, to compare two "
-            "models.",
+            help="A suite: a YAML file, or the name of one that ships, such as table1.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", callback=output_folder, help="Output folder for all runs and tables.")],
@@ -41,30 +37,6 @@ def experiment(
             "--jobs", min=1, help="Number of variants to run at once, each in its own process, on the same device."
         ),
     ] = 1,
-    models: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="For rare-words: a trained ranker. Give two, the expected better one second.",
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="For rare-words: folder of a data set. Default: the bundled sample."),
-    ] = None,
-    cases: Annotated[
-        Path | None,
-        typer.Option(
-            "--cases",
-            help="For rare-words: file with query id, word, look-alike, right docid and misleading docid. "
-            "Default: the sample's; with --data, cases mined from the split dev.",
-        ),
-    ] = None,
-    max_cases: Annotated[
-        int | None,
-        typer.Option("--max-cases", min=1, help="For rare-words: maximum number of mined cases. Default: 40."),
-    ] = None,
     device: Device = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check the suite, data, models and stages, and list the stages.")
@@ -80,15 +52,7 @@ def experiment(
         rankwell experiment table1 --set data=my-data --out table1
 
         rankwell experiment negatives --set data=my-data --seeds 1 --jobs 4 --out negatives
-
-        rankwell experiment rare-words --model without-strm/model --model drbert/model --out rare-words
     """
-    if suite == RARE_WORDS:
-        compare_rare_words(models or [], data, cases, max_cases, out, device)
-        return
-    if models or data or cases or max_cases:
-        names = "--model, --data, --cases and --max-cases"
-        raise RankwellError(f"{names} are options of rare-words; {suite} is a suite: use --set")
     from rankwell.training.recipe_reader import find_recipe
 
     path = find_recipe(suite, "suite")  # before what takes long to import
@@ -118,20 +82,3 @@ def experiment(
             report(f"\n{place}\n{as_text(table)}")
     if outcome.failures:
         raise typer.Exit(1)
-
-
-def compare_rare_words(
-    models: list[str], data: Path | None, cases: Path | None, max_cases: int | None, out: Path, device: str | None
-) -> None:
-    """``rankwell experiment rare-words``."""
-    from rankwell import sample
-    from rankwell.training.experiments.rare_words import MAX_CASES, compare_on_rare_words, read_cases
-
-    if cases is None and data is None:
-        cases = sample.FOLDER / "rare_words.tsv"
-    given = None if cases is None else read_cases(cases)
-    most = max_cases or MAX_CASES
-    compare_on_rare_words(models, data or sample.FOLDER, out, cases=given, max_cases=most, device=device)
-    summary = (out / "table.md").read_text(encoding="utf-8").split("\n\n")
-    print("\n\n".join(summary[1:3]))
-    print(f"\n{out / 'table.md'}")

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,10 +52,6 @@ def explain(
     compare_attention: Annotated[
         AttentionRule | None, typer.Option("--compare-attention", help="Another attention rule to compare with.")
     ] = None,
-    picture: Annotated[
-        Literal["attention", "rule"],
-        typer.Option("--picture", help="Draw the attention weights, or the attention rule."),
-    ] = "attention",
     words: Annotated[
         int | None, typer.Option("--words", min=1, help="Maximum number of document words in a picture.")
     ] = None,
@@ -88,9 +84,8 @@ def explain(
         rankwell explain --model my-model --query … --document … --attention strm --compare-attention full --out two.pdf
     """
     from rankwell.corpus.sources import read_query
-    from rankwell.plots.attention import rule_text
     from rankwell.plots.pictures import check_picture
-    from rankwell.rank.explain import MOST_WORDS_OF_RULE, View, as_json, compare_rules, rule_map, write_explanations
+    from rankwell.rank.explain import View, as_json, compare_rules, write_explanations
     from rankwell.rank.texts import read_text
 
     needs(context, {"docid": "collection"})
@@ -106,13 +101,11 @@ def explain(
     explanations = compare_rules(ranker, query, text, type, *rules, markers=markers)
     view = view.of(explanations[0])  # raises for wrong numbers before anything is printed or written
     if out is not None:
-        write_explanations(explanations, out, view, picture=picture, words=words)
+        write_explanations(explanations, out, view, words=words)
     if json:
         print(as_json(explanations, view))
         return
     _print(explanations, view)
-    if picture == "rule":
-        print("\n" + rule_text(rule_map(explanations[0], most=words or MOST_WORDS_OF_RULE)))
     if out is not None:
         print(f"\n{out}")
 

@@ -1,4 +1,4 @@
-"""Pictures of attention (DR-BERT's Figure 4, MarkedBERT's Figure 3) and of attention rules (DR-BERT's Figure 3).
+"""Pictures of attention (DR-BERT's Figure 4, MarkedBERT's Figure 3).
 
 A picture is drawn from an :class:`AttentionMap`, plain data. Cells that the rule closes are hatched, a bracket joins
 the tokens of a split word, and words that share a stem with the other side are green.
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CELL = 0.19  # inches; a label of 8 points fits
 GAP = 0.45  # share of a cell, where words are left out
 INK, GREY, SPLIT, MATCH = "#222222", "#8c8c8c", "#c8550b", "#17703a"
-OPEN, WITHIN = "#a9c9e8", "#2f6fb0"
 CLOSED: dict[str, Any] = {"facecolor": "#f7f7f7", "edgecolor": "#b5b5b5", "hatch": "/////", "linewidth": 0}
 STYLE: dict[str, Any] = {
     "font.size": 8,
@@ -62,56 +61,23 @@ class AttentionMap:
     note: str = ""
 
 
-def rule_text(rule: AttentionMap) -> str:
-    """The rule as text: a row attends to the columns marked ●, not to those marked ·; positions count from 1."""
-    width = max(len(label.text) for label in rule.rows)
-    wide = max(len(str(label.position + 1)) for label in rule.columns)
-    lines = [" " * (width + wide + 2) + " ".join(f"{label.position + 1:>{wide}}" for label in rule.columns)]
-    for label, cells in zip(rule.rows, rule.open, strict=True):
-        marks = " ".join(f"{'●' if cell else '·':>{wide}}" for cell in cells)
-        lines.append(f"{label.position + 1:>{wide}} {label.text:<{width}} {marks}")
-    return "\n".join(lines)
-
-
 def draw_attention(maps: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
     """Draw one map, or several with the same rows and columns, one below the other on one colour scale."""
-    highest = max(float(drawn.weights.max(initial=0.0)) for drawn in maps) or 1.0
+    check_picture(path)
+    if not all(len(drawn.rows) and len(drawn.columns) for drawn in maps):
+        raise RankwellError("nothing to draw: the query or the document has no tokens")
+    need_matplotlib("drawing attention")
+    import matplotlib
+    from matplotlib.figure import Figure
 
-    def fill(axes: Axes, drawn: AttentionMap) -> Any:
-        places = _places(drawn.columns)
-        mesh = None
-        for begin, end in _runs(drawn.columns):
-            edges = np.arange(end - begin + 1) + places[begin]
-            mesh = axes.pcolormesh(
-                edges,
-                np.arange(len(drawn.rows) + 1),
-                np.where(drawn.open, drawn.weights, np.nan)[:, begin:end],
-                cmap="Blues",
-                vmin=0,
-                vmax=highest,
-                edgecolors="white",
-                linewidth=0.6,
-            )
-        return mesh
-
-    _draw(maps, path, title, fill, rule=False)
-
-
-def draw_rule(rules: Sequence[AttentionMap], path: str | Path, *, title: str = "") -> None:
-    """Draw which tokens may attend to which: open cells are filled, darker within a word."""
-
-    def fill(axes: Axes, drawn: AttentionMap) -> None:
-        from matplotlib.patches import Rectangle
-
-        across, down = _places(drawn.columns), _places(drawn.rows)
-        for row, a in enumerate(drawn.rows):
-            for column, b in enumerate(drawn.columns):
-                if drawn.open[row, column]:
-                    colour = WITHIN if a.word == b.word else OPEN
-                    place = (float(across[column]), float(down[row]))
-                    axes.add_patch(Rectangle(place, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.6))
-
-    _draw(rules, path, title, fill, rule=True)
+    families, codes = _fonts({char for drawn in maps for label in (*drawn.rows, *drawn.columns) for char in label.text})
+    if codes:
+        maps = [_spell_out(drawn, codes) for drawn in maps]
+    style: Any = {**STYLE, "font.family": families}
+    with matplotlib.rc_context(style):
+        figure = Figure()
+        _compose(figure, maps, title)
+        save_picture(figure, path, bbox_inches="tight", pad_inches=0.08)
 
 
 def _runs(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
@@ -126,59 +92,56 @@ def _places(labels: Sequence[Label]) -> NDArray[np.float64]:
     return np.concatenate([np.arange(begin, end) + GAP * i for i, (begin, end) in enumerate(_runs(labels))])
 
 
-def _draw(maps: Sequence[AttentionMap], path: str | Path, title: str, fill: Any, *, rule: bool) -> None:
-    check_picture(path)
-    if not all(len(drawn.rows) and len(drawn.columns) for drawn in maps):
-        raise RankwellError("nothing to draw: the query or the document has no tokens")
-    need_matplotlib("drawing attention")
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    families, codes = _fonts({char for drawn in maps for label in (*drawn.rows, *drawn.columns) for char in label.text})
-    if codes:
-        maps = [_spell_out(drawn, codes) for drawn in maps]
-    style: Any = {**STYLE, "font.family": families}
-    with matplotlib.rc_context(style):
-        figure = Figure()
-        _compose(figure, maps, title, fill, rule)
-        save_picture(figure, path, bbox_inches="tight", pad_inches=0.08)
-
-
-def _compose(figure: Figure, maps: Sequence[AttentionMap], title: str, fill: Any, rule: bool) -> None:
-    """Lay out the panels in inches: rules side by side, attention maps one below the other."""
+def _compose(figure: Figure, maps: Sequence[AttentionMap], title: str) -> None:
+    """Lay out the panels in inches, one below the other."""
     rows, columns = maps[0].rows, maps[0].columns
     across, down = _places(columns)[-1] + 1, _places(rows)[-1] + 1
     # Few columns are drawn wider, so that the title has room above them.
-    wide, high = across * CELL if rule else across * max(CELL, min(0.42, 2.6 / across)), down * CELL
-    left, below = (0.065 * max(len(_text(label, rule)) for label in side) + 0.2 for side in (rows, columns))
-    step = wide + left + 0.25 if rule else high + 0.42
-    further, lower = (step * (len(maps) - 1), 0.0) if rule else (0.0, step * (len(maps) - 1))
-    width, height = left + max(wide, 2.6) + further + 0.9, below + high + lower + 0.9
+    wide, high = across * max(CELL, min(0.42, 2.6 / across)), down * CELL
+    left, below = (0.065 * max(len(label.text) for label in side) + 0.2 for side in (rows, columns))
+    step = high + 0.42
+    lower = step * (len(maps) - 1)
+    width, height = left + max(wide, 2.6) + 0.9, below + high + lower + 0.9
     figure.set_size_inches(width, height)
 
     def axes_at(x: float, y: float, w: float, h: float) -> Axes:
         return figure.add_axes((x / width, y / height, w / width, h / height))
 
     filled: Any = None
+    highest = max(float(drawn.weights.max(initial=0.0)) for drawn in maps) or 1.0
     for number, drawn in enumerate(maps):
-        x = left + number * step if rule else left
-        y = below if rule else below + (len(maps) - 1 - number) * step
-        axes = axes_at(x, y, wide, high)
-        filled = fill(axes, drawn)
+        axes = axes_at(left, below + (len(maps) - 1 - number) * step, wide, high)
+        filled = _fill(axes, drawn, highest)
         _hatch(axes, drawn)
-        _label_sides(axes, drawn, rule, columns_too=rule or number == len(maps) - 1)
+        _label_sides(axes, drawn, columns_too=number == len(maps) - 1)
         letter = f"({'abcdefgh'[number]})  " if len(maps) > 1 else ""
         axes.set_title(letter + drawn.title, loc="left", fontsize=8.5, pad=5, parse_math=False)
-    if not rule:
-        colours = axes_at(left + max(wide, 2.6 if len(maps) > 1 else 0) + 0.15, below, 0.1, high + lower)
-        scale = figure.colorbar(filled, cax=colours)
-        scale.set_label("attention weight")
-        scale.outline.set_visible(False)
-        scale.ax.tick_params(length=2, width=0.5)
-    _foot(figure, maps, rule, width, height)
+    colours = axes_at(left + max(wide, 2.6 if len(maps) > 1 else 0) + 0.15, below, 0.1, high + lower)
+    scale = figure.colorbar(filled, cax=colours)
+    scale.set_label("attention weight")
+    scale.outline.set_visible(False)
+    scale.ax.tick_params(length=2, width=0.5)
+    _foot(figure, maps, width, height)
     if title:
         top = (below + high + lower + 0.26) / height
         figure.text(left / width, top, title, fontsize=10, va="bottom", weight="bold", parse_math=False)
+
+
+def _fill(axes: Axes, drawn: AttentionMap, highest: float) -> Any:
+    """Colour the open cells by their weights."""
+    places, mesh = _places(drawn.columns), None
+    for begin, end in _runs(drawn.columns):
+        mesh = axes.pcolormesh(
+            np.arange(end - begin + 1) + places[begin],
+            np.arange(len(drawn.rows) + 1),
+            np.where(drawn.open, drawn.weights, np.nan)[:, begin:end],
+            cmap="Blues",
+            vmin=0,
+            vmax=highest,
+            edgecolors="white",
+            linewidth=0.6,
+        )
+    return mesh
 
 
 def _hatch(axes: Axes, drawn: AttentionMap) -> None:
@@ -197,11 +160,7 @@ def _hatch(axes: Axes, drawn: AttentionMap) -> None:
         spine.set_visible(False)
 
 
-def _text(label: Label, rule: bool) -> str:
-    return f"{label.position + 1}  {label.text}" if rule else label.text
-
-
-def _label_sides(axes: Axes, drawn: AttentionMap, rule: bool, *, columns_too: bool) -> None:
+def _label_sides(axes: Axes, drawn: AttentionMap, *, columns_too: bool) -> None:
     """Write the tokens beside and below the cells, with a bracket along the tokens of each split word."""
     # A word's last token represents it: only the strict rule closes it, and only to tokens that represent no word.
     closed = {drawn.columns[i].position for i in np.argwhere(~drawn.open)[:, 1] if not drawn.columns[i].last}
@@ -213,13 +172,13 @@ def _label_sides(axes: Axes, drawn: AttentionMap, rule: bool, *, columns_too: bo
         inches = axes.get_position().size * axes.figure.get_size_inches()  # type: ignore[union-attr]
         inch = 1 / inches[0 if upright else 1]
         for label, place in zip(labels, places, strict=True):
-            is_closed, is_match = label.position in closed, label.match > 0 and not rule
+            is_closed, is_match = label.position in closed, label.match > 0
             colour = MATCH if is_match else GREY if is_closed else INK
             x, y = (-0.12 * inch, place + 0.5) if upright else (place + 0.5, -0.12 * inch)
             axes.text(
                 x,
                 y,
-                _text(label, rule),
+                label.text,
                 transform=frame,
                 rotation=0 if upright else 90,
                 ha="right" if upright else "center",
@@ -245,20 +204,18 @@ def _split_words(labels: Sequence[Label]) -> Iterator[tuple[int, int]]:
             yield members[0], members[-1] + 1
 
 
-def _foot(figure: Figure, maps: Sequence[AttentionMap], rule: bool, width: float, height: float) -> None:
+def _foot(figure: Figure, maps: Sequence[AttentionMap], width: float, height: float) -> None:
     """Write the legend, with the entries that occur, and the notes below everything."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     sides = [side for drawn in maps for side in (drawn.rows, drawn.columns)]
     handles: list[Any] = []
-    if rule:
-        handles += [Patch(facecolor=OPEN, label="open"), Patch(facecolor=WITHIN, label="open, within one word")]
     if not all(drawn.open.all() for drawn in maps):
         handles.append(Patch(label="closed by the rule", **CLOSED))
     if any(True for side in sides for _ in _split_words(side)):
         handles.append(Line2D([], [], color=SPLIT, linewidth=1.4, label="tokens of one word"))
-    if not rule and any(label.match for side in sides for label in side):
+    if any(label.match for side in sides for label in side):
         handles.append(Line2D([], [], color=MATCH, marker="s", linestyle="", markersize=5, label="same stem"))
     abreast = max(1, min(len(handles), int(width / 1.45)))
     if handles:

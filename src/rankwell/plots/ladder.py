@@ -16,13 +16,6 @@ WIDTH = 560
 LABEL, ROW, AXIS = 190, 34, 28
 LINE, CHARACTER = 15, 7
 """The height of a line of text, and the width of a character."""
-STYLE = """
-.picture { overflow-x: auto }
-svg { width: 100%; max-width: 46em; min-width: 320px; height: auto; display: block; font: 14px system-ui, sans-serif }
-svg text { fill: var(--ink) } svg .dim { fill: var(--dim) } svg .grid { stroke: var(--line) }
-svg .kept { fill: var(--good); stroke: var(--good) } svg .left { fill: var(--dim); stroke: var(--dim) }
-svg .gain { fill: var(--good) } svg .loss { fill: var(--bad) }
-"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ def draw_ladder(bars: Sequence[Bar], measure: str) -> str:
             f'<circle class="{kind}" cx="{x(bar.mean):.1f}" cy="{y}" r="5"/>',
             f'<text x="{x(bar.high) + 8:.1f}" y="{y + 4:.1f}">{bar.mean:.3f}</text>',
         ]
-    return _svg(height, f"{measure} of each rung with its 95 % interval", parts)
+    return _svg(height, f"{measure} of each step with its 95 % interval", parts)
 
 
 def draw_costs(bars: Sequence[Bar], measure: str) -> str:

@@ -25,7 +25,7 @@ from rankwell.inputs.templates import SpecialTokens, Template, TruncationReport,
 from rankwell.models.attention import dense_mask
 from rankwell.models.encoder import CrossEncoder, Encoder, Layer, add_similarity, cosine
 from rankwell.models.spec import AttentionRule, under_rule
-from rankwell.plots.attention import AttentionMap, Label, draw_attention, draw_rule
+from rankwell.plots.attention import AttentionMap, Label, draw_attention
 from rankwell.rank.engines.engine import LoadedModel, Logits, probability, relevance
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
@@ -401,7 +401,6 @@ def _joined(pieces: Sequence[str]) -> str:
 
 
 MOST_WORDS = 24
-MOST_WORDS_OF_RULE = 10
 
 
 def write_explanations(
@@ -409,7 +408,6 @@ def write_explanations(
     out: Path,
     view: View,
     *,
-    picture: Literal["attention", "rule"] = "attention",
     words: int | None = None,
 ) -> None:
     """Write an explanation, and the one it is compared with, as JSON or as a picture of at most ``words`` words."""
@@ -417,9 +415,6 @@ def write_explanations(
     if out.suffix.lower() == ".json":
         with atomic_text(out) as file:
             file.write(as_json(explanations, view) + "\n")
-    elif picture == "rule":
-        rules = [rule_map(explanation, most=words or MOST_WORDS_OF_RULE) for explanation in drawn]
-        draw_rule(rules, out, title="Which columns are open to a row")
     else:
         maps = attention_maps(drawn, view.layer, view.head, most=words or MOST_WORDS)
         draw_attention(maps, out, title=f"{view}".capitalize())
@@ -454,18 +449,6 @@ def attention_maps(
         _map(explanation, title, rows, columns, matrix, note, layer)
         for explanation, title, matrix in zip(explanations, titles, weights, strict=True)
     ]
-
-
-def rule_map(explanation: Explanation, *, most: int = MOST_WORDS_OF_RULE) -> AttentionMap:
-    """Which token may attend to which; of a long document the split words, then those attended to most."""
-    split = {i for word in explanation.split_words for i in word.positions}
-    weights = explanation.weights()
-    columns, note = _choose(explanation, weights, most, lambda token: token.position in split)
-    if note:
-        note += ": split ones, then those with the query's highest weights."
-    others = [token.position for token in explanation.tokens if token.field != "document"]
-    positions = np.union1d(np.array(others, np.int64), columns)
-    return _map(explanation, f"{explanation.rule} attention", positions, positions, weights, note)
 
 
 def _map(

@@ -156,13 +156,14 @@ def fuse_windows(
     windows: WindowScores,
     setting: WindowSetting | Callable[[str], WindowSetting],
     *,
+    similarity: Run | None = None,
     name: str = "documents",
 ) -> Run:
-    """Documents by the first stage and their windows, under one setting or one for each query."""
+    """Documents by the first stage, their windows and a bi-encoder, under one setting or one for each query."""
     setting_of = {qid: setting(qid) if callable(setting) else setting for qid in windows.docids}
     shares_of = {qid: shares for qid, (shares, _) in setting_of.items()}
     fused = {
-        aggregate: fuse(_window_runs(first, windows, aggregate), shares_of.__getitem__)
+        aggregate: fuse(_window_runs(first, windows, aggregate, similarity), shares_of.__getitem__)
         for aggregate in dict.fromkeys(aggregate for _, aggregate in setting_of.values())
     }
     return Run({qid: fused[aggregate][qid] for qid, (_, aggregate) in setting_of.items()}, name=name)
@@ -174,6 +175,7 @@ def tune_windows(
     qrels: Qrels,
     settings: Sequence[WindowSetting],
     *,
+    similarity: Run | None = None,
     measure: str = "RR@10",
     folds: int = 5,
     seed: int = 0,
@@ -190,12 +192,12 @@ def tune_windows(
     for aggregate in track(list(dict.fromkeys(how for _, how in settings)), "tuning", unit="aggregates"):
         rows = [row for row, (_, how) in enumerate(settings) if how == aggregate]
         shares = [settings[row][0] for row in rows]
-        values[rows] = _figures(_window_runs(first, windows, aggregate), qrels, shares, parsed, qrels)
+        values[rows] = _figures(_window_runs(first, windows, aggregate, similarity), qrels, shares, parsed, qrels)
     return Tuned.choose(str(parsed), settings, list(qrels), values, folds=folds, seed=seed)
 
 
-def _window_runs(first: Run, windows: WindowScores, aggregate: str) -> dict[str, Run]:
-    """The documents that have scores of windows, by the first stage and by their windows."""
+def _window_runs(first: Run, windows: WindowScores, aggregate: str, similarity: Run | None) -> dict[str, Run]:
+    """The documents that have scores of windows, by their windows, by a bi-encoder and by the first stage."""
     if not len(windows):
         raise RankwellError("there are no scores of windows to fuse with a run")
     rankings = {}
@@ -204,4 +206,5 @@ def _window_runs(first: Run, windows: WindowScores, aggregate: str) -> dict[str,
         if lacking := next((docid for docid in docids if docid not in scores), None):
             raise RankwellError(f"document {lacking!r} has scores of windows for query {qid!r}, but is not in the run")
         rankings[qid] = Ranking.of(docids, [scores[docid] for docid in docids])
-    return {"first": Run(rankings), "model": windows.run(aggregate)}
+    other = {} if similarity is None else {"similarity": similarity}
+    return {"model": windows.run(aggregate), **other, "first": Run(rankings)}

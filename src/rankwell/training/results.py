@@ -103,7 +103,7 @@ def _disappointment(rows: Sequence[Row], measure: Measure) -> Iterator[str]:
     if last < first:
         yield (
             f"{name} ranks worse than the first stage. Most recipes need more than a few hundred judged queries: "
-            f"use more queries or epochs, blend, or use {DEFAULT} without training"
+            f"use more queries or epochs, add a stage `tune`, or use {DEFAULT} without training"
         )
 
 

@@ -11,7 +11,7 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.fit.fit import fit
-from rankwell.training.fit.rungs import Candidate, FitTask
+from rankwell.training.fit.rungs import FitTask, Rung
 
 
 def fitted(out: Path, encoder: Path, data: Path = sample.FOLDER, **options: Any) -> tuple[System, str]:
@@ -31,7 +31,7 @@ def rungs(system: System) -> dict[str, dict[str, Any]]:
     return {rung["rung"]: rung for rung in system.card["rungs"]}
 
 
-def perfect(task: FitTask, below: Candidate) -> Candidate:
+def perfect(task: FitTask, below: Rung) -> Rung:
     """A system whose run of the queries to choose has the relevant documents alone."""
     relevant = {qid: {d: 1.0 for d, grade in own.items() if grade > 0} for qid, own in task.parts.choose.qrels.items()}
-    return Candidate(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+    return Rung(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})

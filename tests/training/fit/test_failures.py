@@ -18,7 +18,7 @@ from rankwell.core.files import disk_errors
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.training.fit import ladder
-from rankwell.training.fit.rungs import Candidate, FitTask, Step
+from rankwell.training.fit.rungs import FitTask, Rung, Step
 
 
 def no_memory(task: object, below: object) -> Any:
@@ -33,8 +33,8 @@ def no_memory_on_gpu(task: object, below: object) -> Any:
     raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 20.00 GiB.")
 
 
-def no_model(task: FitTask, below: Candidate) -> Candidate:
-    return Candidate(System(FirstStage(task.index), ranker=task.work / "nothing"), below.choose, {})
+def no_model(task: FitTask, below: Rung) -> Rung:
+    return Rung(System(FirstStage(task.index), ranker=task.work / "nothing"), below.choose, {})
 
 
 @pytest.mark.parametrize(

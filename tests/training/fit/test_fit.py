@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,8 @@ from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.training.fit import ladder
-from rankwell.training.fit.rungs import Candidate, FitTask, Step
+from rankwell.training.fit.fit import command_of
+from rankwell.training.fit.rungs import FitTask, Rung, Step
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_the_folder_holds_a_card_and_a_page_that_needs_nothing_else(whole: tuple
     page = (system.folder / "report.html").read_text()
     assert "<svg" in page
     best = [rung for rung in system.card["rungs"] if rung.get("kept")][-1]["report"]["RR@10"]["mean"]
-    assert page.index(f"{best:.3f}</b>") < page.index("The ladder")
+    assert page.index(f"{best:.3f}</b>") < page.index("Step by step")
     assert not re.search(r"(?:src|href)=|url\(|@import", page)
     assert "rankwell fit" in page
     rows = [line.split("\t") for line in (system.folder / "queries.tsv").read_text().splitlines()]
@@ -120,7 +122,7 @@ def test_the_report_begins_with_the_gain_over_bm25(
     system, said = fitted(tmp_path / "system", tiny_bi_encoder)
     page = (system.folder / "report.html").read_text()
     assert f"<h1>Search fitted to {sample.FOLDER.name}</h1>" in page
-    assert page.index("over BM25 [") < page.index("The ladder")
+    assert page.index("over BM25 [") < page.index("Step by step")
     assert "; BM25: 0.6" in said
 
 
@@ -129,9 +131,9 @@ def test_the_reranker_reads_the_candidates_of_the_rung_below(
 ) -> None:
     """A fitted first stage was searched with another share in each fold, so its own search finds other documents."""
 
-    def better(task: FitTask, below: Candidate) -> Candidate:
+    def better(task: FitTask, below: Rung) -> Rung:
         relevant = {qid: {**dict.fromkeys(own, 2.0), "d0": 1.0} for qid, own in task.parts.choose.qrels.items()}
-        return Candidate(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
+        return Rung(System(FirstStage(task.index, BM25(k1=1.2, b=0.7))), Run.from_scores(relevant), {})
 
     [rerank] = [step for step in ladder.ladder() if step.name == "rerank"]
     monkeypatch.setattr(ladder, "ladder", lambda: [Step("better", "a better rung", better), rerank])
@@ -179,7 +181,7 @@ def test_few_queries_tune_settings_but_train_nothing(tmp_path: Path, tiny_bi_enc
     assert tried["bm25"]["report"] == tried["bm25"]["choose"]
     assert "30 queries (cross-validated)" in said
     page = (system.folder / "report.html").read_text()
-    assert "30 queries, cross-validated: the same queries that rungs were chosen on" in page
+    assert "30 queries, cross-validated: the same queries that steps were chosen on" in page
 
 
 def test_no_queries_give_hybrid_search_and_advice(tmp_path: Path, tiny_bi_encoder: Path) -> None:
@@ -283,3 +285,12 @@ def test_finished_rungs_are_kept_although_their_time_is_up(
     system, _ = fitted(tmp_path / "system", tiny_bi_encoder, small, minutes=0.01)
     assert list(rungs(system)) == ["bm25", "bm25-tuned", "hybrid"]
     assert not any("skipped" in rung for rung in rungs(system).values())
+
+
+def test_the_command_repeats_the_fit_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my docs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    task = FitTask("my docs", Path("out of here/sys"), 1.5, encoder="a hub/name")
+    data, out = tmp_path / "my docs", tmp_path / "out of here" / "sys"
+    expected = ["rankwell", "fit", str(data), "--out", str(out), "--minutes", "1.5", "--encoder", "a hub/name"]
+    assert shlex.split(command_of(task)) == expected

@@ -42,7 +42,8 @@ def test_a_system_is_fitted_to_titles_and_searches_documents_as_they_are(
     assert "100 documents; 100 judged queries" in said[2]
     assert said[-1] == f"serve:   rankwell serve {tmp_path / 'system'}"
     page = (tmp_path / "system" / "report.html").read_text()
-    assert f"rankwell fit {tmp_path / 'data'} --out system --device cpu --queries-from titles" in html.unescape(page)
+    expected = f"rankwell fit {tmp_path / 'data'} --out {tmp_path / 'system'} --device cpu --queries-from titles"
+    assert expected in html.unescape(page)
     assert "system.work" not in page + "".join(said)
     assert (system.card["queries"], len(system)) == ("titles", 100)
     assert [rung["rung"] for rung in system.card["rungs"]] == ["bm25"]

@@ -19,8 +19,8 @@ from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.results import RERANK
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stages.blend import _encoder_name
 from rankwell.training.stages.shared import load_ranker
+from rankwell.training.stages.tune import _encoder_name
 
 STAGE: dict[str, Any] = {
     "epochs": 60,
@@ -104,18 +104,18 @@ def test_a_ranker_is_trained_and_blended_on_its_candidates(
     trained: tuple[Trained, Path], data: Path, tiny_bi_encoder: Path
 ) -> None:
     listwise = {"max_steps": 2, "batch": 4, "negatives": 2, "best": "last"}
-    blend = {"encoder": "first_stage", "folds": 3, "step": 0.5}
-    recipe = make(data, tiny_bi_encoder, encoder=STAGE, listwise=listwise, blend=blend)
+    tune = {"encoder": "first_stage", "folds": 3, "step": 0.5}
+    recipe = make(data, tiny_bi_encoder, encoder=STAGE, listwise=listwise, tune=tune)
     out = trained[1].parents[1]
     done = run_recipe(recipe, out, device="cpu", resume=True)
     names = [finished.stage.name for finished in done.work.done]
-    assert names == ["encoder", "listwise", "blend"]
+    assert names == ["encoder", "listwise", "tune"]
     assert done.work.done[0].folder == trained[1]  # the same work, not done again
     assert done.work.data.dev.digest == trained[0].work.data.dev.digest
-    shares = json.loads((done.work.done[-1].folder / "blend.json").read_text())["shares"]
-    assert shares["similarity"] + shares["first stage"] > 0
+    shares = json.loads((done.work.done[-1].folder / "tuning.json").read_text())["best"]
+    assert shares["similarity"] + shares["first"] > 0
     # The folder can be moved: what a stage made is named from there, and in full when the command is shown.
-    assert _encoder_name(done.work, done.work.done[-1].stage, done.work.done[-1].folder) == str(
+    assert _encoder_name(done.work, done.work.done[-1].stage, "first_stage", done.work.done[-1].folder) == str(
         Path("stages", trained[1].name, "model")
     )
     told = done.work.done[-1].result.figures[RERANK]

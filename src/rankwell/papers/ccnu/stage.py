@@ -2,8 +2,8 @@
 
 The stage also writes
 
-    interpolation.json   α·BM25 + (1−α)·S for each α and normalisation, with 95 % intervals, and the choice of each fold
-    alpha.png            the same as a plot
+    interpolation.json   α·BM25 + (1−α)·S for each α and normalisation, and the choice of each fold
+    alpha.png            the same as a plot, with 95 % intervals
     interpolated.run.gz  the dev queries under the setting that is best for all of them
 """
 
@@ -28,8 +28,7 @@ from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Qrels, Run
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure
-from rankwell.evaluation.significance import TESTS, mean_interval, mean_intervals
-from rankwell.evaluation.tuning import Tuned
+from rankwell.evaluation.significance import TESTS
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, find_vectors
 from rankwell.papers.ccnu.network import Sdnet, SdnetConfig, load_sdnet, new_sdnet, save_sdnet
@@ -45,7 +44,6 @@ from rankwell.papers.ccnu.word_features import (
     open_vectors,
 )
 from rankwell.papers.ccnu.words import Tagger, open_tagger
-from rankwell.plots.curves import draw_sweep
 from rankwell.rank.fusion import NORMALISATIONS, Shares, fuse
 from rankwell.rank.tuning import tune_fusion
 from rankwell.training.data.sampling import Lists, draw
@@ -55,7 +53,8 @@ from rankwell.training.loop.task import ListTask, Step
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import PARTS, STAGES, StageKind, StageResult, Work, process_number
-from rankwell.training.stages.shared import check_lists, training_candidates
+from rankwell.training.stages.shared import check_folds, check_lists, training_candidates
+from rankwell.training.stages.tune import draw_shares
 
 ALPHAS = tuple(round(0.1 * step, 1) for step in range(11))
 PAPER = Shares(model=0.2, first=0.8, normalise="none")
@@ -132,7 +131,7 @@ def check(work: Work, stage: RecipeStage[SdnetOptions]) -> None:
     """Raise for whatever would fail after the features are computed."""
     options = stage.options
     check_lists(work, stage)
-    if any(later.kind != "interpolate" for later in work.recipe.stages[stage.number :]):
+    if any(later.kind != "tune" for later in work.recipe.stages[stage.number :]):
         raise RankwellError(
             f"{stage.path} must be the last stage that trains: an SDNet is not a checkpoint that others can start from"
         )
@@ -144,8 +143,7 @@ def check(work: Work, stage: RecipeStage[SdnetOptions]) -> None:
     if options.vectors is not None:
         open_vectors(find_vectors(options.vectors))
     _tagger(options)
-    if len(work.data.dev.queries) < options.folds:
-        raise RankwellError(f"{stage.path}.folds is {options.folds}, but dev has {len(work.data.dev.queries)} queries")
+    check_folds(work, stage, options.folds)
 
 
 def run(work: Work, stage: RecipeStage[SdnetOptions], folder: Path) -> StageResult:
@@ -256,12 +254,12 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
     runs = {"first": first, "model": run}
     tuning = tune_fusion(runs, dev.qrels, settings, measure=str(measure), folds=options.folds, seed=work.seed)
     write_run(fuse(runs, tuning.best, name="interpolated"), folder / "interpolated.run.gz")
-    write_json(folder / "interpolation.json", _grid(tuning))
+    described = tuning.as_dict(lambda shares: {"alpha": shares.first, "normalise": shares.normalise})
+    write_json(folder / "interpolation.json", described)
     with suppress(MissingExtraError):  # the plot is optional
-        lines = {
-            name: (np.array(ALPHAS), mean_intervals(tuning.values[_rows(tuning, name)])) for name in NORMALISATIONS
-        }
-        draw_sweep(lines, folder / "alpha.png", option="α, the first stage's share", measure=str(measure))
+        tried = zip(settings, tuning.values, strict=True)
+        lines = [(shares.normalise, shares.first, values) for shares, values in tried]
+        draw_shares(str(measure), lines, folder / "alpha.png", option="α")
     alone = {
         name: evaluate(dev.qrels, ranked, [measure]).values[0] for name, ranked in (("first stage", first), ("S", run))
     }
@@ -273,25 +271,6 @@ def _interpolate(work: Work, options: SdnetOptions, run: Run, folder: Path) -> d
         p = TESTS["t"](tuning.held_out, values)
         figures[f"p, interpolated against {name}"] = float(f"{p:.3g}")
     return figures
-
-
-def _rows(tuning: Tuned[Shares], normalise: str) -> list[int]:
-    """Where the settings of a normalisation are, α ascending."""
-    return [row for row, fusion in enumerate(tuning.settings) if fusion.normalise == normalise]
-
-
-def _grid(tuning: Tuned[Shares]) -> dict[str, Any]:
-    rows = []
-    for fusion, values in zip(tuning.settings, tuning.values, strict=True):
-        row = {"alpha": fusion.first, "normalise": fusion.normalise, tuning.measure: float(values.mean())}
-        rows.append(row | {"interval": list(mean_interval(values))})
-    folds = [str(shares) for shares in tuning.fold_settings]
-    return {
-        "settings": rows,
-        "best": str(tuning.best),
-        "of each fold": folds,
-        "cross-validated": tuning.cross_validated,
-    }
 
 
 def _dev_run(work: Work) -> str:

@@ -1,6 +1,6 @@
 """Term weights: the words of passages shaded by weight, and the distribution of term frequencies.
 
-Pages are self-contained HTML files; pictures need matplotlib.
+Pages are self-contained HTML files.
 """
 
 from __future__ import annotations
@@ -9,28 +9,15 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.corpus.analyser import Analyzer
-from rankwell.plots.pictures import words_and_gaps, write_page
+from rankwell.plots.pictures import table, words_and_gaps, write_page
 
-PICTURE_STYLE: Any = {"font.size": 9, "svg.hashsalt": "rankwell"}
 SHADE = (31, 119, 180)
-LINE_CHARACTERS = 96
-CHARACTER_INCHES = 0.0815  # of a fixed width at 9.5 points, and a little between words
 BINS = 20
-
-STYLE = """
-body { font: 16px/1.7 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; color: #222;
-       background: #fff }
-h1 { font-size: 1.3em } h2 { font-size: 1em; margin: 1.6em 0 .2em; color: #555 }
-p { margin: .2em 0 } .w { border-radius: .2em; padding: .05em .1em } .q { color: #555; font-style: italic }
-table { border-collapse: collapse; font-size: .85em } td { padding: 0 .6em 0 0; white-space: nowrap }
-.bar { display: inline-block; height: .8em; background: #1f77b4 }
-"""
 
 
 @dataclass(frozen=True)
@@ -77,7 +64,7 @@ def write_terms_page(
         body.append(f"<h2>{html.escape(passage.docid)}</h2>")
         body += [f"<p class=q>{html.escape(note)}</p>" for note in passage.notes]
         body.append(f"<p>{''.join(_span(text, weight, highest) for text, weight in fragments(passage))}</p>")
-    write_page(path, title, STYLE, body)
+    write_page(path, title, body)
 
 
 def _span(text: str, weight: float | None, highest: float) -> str:
@@ -98,7 +85,7 @@ def _bars(counts: NDArray[np.integer]) -> str:
         f'<td><span class=bar style="width: {20 * height / most:.2f}em"></span></td></tr>'
         for low, high, height in zip(edges[:-1].tolist(), edges[1:].tolist(), heights.tolist(), strict=True)
     ]
-    return f"<table>{''.join(rows)}</table>"
+    return table((), rows)
 
 
 def _binned(counts: NDArray[np.integer]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

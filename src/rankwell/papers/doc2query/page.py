@@ -10,14 +10,6 @@ from pathlib import Path
 from rankwell.corpus.analyser import Analyzer
 from rankwell.plots.pictures import words_and_gaps, write_page
 
-STYLE = """
-body { font: 16px/1.6 system-ui, sans-serif; max-width: 76em; margin: 2em auto; padding: 0 1em; color: #222;
-       background: #fff }
-h1 { font-size: 1.3em } h2 { font-size: 1em; margin: 1.6em 0 .2em; color: #555 }
-.row { display: grid; grid-template-columns: 3fr 2fr; gap: 2em } ul { margin: 0; padding-left: 1.2em }
-.q { color: #555; font-style: italic } .n { background: #ffe3a8; border-radius: .2em; padding: .05em .1em }
-"""
-
 
 @dataclass(frozen=True)
 class ExpandedText:
@@ -50,4 +42,4 @@ def write_expansions_page(passages: Sequence[ExpandedText], path: str | Path, *,
         body.append(f"<h2>{html.escape(passage.docid)}</h2>")
         body += [f"<p class=q>{html.escape(query)}</p>" for query in passage.asked]
         body.append(f"<div class=row><p>{html.escape(passage.text)}</p><ul>{items}</ul></div>")
-    write_page(path, title, STYLE, body)
+    write_page(path, title, body)

@@ -35,11 +35,6 @@ class PretrainOptions(TrainingOptions):
         description="File of document ids, one per line, that are neither trained nor measured on, such as those of "
         "test articles; none: all documents are used.",
     )
-    reference: Annotated[str | None, Meaning.DATA_FILE] = Field(
-        default=None,
-        description="File of words by descending frequency, one per line, to measure the domain gap against; "
-        "none: the start checkpoint's vocabulary.",
-    )
 
 
 @STAGE_OPTIONS.register("classify")

@@ -34,7 +34,7 @@ from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.batch import Placer
 from rankwell.models.checkpoints.names import find_model
 from rankwell.models.devices import chosen_device
-from rankwell.papers.drbert.domain_gap import Reference, count_words, measure_domain_gap, word_list_reference
+from rankwell.papers.drbert.domain_gap import measure_domain_gap
 from rankwell.papers.drbert.heads import load_pretraining, save_pretraining
 from rankwell.papers.drbert.options import PretrainOptions
 from rankwell.papers.drbert.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
@@ -264,9 +264,9 @@ def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageR
     model, tokenizer = load_pretraining(work.model, seed=work.seed)
     documents = work.data.tokens(tokenizer)
     model.encoder.ruled = work.recipe.model.attention_layers
-    gap = measure_domain_gap(count_words(work.data.collection.store), tokenizer, _reference(work, options))
+    gap = measure_domain_gap(work.data.collection.store, tokenizer)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "domain-gap.json", gap.as_json())
+    write_json(folder / "domain-gap.json", gap)
     segments = model.encoder.config.type_vocab_size
     task, held_out = (
         PretrainingTask(documents, rows, MaskingVocabulary.of(tokenizer), options, work.seed, segments=segments)
@@ -286,16 +286,15 @@ def run(work: Work, stage: RecipeStage[PretrainOptions], folder: Path) -> StageR
         rule=work.recipe.model.attention,
         description="pre-training",
     )
-    figures = {**outcome.figures(), "domain gap": gap.gap}
+    figures = {**outcome.figures(), "domain gap": gap["gap"]}
     if held_out is not None and process_number() == 0:
         figures |= _held_out_figures(work, folder / "model", held_out)
     return StageResult(folder / "model", figures=figures)
 
 
 def check(work: Work, stage: RecipeStage[PretrainOptions]) -> None:
-    """Raise if the vocabulary has no ``[MASK]``, the reference list no words, or the collection lacks a document."""
+    """Raise if the vocabulary has no ``[MASK]`` or the collection lacks a document."""
     MaskingVocabulary.of(Tokenizer.open(find_model(work.recipe.model.start)))
-    _reference(work, stage.options)
     _documents(work, stage.options)
 
 
@@ -312,11 +311,6 @@ def _documents(work: Work, options: PretrainOptions) -> Rows:
         if found < 0:
             raise InputError(path, number, f"document {docid!r} is not in the collection")
     return np.setdiff1d(documents, left_out)
-
-
-def _reference(work: Work, options: PretrainOptions) -> Reference | None:
-    path = options.reference
-    return None if path is None else word_list_reference(Path(work.recipe.data.folder) / path)
 
 
 def _held_out_figures(work: Work, folder: Path, task: PretrainingTask) -> dict[str, float]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,13 @@ from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.files import remove_leftovers
 from rankwell.core.locks import lock
 from rankwell.core.manifest import digest, read_object, write_json
-from rankwell.corpus.datasets import open_dataset
 from rankwell.evaluation.notation import parse_measure
-from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, default_start, find_model
+from rankwell.models.checkpoints.names import DEFAULT, default_start, find_model
 from rankwell.models.devices import chosen_device
 from rankwell.rank.system import System, is_system, refuse_taken
 from rankwell.retrieve.index import Index
-from rankwell.training.data.prepare import open_collection
 from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
-from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, divide, write_headed, write_parts
+from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, write_headed
 from rankwell.training.fit.report import card_text, figures_of, query_table, report_page
 from rankwell.training.fit.rungs import FitTask
 
@@ -32,37 +31,6 @@ NO_QUERIES = (
     "relevant document each. `--queries-from titles` (or headings) takes those of the documents as queries, and "
     "`rankwell expand --queries` writes queries for documents to train with."
 )
-
-
-@dataclass(frozen=True)
-class FitRequest:
-    """What to fit, and how long it may take."""
-
-    data: str
-    out: Path
-    minutes: float = 20.0
-    device: str | None = None
-    seed: int = 1
-    measure: str = "RR@10"
-    train: str | None = None
-    report: str | None = None
-    encoder: str = DEFAULT
-    start: str = BACKBONE
-    queries_from: Kind | None = None
-
-    @property
-    def work(self) -> Path:
-        """``OUT.work``, the folder for unfinished work."""
-        return self.out.absolute().with_name(f"{self.out.name}.work")
-
-    def check(self) -> None:
-        """Raise for options that cannot be right, before anything is read."""
-        parse_measure(self.measure)
-        if not self.minutes > 0:
-            raise RankwellError(f"--minutes {self.minutes:g}: expected more than 0")
-        if not self.out.absolute().name:
-            raise RankwellError(f"--out {self.out}: expected the name of a new folder")
-        chosen_device(self.device)
 
 
 def fit(
@@ -90,98 +58,82 @@ def fit(
     >>> system = fit("my-data", "my-system", minutes=10)                           # doctest: +SKIP
     >>> system.search("how do bees keep warm")                                     # doctest: +SKIP
     """
+    measure = str(parse_measure(measure))
     start = start or default_start()
-    request = FitRequest(
+    task = FitTask(
         os.fspath(data), Path(out), minutes, device, seed, measure, train, report, encoder, start, queries_from
     )
-    request.check()
-    fitted = _fit_judged(request, say) if queries_from is None else _fit_headed(request, queries_from, say)
-    for line in fitted.summary:
+    if not minutes > 0:
+        raise RankwellError(f"--minutes {minutes:g}: expected more than 0")
+    if not task.out.absolute().name:
+        raise RankwellError(f"--out {out}: expected the name of a new folder")
+    chosen_device(device)
+    system, lines = _fit_judged(task, task, say) if queries_from is None else _fit_headed(task, queries_from, say)
+    for line in lines:
         say(line)
-    return fitted.system
+    return system
 
 
-@dataclass(frozen=True, eq=False)
-class _Fitted:
-    """A system and the lines that tell what it is; none if it was made before."""
-
-    system: System
-    summary: tuple[str, ...] = ()
+Fitted = tuple[System, list[str]]
+"""A system and the lines that tell what it is; none if it was made before."""
 
 
-def _fit_judged(request: FitRequest, say: Callable[[str], None], asked: FitRequest | None = None) -> _Fitted:
+def _fit_judged(task: FitTask, asked: FitTask, say: Callable[[str], None]) -> Fitted:
     """Fit to judged queries. Report and summary name the data, folder and command of ``asked``, what a user wants."""
-    asked = asked or request
-    work, minutes, measure = request.work, request.minutes, request.measure
+    work, minutes = task.work, task.minutes
     if not work.exists():
-        refuse_taken(request.out)
-    dataset = open_dataset(request.data)
-    parts = divide(dataset, train=request.train, report=request.report, seed=request.seed)
+        refuse_taken(task.out)
+    parts = task.parts
     if len(parts.fit):
-        find_model(request.start)  # raises if it is missing, before the first rungs take their time
+        find_model(task.start)  # raises if it is missing, before the first rungs take their time
     with lock(work, wait=False):
         remove_leftovers(work)
-        remove_leftovers(request.out.absolute().parent, of=request.out.name)
-        _claim(request, dataset.digest(), parts)
-        if is_system(request.out):  # finished, but killed before its work folder was removed
+        remove_leftovers(task.out.absolute().parent, of=task.out.name)
+        _claim(task)
+        if is_system(task.out):  # finished, but killed before its work folder was removed
             shutil.rmtree(work, ignore_errors=True)
-            return _Fitted(System.open(request.out, device=request.device))
-        write_parts(dataset, parts, work / "parts")
-        collection = open_collection(str(work / "parts"), work)
-        say(f"{len(collection.index):,} documents; {parts.describe()}")
+            return System.open(task.out, device=task.device), []
+        say(f"{len(task.index):,} documents; {parts.describe()}")
         for line in advice(parts):
             say(line)
-        measured = f", measured by {measure} on the queries to choose" if len(parts.choose) else ""
+        measured = f", measured by {task.measure} on the queries to choose" if len(parts.choose) else ""
         say(f"up to {minutes:g} minute{'s' * (minutes != 1)}{measured}:")
-        task = FitTask(
-            work,
-            work / "parts",
-            collection.index,
-            parts,
-            request.encoder,
-            request.start,
-            str(parse_measure(measure)),
-            request.seed,
-            request.device,
-        )
         climbed = climb(task, Clock(60 * minutes * (1 - SAVING)), say)
-        system = _save(request.out, asked, task, climbed)
+        system = _save(task, asked, climbed)
         shutil.rmtree(work, ignore_errors=True)
-    return _Fitted(system, ("", *summary(asked.out, task, climbed)))
+    return system, ["", *summary(asked.out, task, climbed)]
 
 
-def _fit_headed(request: FitRequest, kind: Kind, say: Callable[[str], None]) -> _Fitted:
+def _fit_headed(task: FitTask, kind: Kind, say: Callable[[str], None]) -> Fitted:
     """Fit to titles or headings as queries, then save what was fitted with the documents as they are."""
-    work = request.work
+    work = task.work
     if not work.exists():
-        refuse_taken(request.out)
-    dataset = open_dataset(request.data)
-    if len(divide(dataset, train=request.train, report=request.report, seed=request.seed).choose):
-        raise RankwellError(f"--queries-from {kind}: {request.data} has judged queries; leave the option out")
+        refuse_taken(task.out)
+    if len(task.parts.choose):
+        raise RankwellError(f"--queries-from {kind}: {task.data} has judged queries; leave the option out")
     with lock(work, wait=False):
-        if is_system(request.out):
+        if is_system(task.out):
             shutil.rmtree(work, ignore_errors=True)
-            return _Fitted(System.open(request.out, device=request.device))
-        write_headed(dataset, kind, work / kind, request.seed)
+            return System.open(task.out, device=task.device), []
+        write_headed(task.dataset, kind, work / kind, task.seed)
         say(f"The {kind} of the documents are the queries. Figures tell how well they find their documents, not how")
         say("well people's questions would.")
         inner = work / "fitted"
         if is_system(inner):
-            done = _Fitted(System.open(inner, device=request.device))
+            fitted, lines = System.open(inner, device=task.device), list[str]()
         else:
-            own = replace(request, data=str(work / kind), out=inner, queries_from=None)
-            done = _fit_judged(own, say, request)
-        fitted = done.system
+            own = replace(task, data=str(work / kind), out=inner, queries_from=None)
+            fitted, lines = _fit_judged(own, task, say)
         place = work / "documents"
-        index = Index.open(place) if (place / "index.json").is_file() else Index.build(dataset.documents(), place)
+        index = Index.open(place) if (place / "index.json").is_file() else Index.build(task.dataset.documents(), place)
         first = replace(fitted.first_stage, index=index)
         system = System(first, ranker=fitted.ranker, depth=fitted.depth, shares=fitted.shares)
         texts = {
             name: (inner / name).read_text(encoding="utf-8") for name in ("README.md", "report.html", "queries.tsv")
         }
-        saved = system.save(request.out, card={**fitted.card, "queries": kind}, files=texts)
+        saved = system.save(task.out, card={**fitted.card, "queries": kind}, files=texts)
         shutil.rmtree(work, ignore_errors=True)
-    return replace(done, system=saved)
+    return saved, lines
 
 
 def advice(parts: Parts) -> list[str]:
@@ -212,38 +164,40 @@ def summary(out: Path, task: FitTask, climbed: Climb) -> list[str]:
     failed = [skipped.step.title for skipped in climbed.skipped if skipped.outcome == "failed"]
     if failed:
         lines.append(f"Failed: {', '.join(failed)}. The report says why.")
+    quoted = shlex.quote(str(out))
     return [
         *lines,
         f"report:  {out / 'report.html'}",
-        f'search:  rankwell search {out} "a question"',
-        f"serve:   rankwell serve {out}",
+        f'search:  rankwell search {quoted} "a question"',
+        f"serve:   rankwell serve {quoted}",
     ]
 
 
-def _claim(request: FitRequest, documents: str, parts: Parts) -> None:
+def _claim(task: FitTask) -> None:
     """Record what is fitted in the work folder. Raises if it holds the work of other options or data."""
+    parts = task.parts
     queries = {
         name: [(query.qid, query.text, dict(part.qrels[query.qid])) for query in part.queries]
         for name, part in (("fit", parts.fit), ("choose", parts.choose), ("report", parts.report))
     }
     ours: dict[str, Any] = {
-        "data": digest([documents, queries]),
-        "seed": request.seed,
-        "measure": request.measure,
-        "encoder": request.encoder,
-        "model": request.start,
+        "data": digest([task.dataset.digest(), queries]),
+        "seed": task.seed,
+        "measure": task.measure,
+        "encoder": task.encoder,
+        "model": task.start,
     }
-    path = request.work / "fit.json"
+    path = task.work / "fit.json"
     if not path.exists():
         write_json(path, ours)
         return
     theirs = read_object(path)
     if other := next((name for name in ours if theirs.get(name) != ours[name]), None):
         problem = f"holds an unfinished fit with another {other}"
-        raise InputError(request.work, None, f"{problem}; remove it, or repeat the command it was made with")
+        raise InputError(task.work, None, f"{problem}; remove it, or repeat the command it was made with")
 
 
-def _save(out: Path, asked: FitRequest, task: FitTask, climbed: Climb) -> System:
+def _save(task: FitTask, asked: FitTask, climbed: Climb) -> System:
     """Write the system with its card and report."""
     figures = figures_of(asked.data, task, climbed)
     command = command_of(asked)
@@ -252,18 +206,22 @@ def _save(out: Path, asked: FitRequest, task: FitTask, climbed: Climb) -> System
         "report.html": report_page(figures, task, climbed, command),
         "queries.tsv": query_table(task, climbed),
     }
-    return climbed.best.system.save(out, card=figures, files=files)
+    return climbed.best.system.save(task.out, card=figures, files=files)
 
 
-def command_of(request: FitRequest) -> str:
-    """The command that repeats the fit."""
-    usual = FitRequest(request.data, request.out)
-    flags = {"start": "model", "queries_from": "queries-from"}
-    chosen = {
-        flags.get(field.name, field.name): value
-        for field in fields(request)
-        if (value := getattr(request, field.name)) != getattr(usual, field.name)
-    }
-    shown = {name: f"{value:g}" if isinstance(value, float) else value for name, value in chosen.items()}
-    given = "".join(f" --{name} {value}" for name, value in shown.items())
-    return f"rankwell fit {request.data} --out {request.out.name}{given}"
+def command_of(task: FitTask) -> str:
+    """The command that repeats the fit, from any folder."""
+    usual = FitTask(task.data, task.out)
+    flags = {"start": "model", "queries_from": "queries-from", "train_split": "train", "report_split": "report"}
+    command = ["rankwell", "fit", _anywhere(task.data), "--out", str(task.out.absolute())]
+    for field in fields(task):
+        if (value := getattr(task, field.name)) != getattr(usual, field.name):
+            shown = f"{value:g}" if isinstance(value, float) else str(value)
+            path = field.name in ("encoder", "start")
+            command += [f"--{flags.get(field.name, field.name)}", _anywhere(shown) if path else shown]
+    return shlex.join(command)
+
+
+def _anywhere(name: str) -> str:
+    """A path that is there as an absolute one; the name of something else as it is."""
+    return os.path.abspath(name) if os.path.exists(name) else name

@@ -11,7 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,45 +23,21 @@ from rankwell.core.manifest import digest, read_object, write_json
 from rankwell.core.stopping import TimeIsUp, interruptible, time_limit
 from rankwell.corpus.formats import read_run, write_run
 from rankwell.corpus.records import Query, Run
-from rankwell.evaluation.compare import Contrast, compare
+from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import Interval, mean_interval
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
 from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import Candidate, FitTask, K, Step, bm25, ladder
+from rankwell.training.fit.rungs import BASE, FitTask, K, Rung, Step, bm25, ladder
 
 LEVEL = 0.05
 RECORD = "rung.json"
 TIMED_QUERIES, TIMED_SECONDS = 20, 5.0
 """How many queries are timed one by one, and for how long at most."""
-BASE = Step("bm25", "BM25", lambda task, below: below)
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Rung:
-    """A system that was tried.
-
-    ``contrast`` compares it with the rung kept below it, on the queries to choose. ``report`` is its run of the queries
-    to report, which only kept rungs have.
-    """
-
-    step: Step
-    key: str
-    candidate: Candidate
-    milliseconds: float
-    seconds: float
-    contrast: Contrast | None = None
-    kept: bool = True
-    report: Run | None = None
-
-    @property
-    def system(self) -> System:
-        """The system itself."""
-        return self.candidate.system
 
 
 @dataclass(frozen=True)
@@ -133,12 +109,12 @@ def climb(task: FitTask, clock: Clock, say: Say) -> Climb:
 
 def _try_rung(task: FitTask, clock: Clock, step: Step, best: Rung, say: Say) -> Rung | Skipped:
     """Make a rung on top of the best one, or say why it was left out."""
-    if task.rung(_key(step, best.candidate)).exists():
+    if task.rung(_key(step, best)).exists():
         return _make_rung(task, clock, step, best)
     try:
         # Its own handler of Ctrl-C, so that an error that native code makes of it does not count as a failure.
         with interruptible():
-            if (obstacle := _obstacle(task, clock, step, best.candidate)) is not None:
+            if (obstacle := _obstacle(task, clock, step, best)) is not None:
                 return obstacle
             say(f"  … {step.title}")
             with time_limit(clock.left):
@@ -166,12 +142,12 @@ def _failure(error: Exception) -> str | None:
     return None
 
 
-def _obstacle(task: FitTask, clock: Clock, step: Step, below: Candidate) -> Skipped | None:
+def _obstacle(task: FitTask, clock: Clock, step: Step, below: Rung) -> Skipped | None:
     """Why a rung cannot be tried; None if it can."""
     parts = task.parts
     if step.trains and not len(parts.fit):
         return Skipped(step, f"training needs {parts.needed} judged queries, and there are {len(parts.choose)}")
-    if step.name == "bm25-tuned" and len(parts.tune) < 2:
+    if step.tunes and len(parts.tune) < 2:
         return Skipped(step, "there are no judged queries to tune with")
     try:
         with interruptible():
@@ -202,22 +178,21 @@ def duration(seconds: float) -> str:
 
 def _make_rung(task: FitTask, clock: Clock, step: Step, below: Rung | None) -> Rung:
     """Make a rung and measure it, or read what was measured before."""
-    key = _key(step, None if below is None else below.candidate)
+    key = _key(step, below)
     folder = task.rung(key)
     if folder.exists():
         rung = _read(task, step, key, folder)
         clock.before += rung.seconds
         return _judged(task, rung, below)
     begin = time.monotonic()
-    candidate = bm25(task) if below is None else step.make(task, below.candidate)
-    candidate = replace(candidate, key=key)
+    made = bm25(task) if below is None else step.make(task, below)
     queries = [query for part in (task.parts.choose, task.parts.report) for query in part.queries]
-    rung = Rung(step, key, candidate, _milliseconds(candidate.system, queries[:TIMED_QUERIES]), 0.0)
-    rung = _judged(task, rung, below)
+    milliseconds = _milliseconds(made.system, queries[:TIMED_QUERIES])
+    rung = _judged(task, replace(made, step=step, key=key, milliseconds=milliseconds), below)
     if rung.kept and len(task.parts.report):
-        report = candidate.choose
+        report = rung.choose
         if not task.parts.cross_validated:
-            report = candidate.system.search(task.parts.report.queries, K, threads=task.threads)
+            report = rung.system.search(task.parts.report.queries, K, threads=task.threads)
         rung = replace(rung, report=report)
     rung = replace(rung, seconds=time.monotonic() - begin)
     _write(rung, folder)
@@ -230,7 +205,7 @@ def _judged(task: FitTask, rung: Rung, below: Rung | None) -> Rung:
     if below is None or not len(part):
         return rung
     names = below.step.title, rung.step.title
-    runs = dict(zip(names, (below.candidate.choose, rung.candidate.choose), strict=True))
+    runs = dict(zip(names, (below.choose, rung.choose), strict=True))
     [contrast] = compare(part.qrels, runs, task.measure, baseline=names[0]).contrasts
     return replace(rung, contrast=contrast, kept=contrast.difference > 0 and contrast.p < LEVEL)
 
@@ -258,7 +233,7 @@ def line_of(rung: Rung, task: FitTask) -> str:
     mark = "✓" if rung.kept else "·"
     line = f"  {mark} {rung.step.title:<28}"
     if len(task.parts.choose):
-        mean, (low, high) = interval_of(task.parts.choose, rung.candidate.choose, task.measure)
+        mean, (low, high) = interval_of(task.parts.choose, rung.choose, task.measure)
         line += f" {task.measure} {mean:.3f} [{low:.3f}, {high:.3f}]"
     if rung.contrast is not None:
         line += f"  {rung.contrast.difference:+.3f}, p {p_value(rung.contrast.p)}{'' if rung.kept else ', not kept'}"
@@ -274,7 +249,7 @@ def p_value(value: float) -> str:
 # Finished rungs
 
 
-def _key(step: Step, below: Candidate | None) -> str:
+def _key(step: Step, below: Rung | None) -> str:
     """Names a rung by itself and all rungs it stands on."""
     return f"{step.name}-{digest([step.name, None if below is None else below.key])[:12]}"
 
@@ -283,17 +258,14 @@ def _write(rung: Rung, folder: Path) -> None:
     system = rung.system
     with atomic_folder(folder) as temporary:
         system.first_stage.save(temporary)
-        for name, run in (("choose", rung.candidate.choose), ("report", rung.report)):
+        for name, run in (("choose", rung.choose), ("report", rung.report)):
             if run:
                 write_run(Run(run, name=name), temporary / f"{name}.run.gz")
-        shares = None
-        if system.shares is not None:
-            shares = {**system.shares.as_dict(), "normalise": system.shares.normalise}
         record = {
             "ranker": None if system.ranker is None else os.path.relpath(system.ranker, temporary),
             "depth": system.depth,
-            "shares": shares,
-            "stages": dict(rung.candidate.stages),
+            "shares": None if system.shares is None else asdict(system.shares),
+            "stages": dict(rung.stages),
             "milliseconds": rung.milliseconds,
             "seconds": rung.seconds,
         }
@@ -312,7 +284,7 @@ def _read(task: FitTask, step: Step, key: str, folder: Path) -> Rung:
             name: read_run(path) if (path := folder / f"{name}.run.gz").exists() else None
             for name in ("choose", "report")
         }
-        candidate = Candidate(system, runs["choose"] or Run(), record["stages"], key)
-        return Rung(step, key, candidate, record["milliseconds"], record["seconds"], report=runs["report"])
+        times = {name: record[name] for name in ("milliseconds", "seconds")}
+        return Rung(system, runs["choose"] or Run(), record["stages"], step, key, **times, report=runs["report"])
     except (FileNotFoundError, KeyError, TypeError):
         raise InputError(folder, None, "not a finished rung; remove it to make it again") from None

@@ -13,38 +13,14 @@ from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.compare import compare
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.significance import mean_interval
-from rankwell.plots.ladder import STYLE as PICTURES
 from rankwell.plots.ladder import Bar, draw_costs, draw_gaps, draw_ladder
-from rankwell.plots.pictures import page
-from rankwell.training.fit.ladder import LEVEL, Climb, Rung, Skipped, duration, interval_of, p_value
+from rankwell.plots.pictures import page, table
+from rankwell.training.fit.ladder import LEVEL, Climb, Skipped, duration, interval_of, p_value
 from rankwell.training.fit.parts import Part
-from rankwell.training.fit.rungs import FitTask
+from rankwell.training.fit.rungs import FitTask, Rung
 
 SHOWN = 10
 EXCERPT = 280
-STYLE = (
-    """
-:root { color-scheme: light dark; --ink: #1d2330; --dim: #68707f; --line: #dfe3ea; --paper: #fff; --good: #1c7c54;
-        --bad: #b3443a; --soft: #f4f6f9 }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e8ef; --dim: #98a1b1; --line: #333b49; --paper: #14181f; --good: #53c08f; --bad: #e5806f;
-          --soft: #1c222c } }
-body { font: 16px/1.6 system-ui, sans-serif; max-width: 52em; margin: 2em auto; padding: 0 1em; color: var(--ink);
-       background: var(--paper) }
-h1 { font-size: 1.6em; margin-bottom: .2em; overflow-wrap: anywhere } h2 { font-size: 1.2em; margin: 2em 0 .4em }
-.lead { font-size: 1.1em } .dim { color: var(--dim) } .good { color: var(--good) } .bad { color: var(--bad) }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-size: .9em; width: 100% }
-th, td { text-align: right; padding: .3em .7em .3em 0; border-bottom: 1px solid var(--line); white-space: nowrap }
-th:first-child, td:first-child { text-align: left } td.words { white-space: normal; text-align: left; min-width: 14em }
-details { border: 1px solid var(--line); border-radius: .4em; padding: .4em .8em; margin: .4em 0 }
-summary { cursor: pointer; overflow-wrap: anywhere } details p { margin: .5em 0; overflow-wrap: anywhere }
-pre { background: var(--soft); padding: .8em; border-radius: .4em; overflow-x: auto; font-size: .85em }
-@media (max-width: 40em) { table { font-size: .78em } th { white-space: normal } th, td { padding-right: .4em }
-  td:first-child { white-space: normal; min-width: 5.5em } td .dim { display: block; font-size: .85em }
-  td.words { min-width: 0 } }
-"""
-    + PICTURES
-)
 
 
 def measures_of(measure: str) -> list[str]:
@@ -75,7 +51,7 @@ def _figures(tried: Rung | Skipped, task: FitTask) -> dict[str, Any]:
     record: dict[str, Any] = {**name, "kept": tried.kept, "system": tried.system.describe()}
     record |= {"milliseconds": round(tried.milliseconds, 2), "seconds": round(tried.seconds, 1)}
     for part_name, part, run in (
-        ("choose", task.parts.choose, tried.candidate.choose),
+        ("choose", task.parts.choose, tried.choose),
         ("report", task.parts.report, tried.report),
     ):
         if run is not None and len(part):
@@ -127,7 +103,7 @@ def card_text(figures: Mapping[str, Any], command: str) -> str:
         lines += [
             f"Measured on {figures['queries']['report']:,} queries ({figures['reported on']}):",
             "",
-            f"| rung | {' | '.join(names)} | ms a query |",
+            f"| step | {' | '.join(names)} | ms a query |",
             f"|---|{'--:|' * (len(names) + 1)}",
         ]
         for rung in reported:
@@ -153,17 +129,17 @@ def report_page(figures: Mapping[str, Any], task: FitTask, climbed: Climb, comma
     if climbed.best.report is not None and climbed.rungs[0].report is not None:
         body += _queries(task, climbed)
     body += _settings(figures, task, climbed, command)
-    return page(f"Search fitted to {Path(figures['data']).name}", STYLE, body)
+    return page(f"Search fitted to {Path(figures['data']).name}", body)
 
 
 def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
     best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
-    trained = f"; trained: {', '.join(stages)}" if (stages := best.candidate.stages) else ""
+    trained = f"; trained: {', '.join(stages)}" if (stages := best.stages) else ""
     words = f"{_text(best.system.describe())}{trained}."
     if best.report is not None and base.report is not None:
         where = f"{len(part):,} queries that nothing was fitted to or chosen on ({_text(task.parts.source)})"
         if task.parts.cross_validated:
-            where = f"{len(part):,} queries, cross-validated: the same queries that rungs were chosen on"
+            where = f"{len(part):,} queries, cross-validated: the same queries that steps were chosen on"
         mean, (low, high) = interval_of(part, best.report, measure)
         figure = f'{measure} <b class="good">{mean:.3f}</b> [{low:.3f}, {high:.3f}]'
         if best is base:
@@ -184,33 +160,27 @@ def _lead(task: FitTask, climbed: Climb) -> Iterator[str]:
 
 
 def _ladder(task: FitTask, climbed: Climb) -> Iterator[str]:
-    yield "<h2>The ladder</h2>"
+    yield "<h2>Step by step</h2>"
     part, measure = task.parts.choose, task.measure
     if len(part):
         yield (
-            f"<p>Each rung is compared with the one kept below it, on the {len(part):,} queries to choose, and kept if "
-            f"it is better at p &lt; {LEVEL:g} (paired t-test, two-sided). Bars are 95 % intervals.</p>"
+            f"<p>Each step is compared with the one kept before it, on the {len(part):,} queries to choose, and kept "
+            f"if it is better at p &lt; {LEVEL:g} (paired t-test, two-sided). Bars are 95 % intervals.</p>"
         )
         bars = []
         for rung in climbed.rungs:
-            mean, (low, high) = interval_of(part, rung.candidate.choose, measure)
+            mean, (low, high) = interval_of(part, rung.choose, measure)
             bars.append(Bar(rung.step.title, mean, low, high, rung.kept, rung.milliseconds))
         yield draw_ladder(bars, measure)
-    heads = ["rung", measure, "gain", "p", "ms a query", "made in"]
-    yield from _table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
+    heads = ["step", measure, "gain", "p", "ms a query", "made in"]
+    yield table(heads, [_tried_cells(tried, task) for tried in climbed.tried])
     if not len(part):
         return
     yield f"<h2>{measure} against time</h2>"
     yield draw_costs(bars, measure)
     yield f"<h2>On the {len(task.parts.report):,} queries to report</h2>"
     names = measures_of(measure)
-    yield from _table(["rung kept", *names], [_report_cells(rung, task, names) for rung in climbed.rungs if rung.kept])
-
-
-def _table(heads: Sequence[str], rows: Sequence[str]) -> Iterator[str]:
-    yield f'<div class="wide"><table><tr>{"".join(f"<th>{_text(head)}</th>" for head in heads)}</tr>'
-    yield from rows
-    yield "</table></div>"
+    yield table(["step kept", *names], [_report_cells(rung, task, names) for rung in climbed.rungs if rung.kept])
 
 
 def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
@@ -220,7 +190,7 @@ def _tried_cells(tried: Rung | Skipped, task: FitTask) -> str:
         return f'<tr class="dim"><td>– {name}</td><td class="words" colspan="5">{words}</td></tr>'
     cells = ["", "", ""]
     if len(task.parts.choose):
-        cells[0] = _mean(task.parts.choose, tried.candidate.choose, task.measure)
+        cells[0] = _mean(task.parts.choose, tried.choose, task.measure)
     if tried.contrast is not None:
         cells[1:] = [f"{tried.contrast.difference:+.3f}", _text(p_value(tried.contrast.p).removeprefix("= "))]
     cells += [f"{tried.milliseconds:.0f}" if tried.milliseconds else "", duration(tried.seconds)]
@@ -329,15 +299,15 @@ def _settings(figures: Mapping[str, Any], task: FitTask, climbed: Climb, command
         "documents": f"{len(task.index):,}",
         "first stage": system.first_stage.describe(),
         "re-ranker": f"the best {system.depth} documents, {system.shares or 'alone'}" if system.ranker else "none",
-        "trained stages": ", ".join(climbed.best.candidate.stages) or "none",
+        "trained stages": ", ".join(climbed.best.stages) or "none",
         "seed": task.seed,
         "machine": ", ".join(f"{name} {value}" for name, value in figures["machine"].items()),
     }
-    yield "<h2>Settings</h2><table>"
-    for name, value in rows.items():
-        shown = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else str(value)
-        yield f'<tr><td>{name}</td><td class="words">{_text(shown)}</td></tr>'
-    yield "</table><h2>Repeat it, use it</h2>"
+    yield "<h2>Settings</h2>"
+    yield table(
+        (), [f'<tr><td>{name}</td><td class="words">{_text(str(value))}</td></tr>' for name, value in rows.items()]
+    )
+    yield "<h2>Repeat it, use it</h2>"
     lines = [
         command,
         'rankwell search SYSTEM "a question"',

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from rankwell.core.errors import RankwellError
+from rankwell.corpus.datasets import Dataset, open_dataset
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.breakdowns import compare_depths, cut_candidates
+from rankwell.evaluation.compare import Contrast
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
-from rankwell.models.checkpoints.names import find_model
+from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.hybrid import search_both
@@ -27,18 +29,20 @@ from rankwell.rank.texts import stores_of
 from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.retrieve.tune import parse_values, tune_bm25
-from rankwell.training.fit.parts import CHOOSE, FIT, Part, Parts, Rates, measure_pairs
+from rankwell.retrieve.tune import tune_bm25
+from rankwell.training.data.prepare import open_collection
+from rankwell.training.fit.parts import CHOOSE, FIT, Kind, Part, Parts, Rates, divide, measure_pairs, write_parts
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe_reader import build_recipe
 from rankwell.training.run import Trained, run_recipe
 from rankwell.training.stage import stage_kinds
-from rankwell.training.stage_options.first_stages import TuningOptions
 
 K = 100
 """Documents per query in the runs that are measured."""
 DEFAULT_SHARE = 0.7
 """The bi-encoder's share where there are no judgments to tune it with."""
+GRID_K1, GRID_B = (0.3, 0.6, 0.9, 1.2, 1.6, 2.0, 3.0, 4.0), (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Values of k1 and b to choose from."""
 DEPTHS = (10, 20, 50, 100)
 """Depths of re-ranking to choose from."""
 BACKWARD = 3.5
@@ -62,17 +66,40 @@ LISTWISE: Mapping[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class FitTask:
-    """What the rungs stand on: documents, queries, options and the folder for unfinished work."""
+    """What to fit, how long it may take, and the data, which is read when it is first needed."""
 
-    work: Path
-    data: Path
-    index: Index
-    parts: Parts
-    encoder: str
-    start: str
-    measure: str
-    seed: int
-    device: str | None
+    data: str
+    out: Path
+    minutes: float = 20.0
+    device: str | None = None
+    seed: int = 1
+    measure: str = "RR@10"
+    train_split: str | None = None
+    report_split: str | None = None
+    encoder: str = DEFAULT
+    start: str = BACKBONE
+    queries_from: Kind | None = None
+
+    @property
+    def work(self) -> Path:
+        """``OUT.work``, the folder for unfinished work."""
+        return self.out.absolute().with_name(f"{self.out.name}.work")
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """Documents and judged queries."""
+        return open_dataset(self.data)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The judged queries."""
+        return divide(self.dataset, train=self.train_split, report=self.report_split, seed=self.seed)
+
+    @cached_property
+    def index(self) -> Index:
+        """The documents, which are written to the work folder with the queries to fit and to choose."""
+        write_parts(self.dataset, self.parts, self.work / "parts")
+        return open_collection(str(self.work / "parts"), self.work).index
 
     @cached_property
     def rates(self) -> Rates:
@@ -111,7 +138,7 @@ class FitTask:
         tree = {
             "name": name,
             "seed": self.seed,
-            "data": {"folder": str(self.data), "train": FIT, "dev": CHOOSE},
+            "data": {"folder": str(self.work / "parts"), "train": FIT, "dev": CHOOSE},
             "first_stage": searched,
             "model": {"start": self.start, "adapt": True},
             "evaluate": {"measures": [self.measure], "depth": K},
@@ -121,48 +148,62 @@ class FitTask:
         return run_recipe(recipe, self.work / "recipes" / name, pool=self.work, device=self.device)
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A rung's system, its run of the queries to choose, and the stages that made it."""
-
-    system: System
-    choose: Run
-    stages: Mapping[str, Any]
-    key: str = ""
-    """Names the rung in the work folder."""
-
-
 @dataclass(frozen=True)
 class Step:
     """How a rung is made from the best system below it, and the seconds it may take."""
 
     name: str
     title: str
-    make: Callable[[FitTask, Candidate], Candidate]
-    seconds: Callable[[FitTask, Candidate], float] = lambda task, below: 0.0
+    make: Callable[[FitTask, Rung], Rung]
+    seconds: Callable[[FitTask, Rung], float] = lambda task, below: 0.0
     trains: bool = False
     """Whether it needs queries to fit."""
+    tunes: bool = False
+    """Whether it needs judged queries."""
 
 
-def searched(task: FitTask, system: System, stages: Mapping[str, Any] | None = None) -> Candidate:
+BASE = Step("bm25", "BM25", lambda task, below: below)
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """A system that was tried, its run of the queries to choose, and the stages that made it.
+
+    ``key`` names it in the work folder. ``contrast`` compares it with the rung kept below it, on the queries to choose.
+    ``report`` is its run of the queries to report, which only kept rungs have.
+    """
+
+    system: System
+    choose: Run
+    stages: Mapping[str, Any]
+    step: Step = BASE
+    key: str = ""
+    milliseconds: float = 0.0
+    seconds: float = 0.0
+    contrast: Contrast | None = None
+    kept: bool = True
+    report: Run | None = None
+
+
+def searched(task: FitTask, system: System, stages: Mapping[str, Any] | None = None) -> Rung:
     """A system with its run of the queries to choose."""
-    return Candidate(system, system.search(task.parts.choose.queries, K, threads=task.threads), stages or {})
+    return Rung(system, system.search(task.parts.choose.queries, K, threads=task.threads), stages or {})
 
 
-def bm25(task: FitTask) -> Candidate:
+def bm25(task: FitTask) -> Rung:
     """The lowest rung."""
     return searched(task, System(FirstStage(task.index, device=task.device)))
 
 
-def _tune_bm25(task: FitTask, below: Candidate) -> Candidate:
-    part, grid = task.parts.tune, TuningOptions()
+def _tune_bm25(task: FitTask, below: Rung) -> Rung:
+    part = task.parts.tune
     tuned = tune_bm25(
         task.index,
         part.queries,
         part.qrels,
         measure=task.measure,
-        k1=parse_values(grid.k1),
-        b=parse_values(grid.b),
+        k1=GRID_K1,
+        b=GRID_B,
         folds=min(5, len(part)),
         seed=task.seed,
         threads=task.threads,
@@ -172,7 +213,7 @@ def _tune_bm25(task: FitTask, below: Candidate) -> Candidate:
         return task.index.search(queries, setting, k=K, threads=task.threads)
 
     system = System(FirstStage(task.index, tuned.best, device=task.device))
-    return Candidate(system, _held_out(tuned, search, task.parts.choose.queries), {})
+    return Rung(system, _held_out(tuned, search, task.parts.choose.queries), {})
 
 
 def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run], queries: Sequence[Query]) -> Run:
@@ -184,7 +225,7 @@ def _held_out(tuned: Tuned[BM25], search: Callable[[BM25, Sequence[Query]], Run]
     return Run({qid: ranking for run in runs for qid, ranking in run.items()})
 
 
-def _hybrid(task: FitTask, below: Candidate) -> Candidate:
+def _hybrid(task: FitTask, below: Rung) -> Rung:
     lower = below.system.first_stage
     first = FirstStage(task.index, lower.bm25, task.encoder, DEFAULT_SHARE, device=task.device)
     for store in stores_of(task.index):
@@ -197,7 +238,7 @@ def _hybrid(task: FitTask, below: Candidate) -> Candidate:
     system = System(replace(first, share=tuned.best.similarity))
     if task.parts.fit.queries:
         return searched(task, system)
-    return Candidate(system, fuse(runs, tuned.setting_for, depth=K), {})
+    return Rung(system, fuse(runs, tuned.setting_for, depth=K), {})
 
 
 def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Shares]:
@@ -206,15 +247,15 @@ def _tune_share(task: FitTask, runs: Mapping[str, Run], part: Part) -> Tuned[Sha
     return tune_fusion(runs, part.qrels, grid, measure=task.measure, folds=min(5, len(part)), seed=task.seed)
 
 
-def _hybrid_seconds(task: FitTask, below: Candidate) -> float:
+def _hybrid_seconds(task: FitTask, below: Rung) -> float:
     queries = task.measured + len(task.parts.tune)
     return len(task.index) / task.rates.documents + queries / task.rates.queries
 
 
-def _learned(kind: str) -> Callable[[FitTask, Candidate], Candidate]:
+def _learned(kind: str) -> Callable[[FitTask, Rung], Rung]:
     """A first stage that a recipe's stage learns. Its share is cross-validated on the queries to choose."""
 
-    def make(task: FitTask, below: Candidate) -> Candidate:
+    def make(task: FitTask, below: Rung) -> Rung:
         lower = below.system.first_stage
         encoder = task.encoder if kind == "adapter" else task.start
         options = {"encoder": str(find_model(encoder)), "measure": task.measure, "best": task.measure}
@@ -226,12 +267,12 @@ def _learned(kind: str) -> Callable[[FitTask, Candidate], Candidate]:
         runs = search_both(task.index, first.dense, task.parts.choose.queries, lower.bm25, threads=task.threads)
         tuned = _tune_share(task, runs, task.parts.choose)
         system = System(replace(first, share=tuned.best.similarity))
-        return Candidate(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
+        return Rung(system, fuse(runs, tuned.setting_for, depth=K), {kind: options})
 
     return make
 
 
-def _adapter_seconds(task: FitTask, below: Candidate) -> float:
+def _adapter_seconds(task: FitTask, below: Rung) -> float:
     parts, rates = task.parts, task.rates
     vectors = 0.0 if below.system.first_stage.share else len(task.index) / rates.documents
     training = _epochs("adapter") * parts.fit.pairs * ADAPTER_SECONDS
@@ -243,7 +284,7 @@ def _epochs(kind: str) -> float:
     return float(stage_kinds()[kind].options().epochs)
 
 
-def _encoder_seconds(task: FitTask, below: Candidate) -> float:
+def _encoder_seconds(task: FitTask, below: Rung) -> float:
     if not describe(find_model(task.start)).has_vectors:
         raise RankwellError(f"{task.start} is a cross-encoder, which has no vectors")
     parts, rates = task.parts, task.rates
@@ -251,7 +292,7 @@ def _encoder_seconds(task: FitTask, below: Candidate) -> float:
     return _epochs("encoder") * epoch + len(task.index) / rates.documents + task.measured / rates.queries
 
 
-def _rerank(task: FitTask, below: Candidate) -> Candidate:
+def _rerank(task: FitTask, below: Rung) -> Rung:
     """Train a re-ranker on the candidates of the first stage, tune its share, and find the depth that pays."""
     first_stage, part = below.system.first_stage, task.parts.choose
     # A fitted bi-encoder knows these texts; an unfitted one would be no better a start than the checkpoint.
@@ -274,7 +315,7 @@ def _rerank(task: FitTask, below: Candidate) -> Candidate:
     depth = _depth_that_pays(task, runs, fused)
     head = {name: cut_candidates(run, runs["first"], depth) for name, run in runs.items()}
     system = System(first_stage, ranker=model.folder / "model", depth=depth, shares=_needed(tuned.best))
-    return Candidate(system, before_rest(fuse(head, tuned.setting_for), below.choose), {**below.stages, **stages})
+    return Rung(system, before_rest(fuse(head, tuned.setting_for), below.choose), {**below.stages, **stages})
 
 
 def _needed(shares: Shares) -> Shares | None:
@@ -292,7 +333,7 @@ def _depth_that_pays(task: FitTask, runs: Mapping[str, Run], fused: Run) -> int:
     )
 
 
-def _rerank_seconds(task: FitTask, below: Candidate) -> float:
+def _rerank_seconds(task: FitTask, below: Rung) -> float:
     find_model(task.start)  # raises if it is not there
     parts, rates = task.parts, task.rates
     lists = sum(
@@ -307,7 +348,7 @@ def _rerank_seconds(task: FitTask, below: Candidate) -> float:
 def ladder() -> list[Step]:
     """The rungs above BM25, the cheapest first."""
     return [
-        Step("bm25-tuned", "BM25, tuned", _tune_bm25),
+        Step("bm25-tuned", "BM25, tuned", _tune_bm25, tunes=True),
         Step("hybrid", "BM25 and a bi-encoder", _hybrid, _hybrid_seconds),
         Step("adapter", "an adapter on its vectors", _learned("adapter"), _adapter_seconds, trains=True),
         Step("encoder", "a fitted bi-encoder", _learned("encoder"), _encoder_seconds, trains=True),

@@ -174,24 +174,6 @@ class FilterOptions(Options):
 # Options of the stages that combine scores and train nothing
 
 
-@STAGE_OPTIONS.register("blend")
-class BlendOptions(Options):
-    """`blend`: combines the scores of ranker, bi-encoder and first stage with the best shares; trains nothing."""
-
-    encoder: Annotated[str, Meaning.MODEL] = Field(
-        default="start",
-        description="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's start "
-        "checkpoint before training, `first_stage` the bi-encoder that finds the candidates.",
-    )
-    first_stage: bool = Field(default=True, description="Whether the first stage's scores may have a share.")
-    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of shares, which sum to 1.")
-    normalise: Normalisation = Field(
-        default="z-score", description="Normalisation of the scores within each query before they are added."
-    )
-    measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
-    folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")
-
-
 @STAGE_OPTIONS.register("windows")
 class WindowsOptions(Options):
     """`windows`: reads long documents in windows and stores the best scores; trains nothing."""
@@ -215,24 +197,33 @@ class WindowsOptions(Options):
         return Windows(self.size, self.stride, self.aggregate, self.unit) if self.size else None
 
 
-@STAGE_OPTIONS.register("interpolate")
-class InterpolateOptions(Options):
-    """`interpolate`: β·BM25 + (1−β)·model, tuned by cross-validation on dev; trains nothing."""
+@STAGE_OPTIONS.register("tune")
+class TuneOptions(Options):
+    """`tune`: combines ranker, bi-encoder and first stage with the best shares; trains nothing."""
 
     # CCNU: β .9 with the best 3 windows; α .8 for passages.
-    beta: float | str = Field(
-        default="0.0:1:0.1",
-        description="Share of the first stage, or shares to try: FIRST:LAST:STEP or a comma-separated list.",
+    encoder: Annotated[str | None, Meaning.MODEL] = Field(
+        default="start",
+        description="Bi-encoder: a folder, PACKAGE:FOLDER, or a name on the hub; `start` is the recipe's start "
+        "checkpoint before training, `first_stage` the bi-encoder that finds the candidates; none: no bi-encoder.",
+    )
+    beta: float | str | None = Field(
+        default=None,
+        description="Without a bi-encoder: share of the first stage, or shares to try: FIRST:LAST:STEP or a "
+        "comma-separated list; none: all multiples of `step`.",
     )
     aggregate: tuple[str, ...] = Field(
-        default=("max", "mean", "top2", "top3", "top5"), description="Window aggregates to try."
+        default=("max", "mean", "top2", "top3", "top5"), description="After `windows`: window aggregates to try."
     )
     weights: int = Field(
-        default=3, ge=0, le=4, description="Also try all weightings of this many best windows; 0: none."
+        default=3,
+        ge=0,
+        le=4,
+        description="After `windows`: also try all weightings of this many best windows; 0: none.",
     )
-    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grid of weights, which sum to 1.")
+    step: float = Field(default=0.1, gt=0, le=1, description="Step of the grids of shares and weights; each sum to 1.")
     normalise: Normalisation = Field(
-        default="min-max", description="Normalisation of the scores within each query before they are added."
+        default="z-score", description="Normalisation of the scores within each query before they are added."
     )
     measure: str = Field(default="RR@10", description="Measure that tuning maximises.")
     folds: int = Field(default=5, ge=2, description="Folds of the cross-validation on dev.")

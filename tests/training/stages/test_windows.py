@@ -32,7 +32,8 @@ from rankwell.training.recipe_reader import Override, build_recipe
 from rankwell.training.run import Trained, run_recipe
 
 WINDOWS = {"size": 2, "stride": 1, "aggregate": "max", "keep": 2}
-GRID = {"beta": "0.0:1:0.5", "aggregate": ["max", "mean"], "weights": 2, "step": 0.5, "folds": 4}
+SHARES = {"encoder": None, "normalise": "min-max"}
+GRID = {**SHARES, "beta": "0.0:1:0.5", "aggregate": ["max", "mean"], "weights": 2, "step": 0.5, "folds": 4}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def data(place: Path) -> Path:
 
 
 def recipe_of(data: Path, start: Path, changes: dict[str, Any] | None = None, **stages: Any) -> Recipe:
-    tree = toys.recipe_tree(data, start, **(stages or {"windows": WINDOWS, "interpolate": GRID}))
+    tree = toys.recipe_tree(data, start, **(stages or {"windows": WINDOWS, "tune": GRID}))
     return build_recipe(tree, "r.yaml", [Override(path, value) for path, value in (changes or {}).items()])
 
 
@@ -75,27 +76,27 @@ def test_windows_are_kept_and_rank_as_the_ranker_does(done: Trained, place: Path
 
 
 def test_interpolation_leaves_its_choice_tests_and_sweeps(done: Trained, place: Path) -> None:
-    folder, dev = stage_folder(place / "out", "interpolate"), done.work.data.dev
+    folder, dev = stage_folder(place / "out", "tune"), done.work.data.dev
     tuning = json.loads((folder / "tuning.json").read_text())
     # max, mean, top2 by (.5 .5) and (1 0), each with three β.
     assert len(tuning["grid"]) == 4 * 3
     assert len(tuning["folds"]) == 4
     means = [one["mean"] for one in tuning["grid"]]
     best = tuning["grid"][int(np.argmax(means))]
-    assert tuning["best"] == {name: best[name] for name in ("beta", "aggregate", "normalise")}
+    assert tuning["best"] == {name: best[name] for name in ("model", "similarity", "first", "aggregate", "normalise")}
     own = read_ranker_config(folder / "model")
     assert own is not None
     assert own.windows is not None
     assert (own.windows.size, own.windows.aggregate) == (2, best["aggregate"])
-    assert own.figures["interpolation"] == f"β={best['beta']:g} {best['aggregate']} min-max"
+    assert own.figures["tuned"].endswith(f"(min-max), {best['aggregate']}")
     table = (folder / "table.md").read_text()
-    assert all(name in table for name in ("interpolated", "first stage", "windows alone"))
+    assert all(name in table for name in ("together", "first stage", "ranker alone"))
     assert {"beta.png", "top-k.png"} <= {path.name for path in folder.iterdir()}
     figures = json.loads((folder / "stage.json").read_text())["produced"]["figures"]
     assert figures["RR@10, first stage"] == pytest.approx(evaluate(dev.qrels, dev.run, "RR@10").mean["RR@10"])
     held_out = evaluate(dev.qrels, read_run(folder / "held-out.run.gz"), "RR@10").mean["RR@10"]
-    assert figures["RR@10, interpolated"] == pytest.approx(held_out) == pytest.approx(tuning["cross_validated"])
-    assert 0 <= figures["p, interpolated against first stage, RR@10"] <= 1
+    assert figures["RR@10, together"] == pytest.approx(held_out) == pytest.approx(tuning["cross_validated"])
+    assert 0 <= figures["p, together against first stage, RR@10"] <= 1
     # The row of the recipe's table is the honest figure, not the best one.
     assert done.table.rows[-1][1].value == pytest.approx(held_out)
 
@@ -103,8 +104,8 @@ def test_interpolation_leaves_its_choice_tests_and_sweeps(done: Trained, place: 
 def test_a_fixed_share_is_the_usual_fusion_and_shares_the_windows(
     data: Path, place: Path, tiny_checkpoint: Path, done: Trained
 ) -> None:
-    fixed = {"beta": 0.3, "aggregate": ["top2"], "weights": 0}
-    recipe = recipe_of(data, tiny_checkpoint, windows=WINDOWS, interpolate=fixed)
+    fixed = {**GRID, "beta": 0.3, "aggregate": ["top2"], "weights": 0}
+    recipe = recipe_of(data, tiny_checkpoint, windows=WINDOWS, tune=fixed)
     again = run_recipe(recipe, place / "fixed", pool=place / "out", device="cpu")
     assert again.last is not None
     assert len(list((place / "out" / "stages").glob("*-windows-*"))) == 1, "windows are scored once"
@@ -112,17 +113,17 @@ def test_a_fixed_share_is_the_usual_fusion_and_shares_the_windows(
     (kept,) = stage_folder(place / "out", "windows").glob("windows-*.tsv.gz")
     expected = fuse({"first": dev.run, "model": WindowScores.read(kept).run("top2")}, Shares(model=0.7, first=0.3))
     assert {qid: again.last.run[qid].docids for qid in dev.run} == {qid: expected[qid].docids for qid in dev.run}
-    (again_folder,) = (path for path in (place / "out" / "stages").glob("*-interpolate-*") if path == again.last.folder)
-    assert json.loads((again_folder / "tuning.json").read_text())["best"]["beta"] == 0.3
+    (again_folder,) = (path for path in (place / "out" / "stages").glob("*-tune-*") if path == again.last.folder)
+    assert json.loads((again_folder / "tuning.json").read_text())["best"]["first"] == 0.3
 
 
 def test_other_splits_are_ranked_under_the_best_setting_of_dev(data: Path, place: Path, tiny_checkpoint: Path) -> None:
-    stages = {"windows": WINDOWS, "interpolate": {**GRID, "weights": 0}}
+    stages = {"windows": WINDOWS, "tune": {**GRID, "weights": 0}}
     (place / "base.yaml").write_text(yaml.safe_dump(toys.recipe_tree(data, tiny_checkpoint, **stages), sort_keys=False))
     suite = {
         "base": "base.yaml",
-        "axis": "stages.interpolate.beta",
-        "variants": {str(beta): {"stages.interpolate.beta": beta} for beta in (0.0, 1.0)},
+        "axis": "stages.tune.beta",
+        "variants": {str(beta): {"stages.tune.beta": beta} for beta in (0.0, 1.0)},
         "evaluate_on": {"test": {"split": "test"}},
     }
     (place / "suite.yaml").write_text(yaml.safe_dump(suite))
@@ -141,13 +142,13 @@ def test_a_stage_that_ranks_whole_documents_can_be_interpolated(
     toys.Toys(monkeypatch)
     start = toys.write_start(tmp_path / "start", tiny_tokenizer)
     # The toy puts the relevant document of half the queries first and that of the others last.
-    tree = toys.recipe_tree(data, start, fit={"share": 0.5}, interpolate={"beta": "0.0:1:0.25"})
+    tree = toys.recipe_tree(data, start, fit={"share": 0.5}, tune={"encoder": None, "step": 0.25})
     recipe = build_recipe(tree, "r.yaml")
     trained = run_recipe(recipe, tmp_path / "out", device="cpu")
-    record = json.loads((stage_folder(tmp_path / "out", "interpolate") / "tuning.json").read_text())
-    assert [one["beta"] for one in record["grid"]] == [0.0, 0.25, 0.5, 0.75, 1.0], "one aggregate is enough"
+    record = json.loads((stage_folder(tmp_path / "out", "tune") / "tuning.json").read_text())
+    assert [one["first"] for one in record["grid"]] == [0.0, 0.25, 0.5, 0.75, 1.0], "one aggregate is enough"
     dev = trained.work.data.dev
-    by_beta = {one["beta"]: one["mean"] for one in record["grid"]}
+    by_beta = {one["first"]: one["mean"] for one in record["grid"]}
     assert by_beta[1.0] == pytest.approx(evaluate(dev.qrels, dev.run, "RR@10").mean["RR@10"])
     (kept,) = stage_folder(tmp_path / "out", "fit").glob("dev-*.run.gz")
     assert by_beta[0.0] == pytest.approx(evaluate(dev.qrels, read_run(kept), "RR@10").mean["RR@10"])
@@ -186,11 +187,14 @@ def test_documents_that_are_cut_are_read_so_by_the_model_it_leaves(
 @pytest.mark.parametrize(
     ("stages", "problem"),
     [
-        ({"interpolate": GRID}, "needs a stage before it that ranks documents"),
-        ({"windows": WINDOWS, "interpolate": {"folds": 40}}, "folds is 40, but dev has 24 queries"),
-        ({"windows": WINDOWS, "interpolate": {"beta": "0.5,1.5"}}, "a share of 1.5 for the first stage"),
-        ({"windows": WINDOWS, "interpolate": {"aggregate": ["best"]}}, "no aggregation is called 'best'"),
-        ({"windows": WINDOWS, "interpolate": {"aggregate": [], "weights": 0}}, "neither an aggregate nor weights"),
+        ({"tune": GRID}, "needs a stage before it that ranks documents"),
+        ({"windows": WINDOWS, "tune": {"encoder": None, "folds": 40}}, "folds is 40, but dev has 24 queries"),
+        ({"windows": WINDOWS, "tune": {"encoder": None, "beta": "0.5,1.5"}}, "a share of 1.5 for the first stage"),
+        ({"windows": WINDOWS, "tune": {"encoder": None, "aggregate": ["best"]}}, "no aggregation is called 'best'"),
+        (
+            {"windows": WINDOWS, "tune": {"encoder": None, "aggregate": [], "weights": 0}},
+            "neither an aggregate nor weights",
+        ),
         ({"windows": {**WINDOWS, "stride": 3}}, "the stride must be from 1 to the size"),
         ({"windows": {**WINDOWS, "aggregate": "top5"}}, "top5 needs more windows than keep, which is 2"),
     ],
@@ -238,7 +242,7 @@ def test_the_first_stage_takes_k2(data: Path, tmp_path: Path, tiny_checkpoint: P
 def test_two_stages_of_a_kind_are_measured_with_their_own_options(
     data: Path, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    fixed = {**GRID, "kind": "interpolate", "aggregate": ["max"], "weights": 0}
+    fixed = {**GRID, "kind": "tune", "aggregate": ["max"], "weights": 0}
     stages = {"windows": WINDOWS, "model-only": {**fixed, "beta": 0}, "first-only": {**fixed, "beta": 1}}
     model_only, first_only = run_recipe(
         recipe_of(data, tiny_checkpoint, **stages), tmp_path / "out", device="cpu"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,13 @@ from rankwell.corpus.records import Query
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.dense import DenseRanker
-from rankwell.rank.fusion import Shares, fuse
+from rankwell.rank.fusion import PARTS, Shares, fuse
 from rankwell.training.data.prepare import Prepared
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting
 from rankwell.training.run import Trained, run_recipe
-from rankwell.training.stages.blend import RERANK, measure, rerank_options
 from rankwell.training.stages.shared import rerank_dev
+from rankwell.training.stages.tune import RERANK, measure, rerank_options
 
 RECIPE = {
     "name": "blended",
@@ -32,7 +33,7 @@ RECIPE = {
     "model": {"max_length": 48, "max_query": 16, "long_documents": "cut"},
     "stages": {
         "listwise": {"max_steps": 2, "batch": 4, "negatives": 2, "best": "last"},
-        "blend": {"step": 0.25, "folds": 3},
+        "tune": {"step": 0.25, "folds": 3},
     },
 }
 
@@ -40,6 +41,10 @@ RECIPE = {
 def make_recipe(start: Path, *settings: str) -> Recipe:
     tree = {**RECIPE, "model": {**RECIPE["model"], "start": str(start)}}
     return build_recipe(tree, "blended.yaml", [parse_setting(one) for one in settings])
+
+
+def shares_of(setting: dict[str, Any]) -> Shares:
+    return Shares(**{name: value for name, value in setting.items() if name not in ("aggregate", "mean")})
 
 
 def dev_queries(folder: Path, queries: Sequence[Query]) -> str:
@@ -58,15 +63,12 @@ def test_each_query_has_the_shares_that_were_chosen_without_it(
     trained: tuple[Path, Trained], tiny_bi_encoder: Path
 ) -> None:
     out, result = trained
-    (folder,) = (out / "stages").glob("*-blend-*")
-    record = json.loads((folder / "blend.json").read_text())
-    assert list(record["shares"]) == ["listwise", "similarity", "first stage"]
-    assert sum(record["shares"].values()) == pytest.approx(1)
+    (folder,) = (out / "stages").glob("*-tune-*")
+    record = json.loads((folder / "tuning.json").read_text())
+    best = record["best"]
+    assert sum(best[part] for part in PARTS) == pytest.approx(1)
     assert len(record["grid"]) == 15
-    assert record["shares"] in [dict(zip(record["shares"], one["shares"], strict=True)) for one in record["grid"]]
-    assert max(one["mean"] for one in record["grid"]) == next(
-        one["mean"] for one in record["grid"] if one["shares"] == list(record["shares"].values())
-    )
+    assert {**best, "mean": max(one["mean"] for one in record["grid"])} in record["grid"]
 
     assert result.last is not None
     dev, index = result.work.data.dev, result.work.data.index
@@ -75,7 +77,7 @@ def test_each_query_has_the_shares_that_were_chosen_without_it(
     ranked = rerank_dev(result.work, listwise / "model")
     similar = DenseRanker(BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")).rerank(first, dev.queries, index)
     runs = {"model": ranked, "similarity": similar, "first": first}
-    expected = [fuse(runs, Shares(*shares, normalise="z-score")) for shares in record["folds"]]
+    expected = [fuse(runs, shares_of(setting)) for setting in record["folds"]]
     for qid, ranking in result.last.run.items():
         assert any(dict(ranking) == pytest.approx(dict(one[qid]), abs=1e-3) for one in expected)
     assert len(result.last.run) < len(dev.qrels)  # one has no candidates, and counts 0
@@ -85,8 +87,8 @@ def test_each_query_has_the_shares_that_were_chosen_without_it(
 
 def test_a_ranker_without_a_share_is_told(tiny_bi_encoder: Path, tmp_path: Path) -> None:
     # All or nothing: BM25 is better than a model of two steps.
-    with pytest.warns(UserWarning, match="similarity and first stage rank dev best without listwise"):
-        run_recipe(make_recipe(tiny_bi_encoder, "stages.blend.step=1"), tmp_path / "out", device="cpu")
+    with pytest.warns(UserWarning, match="the ranker has no share: dev is ranked best without it"):
+        run_recipe(make_recipe(tiny_bi_encoder, "stages.tune.step=1"), tmp_path / "out", device="cpu")
 
 
 def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, Trained]) -> None:
@@ -95,7 +97,7 @@ def test_the_model_is_the_same_and_says_how_it_was_blended(trained: tuple[Path, 
     for name in ("model.safetensors", "tokenizer.json"):
         assert (out / "model" / name).read_bytes() == (listwise / "model" / name).read_bytes()
     record = json.loads((out / "model" / "rankwell.json").read_text())
-    assert record["figures"]["blend"].endswith("(z-score), similarity of start")
+    assert "(z-score)" in record["figures"]["tuned"]
 
 
 def test_the_blend_is_told_as_options_of_rerank(
@@ -106,7 +108,7 @@ def test_the_blend_is_told_as_options_of_rerank(
 
     out, result = trained
     told = result.work.done[-1].result.figures[RERANK]
-    dev, shares = result.work.data.dev, json.loads(next((out / "stages").glob("*-blend-*/blend.json")).read_text())
+    dev, shares = result.work.data.dev, json.loads(next((out / "stages").glob("*-tune-*/tuning.json")).read_text())
     write_run(dev.run, tmp_path / "first.run")
     given = [
         "--queries",
@@ -121,7 +123,7 @@ def test_the_blend_is_told_as_options_of_rerank(
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
     first = dev.run.head(6)
     similar = DenseRanker(encoder).rerank(first, dev.queries, result.work.data.index)
-    best = Shares(*shares["shares"].values(), normalise="z-score")
+    best = shares_of(shares["best"])
     found = read_run(tmp_path / "out.run")
     for qid, ranking in fuse({"model": ranked, "similarity": similar, "first": first}, best).items():
         assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
@@ -152,27 +154,30 @@ def test_other_queries_have_the_best_shares_of_dev(trained: tuple[Path, Trained]
     ranked = rerank_dev(there, listwise / "model")
     encoder = BiEncoder.from_pretrained(tiny_bi_encoder, device="cpu")
     similar = DenseRanker(encoder).rerank(first, data.train.queries, data.index)
-    shares = json.loads(next((out / "stages").glob("*-blend-*/blend.json")).read_text())["shares"]
+    shares = json.loads(next((out / "stages").glob("*-tune-*/tuning.json")).read_text())["best"]
     runs = {"model": ranked, "similarity": similar, "first": first}
-    expected = fuse(runs, Shares(*shares.values(), normalise="z-score"))
+    expected = fuse(runs, shares_of(shares))
     for qid, ranking in expected.items():
         assert dict(found[qid]) == pytest.approx(dict(ranking), abs=1e-3)
 
 
-def test_without_the_first_stage_two_runs_are_blended(trained: tuple[Path, Trained], tiny_bi_encoder: Path) -> None:
-    out, _ = trained
-    recipe = make_recipe(tiny_bi_encoder, "stages.blend.first_stage=false")
-    run_recipe(recipe, out.parent / "two", pool=out, device="cpu")
-    records = [json.loads(path.read_text()) for path in (out / "stages").glob("*-blend-*/blend.json")]
-    assert sorted(len(record["shares"]) for record in records) == [2, 3]
+def test_a_stage_may_have_the_name_of_a_part(tiny_bi_encoder: Path, tmp_path: Path) -> None:
+    listwise = {**RECIPE["stages"]["listwise"], "kind": "listwise"}
+    tree = {**RECIPE, "stages": {"similarity": listwise, "tune": RECIPE["stages"]["tune"]}}
+    tree["model"] = {**RECIPE["model"], "start": str(tiny_bi_encoder)}
+    last = run_recipe(build_recipe(tree, "r.yaml"), tmp_path / "out", device="cpu").last
+    assert last is not None
+    split = replace(last.work.data, dev=last.work.data.train)
+    assert len(measure(replace(last.work, prepared=split), last.stage, last.folder))
 
 
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
-        ("stages.blend.step=0.3", "a step of 0.3"),
-        ("stages.blend.measure=RR@ten", "RR@ten"),
-        ("stages.blend.folds=99999", "folds is 99999"),
+        ("stages.tune.step=0.3", "a step of 0.3"),
+        ("stages.tune.measure=RR@ten", "RR@ten"),
+        ("stages.tune.folds=99999", "folds is 99999"),
+        ("stages.tune.beta=0.5", "set encoder to null"),
         ("stages.listwise=off", "needs a stage before it"),
     ],
 )
