@@ -37,12 +37,10 @@ if TYPE_CHECKING:
     from rankwell.papers.drbert.query_types import Classifier
     from rankwell.rank.answers import Answer
     from rankwell.rank.cache import ScoreCache
-    from rankwell.rank.dense import DenseRanker
+    from rankwell.rank.dense import DenseRanker, search_hybrid, tune_hybrid
     from rankwell.rank.explain import explain
     from rankwell.rank.first_stage import FirstStage
     from rankwell.rank.fusion import RankFusion, Shares, fuse
-    from rankwell.rank.hybrid import Blend, Hybrid, search_hybrid, tune_hybrid
-    from rankwell.rank.pipeline import Cut, First, Fuse, Given, Pipeline, Rerank
     from rankwell.rank.ranker import Ranker, open_ranker
     from rankwell.rank.system import System
     from rankwell.rank.tuning import (
@@ -93,13 +91,11 @@ _MODULES = {
     "rankwell.rank.answers": ("Answer",),
     "rankwell.rank.cache": ("ScoreCache",),
     "rankwell.papers.drbert.query_types": ("Classifier",),
-    "rankwell.rank.dense": ("DenseRanker",),
+    "rankwell.rank.dense": ("DenseRanker", "search_hybrid", "tune_hybrid"),
     "rankwell.rank.window_scores": ("WindowScores", "score_windows"),
     "rankwell.rank.explain": ("explain",),
     "rankwell.rank.first_stage": ("FirstStage",),
     "rankwell.rank.fusion": ("RankFusion", "Shares", "fuse"),
-    "rankwell.rank.hybrid": ("Blend", "Hybrid", "search_hybrid", "tune_hybrid"),
-    "rankwell.rank.pipeline": ("Cut", "First", "Fuse", "Given", "Pipeline", "Rerank"),
     "rankwell.rank.ranker": ("Ranker",),
     "rankwell.rank.system": ("System",),
     "rankwell.rank.tuning": (
@@ -131,31 +127,23 @@ __all__ = [
     "Analyzer",
     "Answer",
     "BiEncoder",
-    "Blend",
     "Classifier",
     "Columns",
-    "Cut",
     "DenseRanker",
     "Document",
     "DocumentStore",
-    "First",
     "FirstStage",
-    "Fuse",
-    "Given",
-    "Hybrid",
     "Index",
     "InputError",
     "JudgedRanking",
     "MissingExtraError",
     "Options",
-    "Pipeline",
     "Qrels",
     "Query",
     "RankFusion",
     "Ranker",
     "Ranking",
     "RankwellError",
-    "Rerank",
     "Run",
     "ScoreCache",
     "Shares",

@@ -77,8 +77,7 @@ def tune(
     print(grid_table(tuning), file=reports(out))
     record = tuning.as_dict(as_point)
     if bi_encoder is not None:
-        from rankwell.rank.dense import DenseRanker
-        from rankwell.rank.hybrid import share_table, shares_tried, tune_hybrid
+        from rankwell.rank.dense import DenseRanker, share_table, shares_tried, tune_hybrid
 
         shares = tune_hybrid(opened, DenseRanker(bi_encoder), records, judgments, tuning.best, **how)
         print("\n" + share_table(shares), file=reports(out))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import Manifest, file_digest
@@ -23,15 +23,12 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
 from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares
-from rankwell.rank.pipeline import Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import AnyRanker, Reranker, check_options, open_encoder
 from rankwell.rank.search_request import RunResult
+from rankwell.rank.system import add_shares
 from rankwell.rank.texts import Texts, digest_texts, is_index, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
-
-if TYPE_CHECKING:
-    from rankwell.models.bi_encoder import BiEncoder
 
 DEPTH = 100
 """Candidates to re-rank per query; more rarely pay for their time."""
@@ -158,16 +155,18 @@ class RerankRequest:
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
         trust = {"trust_remote_code": self.trust_remote_code}
-        encoder = None
+        dense = None
         if self.blend is not None:
-            encoder = open_encoder(self.encoder or DEFAULT, device, self.precision, **trust)
+            from rankwell.rank.dense import DenseRanker  # needs torch
+
+            dense = DenseRanker(open_encoder(self.encoder or DEFAULT, device, self.precision, **trust))
         texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)
         scorer = workers or ranker
-        pipeline = self._pipeline(scorer, candidates, texts, encoder)
         begin = time.monotonic()
-        reranked = pipeline.run(queries, name=name)
+        scored = scorer.rerank(candidates, queries, texts, depth=self.depth)
+        reranked = Run(add_shares(candidates, scored, self.shares, queries, texts, dense), name=name)
         seconds = time.monotonic() - begin
         if advice := scorer.truncation.advice():
             # Rankers without a template have neither of the options that the advice names.
@@ -182,19 +181,8 @@ class RerankRequest:
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
         if (deeper := sum(map(len, run.head(DEEP).values()))) > pairs and self.depth < DEEP:
             report.append(f"--depth {DEEP} would take about {duration(seconds * deeper / pairs)}")
-        data = {"texts": digest_texts(texts, candidates), **(encoder.identity if encoder else {})}
+        data = {"texts": digest_texts(texts, candidates), **(dense.encoder.identity if dense else {})}
         return RunResult(reranked, self._manifest(ranker, data), "; ".join(report), queries, texts)
-
-    def _pipeline(self, scorer: Reranker, candidates: Run, texts: Texts, encoder: BiEncoder | None) -> Pipeline:
-        pipeline = Given(candidates) >> Rerank(scorer, texts) % self.depth
-        if self.shares is not None:
-            if encoder is None:
-                pipeline >>= Fuse(self.shares)
-            else:
-                from rankwell.rank.hybrid import Blend  # needs torch
-
-                pipeline >>= Blend(encoder, self.shares, texts, self.depth)
-        return pipeline
 
     def _manifest(self, ranker: AnyRanker, data: dict[str, Any]) -> Manifest:
         config = {
