@@ -50,7 +50,7 @@ def rerank(
         str,
         typer.Option(
             "--collection",
-            help="The documents: an index, a document store, or a collection as `rankwell index` takes it.",
+            help="The documents: an index, a system, a document store, or a collection as `rankwell index` takes it.",
         ),
     ],
     queries: Annotated[
@@ -222,11 +222,11 @@ def rerank(
         trust_remote_code=trust_remote_code,
     )
     request.check(ray=ray)
-    workers_ranker = None
+    on_cluster = None
     if cluster is not None and out is not None:
-        request = request.resolved()
-        workers_ranker = ClusterRanker(RerankJob.of(request, shards_folder(out)), cluster)
-    result = request.execute(workers_ranker, name=tag)
+        folder = shards_folder(out)
+        on_cluster = lambda resolved: ClusterRanker(RerankJob.of(resolved, folder), cluster)  # noqa: E731
+    result = request.execute(on_cluster, name=tag)
     if out is None:
         print_answers(replace(result, run=result.run.head(k)), printed)
         return

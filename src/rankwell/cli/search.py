@@ -106,7 +106,7 @@ def search(
     from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats.fields import Columns
     from rankwell.rank.search_request import SearchRequest, SearchWorkers
-    from rankwell.rank.system import is_system
+    from rankwell.rank.texts import is_system
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import is_index
     from rankwell.scale.search import ClusterSearch

@@ -141,7 +141,7 @@ def serve(
     from rankwell.models.checkpoints.names import DEFAULT
     from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import Shares
-    from rankwell.rank.system import is_system
+    from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import is_index
     from rankwell.serve.engine import Batching
     from rankwell.serve.formats import Limits

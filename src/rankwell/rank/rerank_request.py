@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -27,7 +27,7 @@ from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import AnyRanker, Reranker, check_options, open_encoder
 from rankwell.rank.search_request import RunResult
 from rankwell.rank.system import add_shares
-from rankwell.rank.texts import Texts, digest_texts, is_index, open_texts, worth_keeping
+from rankwell.rank.texts import Texts, digest_texts, find_index, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
 
 DEPTH = 100
@@ -43,7 +43,7 @@ class RerankRequest:
     """What to re-rank, and how; options that are ``None`` are the model's.
 
     ``queries`` is a question or a file of queries. Without a ``run`` the candidates are the documents ``docids``, or
-    else what BM25 finds in the collection if it is an index, or all its documents if they are few. ``changes`` replace
+    else what BM25 finds in the collection if it is an index or a system, or all its documents if they are few. ``changes`` replace
     options of the checkpoint: ``attention``, and ``template`` with some of its fields.
     """
 
@@ -110,8 +110,8 @@ class RerankRequest:
     def _find(self, queries: Sequence[Query]) -> Run:
         """Candidates without a run."""
         docids = self.docids
-        if not docids and is_index(self.collection):
-            return Index.open(self.collection).search(queries, k=self.depth, threads=os.cpu_count() or 1)
+        if not docids and (index := find_index(self.collection)) is not None:
+            return Index.open(index).search(queries, k=self.depth, threads=os.cpu_count() or 1)
         if not docids:
             documents = islice(resolve_documents(self.collection, self.columns), FEW + 1)
             docids = tuple(document.docid for document in documents)
@@ -136,34 +136,37 @@ class RerankRequest:
             raise RankwellError(f"{self.model}: its template has no place for --types; add --template typed")
         return ranker
 
-    def resolved(self) -> RerankRequest:
+    def _resolved(self, ranker: AnyRanker) -> RerankRequest:
         """The same request with the precision that ``auto`` means here, for workers that must all compute alike."""
         if self.precision != "auto" or self.backend != "torch" or self.device not in (None, "cpu"):
             return self
-        ranker = self.open_ranker("cpu")
         return replace(self, precision=ranker.engine.precision) if isinstance(ranker, Ranker) else self  # type: ignore[arg-type]
 
     def caches_tokens(self, texts: Texts, candidates: Run) -> bool:
         """Whether to tokenise all documents and store the tokens."""
         return worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens
 
-    def execute(self, workers: Reranker | None = None, *, name: str = "rankwell") -> RunResult:
-        """Re-rank. If ``workers`` score in the model's place, this process computes on the CPU."""
+    def execute(
+        self, workers: Callable[[RerankRequest], Reranker] | None = None, *, name: str = "rankwell"
+    ) -> RunResult:
+        """Re-rank. If ``workers`` score a request in the model's place, this process computes on the CPU."""
         run, queries = self._read()
         candidates = run.head(self.depth)
         cache = ScoreCache(self.cache) if self.cache else None
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
-        trust = {"trust_remote_code": self.trust_remote_code}
+        request = self if workers is None else self._resolved(ranker)
         dense = None
         if self.blend is not None:
             from rankwell.rank.dense import DenseRanker  # needs torch
 
-            dense = DenseRanker(open_encoder(self.encoder or DEFAULT, device, self.precision, **trust))
+            trust = self.trust_remote_code
+            encoder = open_encoder(self.encoder or DEFAULT, device, request.precision, trust_remote_code=trust)
+            dense = DenseRanker(encoder)
         texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)
-        scorer = workers or ranker
+        scorer = ranker if workers is None else workers(request)
         begin = time.monotonic()
         scored = scorer.rerank(candidates, queries, texts, depth=self.depth)
         reranked = Run(add_shares(candidates, scored, self.shares, queries, texts, dense), name=name)

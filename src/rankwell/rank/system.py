@@ -43,26 +43,20 @@ from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
 from rankwell.rank.fusion import Shares, fuse_reranked
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import AnyRanker, VectorSearch
-from rankwell.rank.texts import Texts
+from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
 if TYPE_CHECKING:
     from rankwell.rank.dense import DenseRanker
 
-SYSTEM = "system.json"
 VERSIONS = (1, 2)
 """Those that can be read; the last one is written. Version 1 has no checksums of the files in its root."""
 DEPTH = 100
 SMALL = 1 << 16
 """Files of up to this many bytes, such as descriptions, are compared with their checksums when a system is opened."""
-INDEX, ENCODER, RANKER = "index", "encoder", "ranker"
+ENCODER, RANKER = "encoder", "ranker"
 _FORMAT = "rankwell-system"
-
-
-def is_system(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a system."""
-    return os.path.isfile(os.path.join(folder, SYSTEM))  # Path.is_file raises if the name is too long
 
 
 class System:
