@@ -296,16 +296,19 @@ def test_a_system_is_pickled_by_its_path(hybrid: FirstStage, tmp_path: Path) -> 
     assert copy.search(QUERIES, k=5) == system.search(QUERIES, k=5)
 
 
-def test_a_system_is_a_collection(index: Index, tmp_path: Path, rankwell: Callable[..., Any]) -> None:
+def test_a_system_is_a_collection(
+    index: Index, tiny_checkpoint: Path, tmp_path: Path, rankwell: Callable[..., Any]
+) -> None:
     System(FirstStage(index)).save(tmp_path / "system")
     docid = index.rank("bee honey", k=1).docids[0]
     for folder in (tmp_path / "system", index.folder):
         run = Run.from_scores({"1": {docid: 1.0}})
         assert open_texts(folder, run).texts([docid]) == [index.text(docid)]
-    (tmp_path / "queries.tsv").write_text("1\tbee honey\n")
-    (tmp_path / "qrels.txt").write_text(f"1 0 {docid} 1\n")
-    tuned = rankwell("tune", tmp_path / "system", tmp_path / "queries.tsv", tmp_path / "qrels.txt", "--folds", "1")
-    assert "not an index" not in tuned.complaint
+    (tmp_path / "queries.tsv").write_text("1\tbee honey\n2\thoney bee\n")
+    (tmp_path / "qrels.txt").write_text(f"1 0 {docid} 1\n2 0 {docid} 1\n")
+    assert rankwell("tune", "system", "queries.tsv", "qrels.txt", "--folds", "2", "--k1", "0.9").code == 0
+    reranked = rankwell("rerank", "bee honey", "--collection", "system", "--model", tiny_checkpoint, "--json")
+    assert docid in reranked.out
 
 
 def test_a_name_too_long_for_a_folder_is_no_index(index: Index) -> None:

@@ -43,8 +43,8 @@ class RerankRequest:
     """What to re-rank, and how; options that are ``None`` are the model's.
 
     ``queries`` is a question or a file of queries. Without a ``run`` the candidates are the documents ``docids``, or
-    else what BM25 finds in the collection if it is an index or a system, or all its documents if they are few. ``changes`` replace
-    options of the checkpoint: ``attention``, and ``template`` with some of its fields.
+    else what BM25 finds in the collection if it is an index or a system, or all its documents if they are few.
+    ``changes`` replace options of the checkpoint: ``attention``, and ``template`` with some of its fields.
     """
 
     run: Path | None
