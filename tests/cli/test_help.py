@@ -56,7 +56,7 @@ def test_the_help_says_what_to_write_after_an_option(rankwell: Any) -> None:
     assert "--depth N Candidates to re-rank per query. Default: 100." in text
     assert "--json Print the answers as JSON" in text
     assert "sentences[:WORDS]" in text
-    assert "--keep-tokens, --no-keep-tokens Tokenise all documents" in text
+    assert "keep_tokens: true or false, whether to tokenise all documents" in text
 
 
 def test_a_command_without_its_arguments_prints_its_help(rankwell: Any) -> None:

@@ -81,7 +81,7 @@ def test_windows_are_the_models_unless_changed(request_: RerankRequest) -> None:
     assert changed == Windows(40, 10, "mean")
     averaged = replace(request_, aggregate="mean").open_ranker("cpu").windows
     assert averaged == replace(default or Windows(), aggregate="mean")
-    with pytest.raises(RankwellError, match="--stride needs --windows"):
+    with pytest.raises(RankwellError, match="the stride needs --windows"):
         replace(request_, stride=10).open_ranker("cpu")
 
 

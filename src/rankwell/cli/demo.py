@@ -92,7 +92,7 @@ def demo(
     commands = ["index collection.tsv --out my-index", "search my-index queries.tsv --out bm25.run"]
     more_runs = ""
     if lacks is None:
-        fusion = f"--fuse {FIRST_STAGE_SHARE} --normalise {NORMALISE}"
+        fusion = f"--fuse {FIRST_STAGE_SHARE} --set normalise={NORMALISE}"
         commands += [
             f"search my-index queries.tsv --hybrid {SHARE} --k 100 --out hybrid.run",
             f"rerank hybrid.run --queries queries.tsv --collection my-index {fusion} --out best.run",

@@ -82,7 +82,7 @@ class RerankRequest:
         if self.device is not None and self.backend != "torch":
             raise RankwellError(f"--device needs --backend torch, not {self.backend}")
         if self.docids and self.run is not None:
-            raise RankwellError("--docids goes with a question, not with a run")
+            raise RankwellError("docids go with a question, not with a run")
         self.shares  # noqa: B018  (raises)
         if self.windows is not None:
             parse_windows(self.windows)
@@ -133,7 +133,7 @@ class RerankRequest:
         )
         ranker.windows = self._windows(ranker.windows)
         if self.types and not ranker.takes_types:
-            raise RankwellError(f"{self.model}: its template has no place for --types; add --template typed")
+            raise RankwellError(f"{self.model}: its template has no place for types; add --set template=typed")
         return ranker
 
     def _resolved(self, ranker: AnyRanker) -> RerankRequest:
@@ -209,9 +209,9 @@ class RerankRequest:
         """The model's windows, changed as requested."""
         windows = default if self.windows is None else parse_windows(self.windows)
         if self.windows is not None and windows is None and (self.stride is not None or self.aggregate is not None):
-            raise RankwellError("--windows 0 truncates documents; --stride and --aggregate need windows")
+            raise RankwellError("--windows 0 truncates documents; a stride and an aggregate need windows")
         if self.stride is not None:
             if windows is None or windows.size is None:
-                raise RankwellError("--stride needs --windows")
+                raise RankwellError("the stride needs --windows")
             windows = replace(windows, stride=self.stride)
         return replace(windows or Windows(), aggregate=self.aggregate) if self.aggregate else windows
