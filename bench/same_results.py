@@ -35,8 +35,12 @@ TRAINING = [
 ]
 
 
-def commands(sample: Path, recipe: Path) -> dict[str, list[str]]:
-    """The commands, by name."""
+def commands(sample: Path, recipe: Path, *, sets: bool) -> dict[str, list[str]]:
+    """The commands, by name; ``sets`` is whether this version takes rare options as ``--set NAME=VALUE``."""
+
+    def rare(name: str, value: str) -> list[str]:
+        return ["--set", f"{name}={value}"] if sets else [f"--{name}", value]
+
     rerank = ["rerank", "bm25.run", "--queries", "queries.tsv", "--collection", "index", "--device", "cpu"]
     # Earlier sources call the stage `blend`.
     last = "tune" if (recipe.parents[1] / "src/rankwell/training/stages/tune.py").exists() else "blend"
@@ -48,10 +52,10 @@ def commands(sample: Path, recipe: Path) -> dict[str, list[str]]:
         "k1, b, k2": ["search", "index", "queries.tsv", "--k1", "1.2", "--b", "0.7", "--out", "other.run"],
         "hybrid": ["search", "index", "queries.tsv", "--hybrid", "0.7", "--k", "50", "--out", "hybrid.run"],
         "rerank": [*rerank, "--depth", "20", "--out", "model.run"],
-        "windows": [*rerank, "--depth", "5", "--windows", "30", "--aggregate", "top3", "--out", "windows.run"],
+        "windows": [*rerank, "--depth", "5", "--windows", "30", *rare("aggregate", "top3"), "--out", "windows.run"],
         "fuse": [*rerank, "--depth", "10", "--fuse", "0.3", "--out", "fused.run"],
         "blend": [*rerank, "--depth", "10", "--fuse", "0.1", "--blend", "0.3", "--out", "blended.run"],
-        "strm": [*rerank, "--depth", "5", "--attention", "strm", "--out", "strm.run"],
+        "strm": [*rerank, "--depth", "5", *rare("attention", "strm"), "--out", "strm.run"],
         "evaluate": ["evaluate", str(sample / "qrels.dev.txt"), "bm25.run", "hybrid.run", "fused.run", "--json"],
         "train": [*train, *(part for setting in TRAINING for part in ("--set", setting))],
     }
@@ -65,7 +69,8 @@ def digests(sources: Path, folder: Path) -> dict[str, str]:
     lines = (sample / "queries.dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "queries.tsv").write_text("".join(lines[:QUERIES]), encoding="utf-8")
     results = {}
-    for name, arguments in commands(sample, sources / "recipes" / "drbert.yaml").items():
+    sets = "read_settings" in (sources / "src" / "rankwell" / "cli" / "rerank.py").read_text(encoding="utf-8")
+    for name, arguments in commands(sample, sources / "recipes" / "drbert.yaml", sets=sets).items():
         begin = time.monotonic()
         command = [sys.executable, "-m", "rankwell", *arguments]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

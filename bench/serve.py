@@ -288,7 +288,7 @@ def commands(chosen: list[str], model: str, scratch: Path) -> dict[str, tuple[li
         elif told:
             options += ["--precision", told]
         options += ["--model", str(folder)]
-        found[name] = ["-c", OURS, *options, "--queue-tokens", str(1 << 18)], port
+        found[name] = ["-c", OURS, *options, "--set", f"queue_tokens={1 << 18}"], port
     return found
 
 

@@ -77,8 +77,7 @@ class Collection:
 def measure(options: argparse.Namespace) -> None:
     """Measure all systems on all collections."""
     from rankwell.models.bi_encoder import BiEncoder
-    from rankwell.rank.dense import DenseRanker
-    from rankwell.rank.hybrid import search_hybrid
+    from rankwell.rank.dense import DenseRanker, search_hybrid
     from rankwell.rank.ranker import Ranker
 
     measures = options.measures.split()

@@ -129,7 +129,7 @@ def test_a_question_is_re_ranked(rankwell: Rankwell, index: Path, tiny_checkpoin
     candidates = Index.open(index).rank(QUESTION, k=5).docids
     assert len(found["results"]) == 3
     assert {row["docid"] for row in found["results"]} < set(candidates)
-    named = rankwell("rerank", QUESTION, *common, "--docids", ",".join(candidates[:2]), "--out", "a.run")
+    named = rankwell("rerank", QUESTION, *common, "--set", f"docids={','.join(candidates[:2])}", "--out", "a.run")
     assert named.code == 0
     assert set(read_run("a.run")["1"].docids) == set(candidates[:2])
     rankwell("search", index, QUESTION, "--k", "5", "--out", "first.run")
@@ -193,8 +193,8 @@ def test_documents_and_queries_to_explain_are_named_by_id_or_file(
 def test_a_long_question_is_told_to_be_truncated(rankwell: Rankwell, tiny_checkpoint: Path) -> None:
     Path("c.tsv").write_text(f"a\t{'honey ' * 100}\nb\tbees\n")
     common = ("rerank", "bees " * 100, "--collection", "c.tsv", "--model", tiny_checkpoint, "--json")
-    short = ("--max-length", "104")
+    short = ("--set", "max_length=104")
     done = rankwell(*common, *short)
     assert done.code == 0
-    assert re.search(r"warning: truncated: \d+ query tokens \(1 of 2 pairs\); .*--max-query 100 keeps", done.err)
-    assert "truncated" not in rankwell(*common, *short, "--max-query", "100").err
+    assert re.search(r"warning: truncated: \d+ query tokens \(1 of 2 pairs\); .*--set max_query=100 keeps", done.err)
+    assert "truncated" not in rankwell(*common, *short, "--set", "max_query=100").err

@@ -37,8 +37,8 @@ def nli(make_classifier: Callable[[Sequence[str]], Path]) -> Path:
     ("arguments", "changes"),
     [
         ((), {}),
-        (("--attention", "strm"), {"attention": "strm"}),
-        (("--template", "typed"), {"template": {"name": "typed"}}),
+        (("--set", "attention=strm"), {"attention": "strm"}),
+        (("--set", "template=typed"), {"template": {"name": "typed"}}),
         (("NLI",), {}),
     ],
     ids=["monoBERT", "STRM", "typed", "NLI"],
@@ -58,7 +58,7 @@ def test_windows_work_with_every_model(
 ) -> None:
     model = nli if "NLI" in arguments else tiny_checkpoint
     given = ["rerank", first, "--queries", queries, "--collection", index, "--model", model, "--out", "out.run"]
-    windows = ["--windows", given_windows, "--stride", "10", "--aggregate", aggregate]
+    windows = ["--windows", given_windows, "--set", "stride=10", "--set", f"aggregate={aggregate}"]
     done = rankwell(*given, *windows, *(part for part in arguments if part != "NLI"))
     assert done.code == 0, done.err
     ranker = Ranker.from_pretrained(model, windows=Windows(20, 10, aggregate, unit), **changes)
@@ -81,7 +81,7 @@ def test_sentences_are_read_whole(
     Path("bm25.run").write_text("".join(f"q1 Q0 {docid} {rank} {9 - rank} x\n" for rank, docid in enumerate(texts, 1)))
     given = ["rerank", "bm25.run", "--queries", "q.tsv", "--collection", "c.tsv", "--model", tiny_checkpoint]
     for windows, whole in (("sentences:7", True), ("7", False)):
-        done = rankwell(*given, "--windows", windows, "--stride", "7", "--out", "out.run")
+        done = rankwell(*given, "--windows", windows, "--set", "stride=7", "--out", "out.run")
         assert done.code == 0, done.err
         ranking = read_run("out.run")["q1"]
         scores = dict(zip(ranking.docids, ranking.scores.tolist(), strict=True))
@@ -112,5 +112,5 @@ def test_a_wrong_aggregate_is_one_line(
     rankwell: Callable[..., Any], first: Path, queries: Path, index: Path, nli: Path, aggregate: str, problem: str
 ) -> None:
     given = ["rerank", first, "--queries", queries, "--collection", index, "--model", nli, "--out", "out.run"]
-    assert problem in rankwell(*given, "--windows", "20", "--aggregate", aggregate).complaint
+    assert problem in rankwell(*given, "--windows", "20", "--set", f"aggregate={aggregate}").complaint
     assert not Path("out.run").exists()

@@ -58,7 +58,7 @@ def test_documents_with_the_id_of_the_query_are_left_out_as_in_beir(rankwell: Ra
     Path("qrels.txt").write_text("1 0 2 1\n")
     rankwell("index", "docs.tsv", "--out", "index")
     rankwell("search", "index", "q.tsv", "--k", "1", "--out", "all.run")
-    rankwell("search", "index", "q.tsv", "--k", "1", "--ignore-identical-ids", "--out", "others.run")
+    rankwell("search", "index", "q.tsv", "--k", "1", "--set", "ignore_identical_ids=true", "--out", "others.run")
     docids = [Path(name).read_text().split()[2] for name in ("all.run", "others.run")]
     assert docids == ["1", "2"]
     rankwell("search", "index", "q.tsv", "--out", "all.run")

@@ -12,8 +12,7 @@ import pytest
 pytest.importorskip("torch")
 from rankwell.corpus.formats import read_queries, read_run
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import DenseRanker
-from rankwell.rank.hybrid import search_hybrid
+from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 

@@ -22,7 +22,7 @@ WRITERS = [
     ("weigh", "c.tsv", "--model", "m", "--out"),
     ("search", "index", "q.tsv", "--out"),
     ("rerank", "a.run", "--queries", "q.tsv", "--collection", "c.tsv", "--out"),
-    ("rerank", "a.run", "--queries", "q.tsv", "--collection", "c.tsv", "--out", "b.run", "--cache"),
+    ("rerank", "a.run", "--queries", "q.tsv", "--collection", "c.tsv", "--out", "b.run", "--set", "cache="),
     ("evaluate", "qrels", "a.run", "--out"),
     ("analyse", "qrels", "a.run", "b.run", "--out"),
     ("tune", "index", "q.tsv", "qrels", "--out"),
@@ -40,7 +40,9 @@ WRITERS = [
 @pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
 def test_a_missing_folder_is_an_error_in_every_verb(rankwell: Rankwell, arguments: tuple[str, ...]) -> None:
     problem = "cannot write missing/out.png: there is no folder missing"
-    assert rankwell(*arguments, "missing/out.png").complaint == problem
+    *options, last = arguments
+    ends = [f"{last}missing/out.png"] if last.endswith("=") else [last, "missing/out.png"]
+    assert rankwell(*options, *ends).complaint == problem
     assert list(Path().iterdir()) == []
 
 

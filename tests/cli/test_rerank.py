@@ -95,7 +95,7 @@ def same(path: str | Path, expected: Run) -> bool:
 
 
 def test_a_run_becomes_another(call: Call, expected: Callable[..., Run]) -> None:
-    done = call("--tag", "mono")
+    done = call("--set", "tag=mono")
     assert (done.code, done.err) == (0, "")
     assert re.fullmatch(r"out\.run: 15 pairs, [\d.]+ s, [\d,]+ pairs/s; nothing truncated\n", done.out)
     assert same("out.run", expected())
@@ -108,33 +108,33 @@ def test_depth_cuts_the_candidates(call: Call, expected: Callable[..., Run]) -> 
 
 
 def test_what_is_cut_from_texts_is_said(call: Call, expected: Callable[..., Run]) -> None:
-    done = call("--max-length", "80", "--windows", "0")
+    done = call("--set", "max_length=80", "--windows", "0")
     assert re.search(r"; truncated: [\d,]+ document tokens \(\d+ of 15 pairs\)\n", done.out)
     assert same("out.run", expected(template={"max_length": 80}, windows=None))
 
 
 def test_the_models_parts_can_be_changed(call: Call, expected: Callable[..., Run]) -> None:
     types = sample.FOLDER / "types.dev.tsv"
-    assert call("--attention", "strm", "--template", "typed", "--types", types).code == 0
+    assert call("--set", "attention=strm", "--set", "template=typed", "--set", f"types={types}").code == 0
     assert same("out.run", expected(attention="strm", template={"name": "typed"}, types=types))
     assert not same("out.run", expected(attention="strm", template={"name": "typed"}))
 
 
 def test_long_documents_are_read_in_windows(call: Call, expected: Callable[..., Run]) -> None:
-    assert call("--windows", "20", "--aggregate", "top2").code == 0
+    assert call("--windows", "20", "--set", "aggregate=top2").code == 0
     assert same("out.run", expected(windows=Windows(20, 10, "top2")))
-    assert call("--windows", "20", "--stride", "20").code == 0
+    assert call("--windows", "20", "--set", "stride=20").code == 0
     assert same("out.run", expected(windows=Windows(20, 20)))
 
 
 def test_by_default_windows_are_what_fits(call: Call, expected: Callable[..., Run]) -> None:
-    done = call("--max-length", "80")
+    done = call("--set", "max_length=80")
     assert re.search(r"; read in windows: \d+ of 15 pairs \(\d+ windows\)\n", done.out)
     whole = expected(template={"max_length": 80})
     assert same("out.run", whole)
     assert not same("out.run", expected(template={"max_length": 80}, windows=None))
     assert json.loads(Path("out.run.manifest.json").read_text())["config"]["windows"] == asdict(Windows())
-    assert call("--max-length", "80", "--aggregate", "mean").code == 0
+    assert call("--set", "max_length=80", "--set", "aggregate=mean").code == 0
     assert same("out.run", expected(template={"max_length": 80}, windows=Windows(aggregate="mean")))
 
 
@@ -143,9 +143,9 @@ def test_tokens_are_kept_in_an_index_or_a_store_and_used(
 ) -> None:
     DocumentStore.build(open_dataset(sample.FOLDER).documents(), "store")
     digest = Tokenizer.open(tiny_checkpoint).digest
-    assert call("--no-keep-tokens", collection="store", out="without.run").code == 0
+    assert call("--set", "keep_tokens=false", collection="store", out="without.run").code == 0
     assert not list(Path("store").glob("tokens-*"))
-    assert call("--keep-tokens", collection="store").code == 0
+    assert call("--set", "keep_tokens=true", collection="store").code == 0
     assert [path.name for path in Path("store").glob("tokens-*")] == [f"tokens-{digest}"]
     encode = Tokenizer.encode
     longest = []
@@ -175,7 +175,7 @@ def test_by_default_they_are_kept_where_the_run_needs_many(call: Call, monkeypat
 def test_scores_are_interpolated_with_the_first_run(call: Call, expected: Callable[..., Run], first: Path) -> None:
     assert call("--fuse", "0.8").code == 0
     assert same("out.run", fuse({"first": read_run(first), "model": expected()}, Shares(model=0.2, first=0.8)))
-    assert call("--fuse", "0", "--normalise", "none").code == 0
+    assert call("--fuse", "0", "--set", "normalise=none").code == 0
     assert same("out.run", expected())
 
 
@@ -189,7 +189,7 @@ def test_a_bi_encoders_similarity_is_added(
     asked = ("--blend", "0.3", "--encoder", tiny_bi_encoder)
     assert call(*asked).code == 0
     assert same("out.run", fuse({"model": own, "similarity": similar}, Shares(model=0.7, similarity=0.3)))
-    assert call(*asked, "--fuse", "0.2", "--normalise", "z-score").code == 0
+    assert call(*asked, "--fuse", "0.2", "--set", "normalise=z-score").code == 0
     runs = {"model": own, "similarity": similar, "first": given}
     assert same("out.run", fuse(runs, Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")))
     manifest = json.loads(Path("out.run.manifest.json").read_text())
@@ -217,14 +217,14 @@ def test_texts_come_from_any_kind_of_collection(call: Call) -> None:
 
 
 def test_a_cache_gives_the_same_file_without_computing(call: Call) -> None:
-    assert call("--cache", "scores.db").out.endswith("; 0 scores from scores.db\n")
-    again = call("--cache", "scores.db", out="again.run")
+    assert call("--set", "cache=scores.db").out.endswith("; 0 scores from scores.db\n")
+    again = call("--set", "cache=scores.db", out="again.run")
     assert again.out.endswith("; nothing truncated; 15 scores from scores.db\n")
     assert Path("again.run").read_bytes() == Path("out.run").read_bytes()
 
 
 def test_scores_are_exact_unless_16_bits_are_asked_for(call: Call, expected: Callable[..., Run]) -> None:
-    kept = ("--cache", "scores.db", "--device", "cpu")
+    kept = ("--set", "cache=scores.db", "--device", "cpu")
     for precision, out in ((None, "plain.run"), ("fp32", "fp32.run"), ("bf16", "bf16.run")):
         assert call(*kept, *(("--precision", precision) if precision else ()), out=out).code == 0
     assert Path("plain.run").read_bytes() == Path("fp32.run").read_bytes()
@@ -247,7 +247,7 @@ def test_a_model_without_a_ranking_head_is_refused(call: Call, tiny_checkpoint: 
 
 
 def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_checkpoint: Path) -> None:
-    call("--depth", "3", "--attention", "strm", "--fuse", "0.5")
+    call("--depth", "3", "--set", "attention=strm", "--fuse", "0.5")
     manifest = json.loads(Path("out.run.manifest.json").read_text())
     assert (manifest["kind"], manifest["seed"]) == ("run", None)
     config = manifest["config"]
@@ -264,7 +264,7 @@ def test_a_run_has_a_manifest(call: Call, first: Path, queries: Path, tiny_check
 
 def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
     call()
-    assert call("--format", "msmarco", out="out.tsv.gz").code == 0
+    assert call("--set", "format=msmarco", out="out.tsv.gz").code == 0
     ranks = [ranking.docids for ranking in read_run("out.tsv.gz").values()]
     assert ranks == [ranking.docids for ranking in read_run("out.run").values()]
 
@@ -279,24 +279,24 @@ def test_the_run_can_be_compressed_and_in_msmarco_format(call: Call) -> None:
         ([], {"collection": "nowhere.tsv"}, "nowhere.tsv: no such file"),
         ([], {"collection": "small.tsv"}, "of the run (query '"),
         ([], {"out": "."}, "cannot write .: is a directory"),
-        (["--types", "none.tsv"], {}, "none.tsv: no such file"),
-        (["--types", "types.tsv"], {}, "its template has no place for --types; add --template typed"),
+        (["--set", "types=none.tsv"], {}, "none.tsv: no such file"),
+        (["--set", "types=types.tsv"], {}, "its template has no place for types; add --set template=typed"),
         (["--fuse", "1.5"], {}, "a share of 1.5 for the first stage and 0 for the bi-encoder"),
         (["--fuse", "0.8", "--blend", "0.3"], {}, "a share of 0.8 for the first stage and 0.3 for the"),
         (["--blend", "-0.1"], {}, "and -0.1 for the bi-encoder; expected numbers of at least 0"),
         (["--encoder", "some"], {}, "--encoder needs --blend"),
-        (["--max-length", "9999"], {}, "a length of 9999, but the encoder has 512 positions"),
-        (["--max-length", "10"], {}, "needs a length of at least"),
-        (["--windows", "10", "--stride", "20"], {}, "the stride must be from 1 to the size"),
-        (["--stride", "20"], {}, "--stride needs --windows"),
-        (["--windows", "10", "--aggregate", "median"], {}, "no aggregation is called 'median'"),
-        (["--markers"], {}, "no marker tokens"),
-        (["--tag", "two words"], {}, "the run name is 'two words'"),
+        (["--set", "max_length=9999"], {}, "a length of 9999, but the encoder has 512 positions"),
+        (["--set", "max_length=10"], {}, "needs a length of at least"),
+        (["--windows", "10", "--set", "stride=20"], {}, "the stride must be from 1 to the size"),
+        (["--set", "stride=20"], {}, "the stride needs --windows"),
+        (["--windows", "10", "--set", "aggregate=median"], {}, "no aggregation is called 'median'"),
+        (["--set", "markers=true"], {}, "no marker tokens"),
+        (["--set", "tag=two words"], {}, "the run name is 'two words'"),
         (["--backend", "onnx"], {}, "not an exported model"),
         (["--backend", "onnx", "--device", "cpu"], {}, "--device needs --backend torch, not onnx"),
-        (["--cache", "theirs"], {}, "cannot write theirs: is a directory"),
-        (["--normalise", "none"], {}, "--normalise needs --fuse or --blend"),
-        (["--windows", "0", "--aggregate", "top3"], {}, "--windows 0 truncates documents"),
+        (["--set", "cache=theirs"], {}, "cannot write theirs: is a directory"),
+        (["--set", "normalise=none"], {}, "--set normalise needs --fuse or --blend"),
+        (["--windows", "0", "--set", "aggregate=top3"], {}, "--windows 0 truncates documents"),
         (
             ["--blend", "0.3", "--encoder", "nowhere"],
             {},
@@ -358,8 +358,8 @@ def test_an_sdnet_re_ranks_as_well(call: Call, first: Path, queries: Path, index
     assert same("out.run", ranker.rerank(read_run(first), read_queries(queries), Index.open(index)))
     for options, problem in {
         ("--windows", "20"): "no option windows",
-        ("--cache", "scores.db"): "no option cache",
-        ("--attention", "strm"): "no option attention",
+        ("--set", "cache=scores.db"): "no option cache",
+        ("--set", "attention=strm"): "no option attention",
         ("--backend", "onnx"): "no option backend",
     }.items():
         assert f"sdnet rankers have {problem}" in call(*options, model=sdnet).complaint
@@ -369,7 +369,7 @@ def test_fields_of_the_collection_can_be_named(call: Call, index: Path) -> None:
     documents = [{"sku": d.docid, "blurb": d.text, "note": "x"} for d in open_dataset(sample.FOLDER).documents()]
     Path("c.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))
     assert call().code == 0
-    done = call("--id", "sku", "--text", "blurb", collection="c.jsonl", out="named.run")
+    done = call("--set", "id=sku", "--set", "text=blurb", collection="c.jsonl", out="named.run")
     assert done.code == 0, done.err
     assert Path("named.run").read_text() == Path("out.run").read_text()
-    assert call("--id", "sku", out="other.run").complaint == f"{index} has no columns to name"
+    assert call("--set", "id=sku", out="other.run").complaint == f"{index} has no columns to name"

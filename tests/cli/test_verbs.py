@@ -40,7 +40,7 @@ def test_from_a_collection_to_figures(rankwell: Rankwell, queries: Path, qrels: 
 
 
 def test_the_run_is_what_the_library_finds(rankwell: Rankwell, index: Path, queries: Path) -> None:
-    options = ["--k", "20", "--k1", "1.2", "--b", "0.75", "--k2", "3", "--threads", "2", "--tag", "mine"]
+    options = ["--k", "20", "--k1", "1.2", "--b", "0.75", "--set", "k2=3", "--threads", "2", "--set", "tag=mine"]
     rankwell("search", index, queries, *options, "--out", "bm25.run")
     run = read_run("bm25.run")
     assert run.name == "mine"
@@ -52,7 +52,7 @@ def test_the_run_is_what_the_library_finds(rankwell: Rankwell, index: Path, quer
 
 def test_a_run_can_be_compressed_and_in_msmarco_format(rankwell: Rankwell, index: Path, queries: Path) -> None:
     rankwell("search", index, queries, "--k", "5", "--out", "bm25.run")
-    rankwell("search", index, queries, "--k", "5", "--out", "bm25.tsv.gz", "--format", "msmarco")
+    rankwell("search", index, queries, "--k", "5", "--out", "bm25.tsv.gz", "--set", "format=msmarco")
     first = gzip.decompress(Path("bm25.tsv.gz").read_bytes()).decode().splitlines()[0]
     assert first.split("\t")[2] == "1"
     assert [ranking.docids for ranking in read_run("bm25.tsv.gz").values()] == [
@@ -154,7 +154,7 @@ def test_the_version_is_printed(rankwell: Rankwell) -> None:
         (("index", "c.tsv"), "missing option '--out' (see rankwell index --help)"),
         (
             ("search", "index", "q", "--top", "5"),
-            "no such option: --top (Possible options: --out, --tag, --tsv) (see rankwell search --help)",
+            "no such option: --top (Possible options: --out, --set, --tsv) (see rankwell search --help)",
         ),
     ],
 )

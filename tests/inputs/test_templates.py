@@ -86,7 +86,7 @@ class TestBudget:
         assert [tokens.count("money") for tokens in laid.tokens] == [1, 10, 33]
         assert laid.report.pieces_cut == {"query": 4 + 13 + 36, "document": 57}
         assert laid.report.advice() == (
-            "truncated: 53 query tokens, 57 document tokens (3 of 3 pairs); --max-query 100 keeps whole queries; "
+            "truncated: 53 query tokens, 57 document tokens (3 of 3 pairs); --set max_query=100 keeps whole queries; "
             "--windows reads long documents whole"
         )
 

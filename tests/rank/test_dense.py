@@ -21,9 +21,8 @@ from rankwell.models.vector_layers import Dense
 from rankwell.rank import passage_vectors
 from rankwell.rank.dense import DenseRanker
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.hybrid import Blend
 from rankwell.rank.passage_vectors import LARGEST_SHARD, SMALLEST_SHARD, PassageVectors, VectorsJob, shard_size
-from rankwell.rank.pipeline import Cut, First, Given, Stage, StageInput
+from rankwell.rank.system import add_shares
 from rankwell.rank.texts import InMemoryTexts
 from rankwell.rank.vector_search import search_vectors
 from rankwell.retrieve.index import Index
@@ -223,9 +222,9 @@ def test_queries_and_documents_have_each_their_prompt(store: DocumentStore, tiny
 def test_a_blend_adds_the_similarity_to_the_run_before_it(encoder: BiEncoder) -> None:
     texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     run = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
-    blended = (Given(run) >> Blend(encoder, 0.25, texts)).run(QUERIES)
-    dense = DenseRanker(encoder).rerank(run, QUERIES, texts)
     shares = Shares(model=0.75, similarity=0.25)
+    blended = add_shares(run, run, shares, QUERIES, texts, DenseRanker(encoder))
+    dense = DenseRanker(encoder).rerank(run, QUERIES, texts)
     assert dict(blended["q1"]) == pytest.approx(dict(fuse({"model": run, "similarity": dense}, shares)["q1"]))
     own = cosines(encoder)[0, [1, 2, 3]]
     scaled = (own - own.min()) / (own.max() - own.min())
@@ -237,13 +236,8 @@ def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder) -> None
     texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {"d1": 9.0, "d2": 5.0, "d3": 1.0}})
     last = Run.from_scores({"q1": {"d1": 0.1, "d2": 0.2, "d3": 0.9}})
-
-    class Reorder(Stage):
-        def apply(self, state: StageInput) -> Run:
-            return last
-
     how = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
-    blended = (Given(first) >> Reorder() >> Blend(encoder, how, texts)).run(QUERIES)
+    blended = add_shares(first, last, how, QUERIES, texts, DenseRanker(encoder))
     similar = DenseRanker(encoder).rerank(last, QUERIES, texts)
     runs = {"model": last, "similarity": similar, "first": first}
     assert dict(blended["q1"]) == pytest.approx(dict(fuse(runs, how)["q1"]))
@@ -253,8 +247,8 @@ def test_the_first_stage_may_have_a_share_in_a_blend(encoder: BiEncoder) -> None
 def test_a_blend_ranks_what_the_ranker_ranked(encoder: BiEncoder) -> None:
     texts = InMemoryTexts({d.docid: d.contents for d in DOCUMENTS})
     first = Run.from_scores({"q1": {f"d{i}": 9.0 - i for i in range(8)}})
-    for how in (0.5, Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")):
-        blended = (Given(first) >> Cut(3) >> Blend(encoder, how, texts)).run(QUERIES)
+    for how in (Shares(0.5, 0.5), Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")):
+        blended = add_shares(first, first.head(3), how, QUERIES, texts, DenseRanker(encoder))
         assert set(blended["q1"].docids) == {"d0", "d1", "d2"}
 
 
@@ -266,19 +260,7 @@ def test_equal_documents_are_ordered_by_their_ids_however_few_are_wanted(tmp_pat
     assert dense.search(QUERIES[:1], store, 5)["q1"].docids == many[:5]
 
 
-def test_a_blend_is_checked_before_it_is_run(tmp_path: Path, encoder: BiEncoder) -> None:
-    Index.build(DOCUMENTS[:6], tmp_path / "index", store=False)
-    index = Index.build(DOCUMENTS[6:], tmp_path / "index", append=True)
-    assert not index.has_texts
-    with pytest.raises(RankwellError, match="Blend has no texts to read"):
-        (First(index) >> Blend(encoder)).run(QUERIES)
-
-
 def test_what_cannot_be_ranked_is_said(encoder: BiEncoder) -> None:
     run = Run.from_scores({"q9": {"d1": 1.0}})
     with pytest.raises(RankwellError, match="'q9'"):
         DenseRanker(encoder).rerank(run, QUERIES, InMemoryTexts({"d1": "honey"}))
-    with pytest.raises(RankwellError, match="no texts"):
-        (Given(run) >> Blend(encoder)).run(QUERIES)
-    with pytest.raises(RankwellError, match=r"a share of 0 for the first stage and 1\.5 for the bi-encoder"):
-        Blend(encoder, 1.5)

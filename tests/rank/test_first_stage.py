@@ -32,7 +32,7 @@ def test_without_a_share_bm25_searches_alone(index: Index) -> None:
 
 def test_with_a_share_it_is_hybrid_search(index: Index, tiny_bi_encoder: Path) -> None:
     pytest.importorskip("torch")
-    from rankwell.rank.hybrid import search_hybrid
+    from rankwell.rank.dense import search_hybrid
 
     first = FirstStage(index, BM25(b=0.2), tiny_bi_encoder, 0.4)
     assert first.dense is first.dense

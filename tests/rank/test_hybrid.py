@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Qrels, Query
 from rankwell.models.bi_encoder import BiEncoder
-from rankwell.rank.dense import DenseRanker
-from rankwell.rank.hybrid import Blend, Hybrid, search_both, search_hybrid, share_table, shares_tried, tune_hybrid
-from rankwell.rank.pipeline import Given, Pipeline, Rerank
-from rankwell.rank.ranker import Ranker
+from rankwell.rank.dense import DenseRanker, search_both, search_hybrid, share_table, shares_tried, tune_hybrid
+from rankwell.rank.system import System
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
@@ -67,8 +66,6 @@ def test_a_share_of_one_is_the_bi_encoder_alone(index: Index, dense: DenseRanker
 def test_shares_are_checked(share: float, index: Index, dense: DenseRanker) -> None:
     with pytest.raises(RankwellError, match="expected more than 0 and at most 1"):
         search_hybrid(index, dense, QUERIES, share)
-    with pytest.raises(RankwellError, match="expected more than 0 and at most 1"):
-        Hybrid(index, encoder=dense.encoder, share=share)
 
 
 def test_how_many_are_wanted_is_checked(index: Index, dense: DenseRanker) -> None:
@@ -78,40 +75,14 @@ def test_how_many_are_wanted_is_checked(index: Index, dense: DenseRanker) -> Non
                 search_hybrid(index, dense, QUERIES, share, k=k)
 
 
-def test_a_stage_loads_its_bi_encoder_once(
-    index: Index, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bi_encoder_is_loaded_once(index: Index, tiny_bi_encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = []
     load = BiEncoder.from_pretrained
-    monkeypatch.setattr(BiEncoder, "from_pretrained", lambda name: loaded.append(name) or load(name))
-    hybrid = Hybrid(index, encoder=str(tiny_bi_encoder), share=0.6)
-    for pipeline in (Pipeline((hybrid,)), Pipeline((hybrid % 8,)), hybrid % 8 >> Blend(dense_of(hybrid), 0.5)):
-        for _ in range(3):
-            pipeline.run(QUERIES)
+    monkeypatch.setattr(BiEncoder, "from_pretrained", lambda name, **how: loaded.append(name) or load(name, **how))
+    system = System.of_index(index, hybrid=0.6, encoder=tiny_bi_encoder)
+    for k in (8, 8, 1000):
+        system.search(QUERIES, k)
     assert len(loaded) == 1
-    blended = Given(index.search(QUERIES)) >> Blend(str(tiny_bi_encoder), 0.3, index)
-    assert blended.run(QUERIES) == (blended.stages[0] >> blended.stages[1] % 1000).run(QUERIES)
-    assert len(loaded) == 2
-
-
-def dense_of(stage: Hybrid) -> DenseRanker:
-    assert isinstance(stage.encoder, DenseRanker)
-    return stage.encoder
-
-
-def test_a_bi_encoder_may_be_named(index: Index, tiny_bi_encoder: Path, dense: DenseRanker) -> None:
-    stage = Hybrid(index, encoder=str(tiny_bi_encoder), share=0.6) % 8
-    assert Pipeline((stage,)).run(QUERIES) == search_hybrid(index, dense, QUERIES, 0.6, k=8)
-
-
-def test_a_pipeline_begins_with_it(index: Index, dense: DenseRanker, tiny_checkpoint: Path) -> None:
-    first = Hybrid(index, encoder=dense.encoder, share=0.6, bm25=BM25(k1=0.5)) % 8
-    ranker = Ranker.from_pretrained(str(tiny_checkpoint))
-    assert Pipeline((first,)).run(QUERIES) == search_hybrid(index, dense, QUERIES, 0.6, BM25(k1=0.5), k=8)
-    found = (first >> Rerank(ranker) % 8).run(QUERIES)
-    assert {qid: set(ranking.docids) for qid, ranking in found.items()} == {
-        qid: set(ranking.docids) for qid, ranking in Pipeline((first,)).run(QUERIES).items()
-    }
 
 
 def test_the_share_that_ranks_best_is_found(index: Index, dense: DenseRanker) -> None:

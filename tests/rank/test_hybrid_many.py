@@ -17,9 +17,8 @@ from rankwell.corpus.store import DocumentStore
 from rankwell.evaluation.evaluate import evaluate
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.rank.dense import DEEP, TIES, DenseRanker
+from rankwell.rank.dense import DEEP, TIES, DenseRanker, search_both, search_hybrid, tune_hybrid
 from rankwell.rank.fusion import NORMALISATIONS, PARTS, Fusion, RankFusion, Shares, fuse
-from rankwell.rank.hybrid import search_both, search_hybrid, tune_hybrid
 from rankwell.rank.texts import stores_of
 from rankwell.rank.tuning import tune_fusion
 from rankwell.rank.vector_search import search_vectors

@@ -16,6 +16,7 @@ from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Document, Query, Run
 from rankwell.inputs.templates import TruncationReport
 from rankwell.inputs.windows import Windows
+from rankwell.rank import ranker as ranker_module
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import Texts
@@ -55,7 +56,7 @@ def test_the_run_is_the_rankers(request_: RerankRequest) -> None:
     assert result.manifest.data.keys() == {"run", "queries", "texts", "model"}
 
 
-def test_workers_score_in_the_models_place(request_: RerankRequest) -> None:
+def test_workers_score_in_the_models_place(request_: RerankRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     class Backwards:
         truncation = TruncationReport()
 
@@ -63,7 +64,13 @@ def test_workers_score_in_the_models_place(request_: RerankRequest) -> None:
             assert (list(queries), depth) == (QUERIES, 3)
             return Run({qid: type(r).of(r.docids, [-float(score) for score in r.scores]) for qid, r in run.items()})
 
-    result = request_.execute(Backwards())
+    loaded, requests = [], []
+    load = ranker_module.load
+    monkeypatch.setattr(ranker_module, "load", lambda *how: loaded.append(how) or load(*how))
+    result = request_.execute(lambda request: requests.append(request) or Backwards())
+    # All workers compute in the precision of the one model that was loaded here.
+    assert len(loaded) == 1
+    assert [request.precision for request in requests] == [request_.open_ranker("cpu").engine.precision]
     assert result.run["q1"].docids == ("d2", "d1", "d0")
 
 
@@ -74,7 +81,7 @@ def test_windows_are_the_models_unless_changed(request_: RerankRequest) -> None:
     assert changed == Windows(40, 10, "mean")
     averaged = replace(request_, aggregate="mean").open_ranker("cpu").windows
     assert averaged == replace(default or Windows(), aggregate="mean")
-    with pytest.raises(RankwellError, match="--stride needs --windows"):
+    with pytest.raises(RankwellError, match="the stride needs --windows"):
         replace(request_, stride=10).open_ranker("cpu")
 
 

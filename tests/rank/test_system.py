@@ -8,7 +8,9 @@ import os
 import pickle
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,8 @@ from rankwell.corpus.records import Document, Query, Run
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.system import System, before_rest, is_system, open_searchable
+from rankwell.rank.system import System, before_rest, open_searchable
+from rankwell.rank.texts import is_system, open_texts
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
 
@@ -291,3 +294,23 @@ def test_a_system_is_pickled_by_its_path(hybrid: FirstStage, tmp_path: Path) -> 
     system = System(hybrid).save(tmp_path / "system")
     copy = pickle.loads(pickle.dumps(system))  # noqa: S301
     assert copy.search(QUERIES, k=5) == system.search(QUERIES, k=5)
+
+
+def test_a_system_is_a_collection(
+    index: Index, tiny_checkpoint: Path, tmp_path: Path, rankwell: Callable[..., Any]
+) -> None:
+    System(FirstStage(index)).save(tmp_path / "system")
+    docid = index.rank("bee honey", k=1).docids[0]
+    for folder in (tmp_path / "system", index.folder):
+        run = Run.from_scores({"1": {docid: 1.0}})
+        assert open_texts(folder, run).texts([docid]) == [index.text(docid)]
+    (tmp_path / "queries.tsv").write_text("1\tbee honey\n2\thoney bee\n")
+    (tmp_path / "qrels.txt").write_text(f"1 0 {docid} 1\n2 0 {docid} 1\n")
+    assert rankwell("tune", "system", "queries.tsv", "qrels.txt", "--folds", "2", "--k1", "0.9").code == 0
+    reranked = rankwell("rerank", "bee honey", "--collection", "system", "--model", tiny_checkpoint, "--json")
+    assert '"results": [{"rank": 1' in reranked.out
+
+
+def test_a_name_too_long_for_a_folder_is_no_index(index: Index) -> None:
+    with pytest.raises(RankwellError):
+        open_texts("x" * 300, index.search(QUERIES[:1], k=1))

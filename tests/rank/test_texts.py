@@ -19,7 +19,7 @@ from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, sa
 from rankwell.papers.duobert.ranker import DuoRanker
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.ranker import Ranker
-from rankwell.rank.texts import IndexTokens, InMemoryTexts, Texts, find_tokens, make_tokens, open_texts
+from rankwell.rank.texts import IndexTokens, InMemoryTexts, Texts, digest_texts, find_tokens, make_tokens, open_texts
 from rankwell.retrieve.index import Index
 
 TEXTS = {
@@ -168,3 +168,72 @@ def test_texts_in_memory_are_tokenised_once(tiny_checkpoint: Path) -> None:
     assert texts.tokens(ranker.tokenizer) is texts.tokens(ranker.tokenizer)
     assert texts.tokens(ranker.tokenizer) is find_tokens(texts, ranker.tokenizer)
     assert texts.tokens(ranker.tokenizer, stems=True) is not texts.tokens(ranker.tokenizer)
+
+
+# Where texts come from
+
+
+DOCUMENTS = [
+    Document("d1", "bees keep the hive warm in winter"),
+    Document("d2", "the bank keeps money warm"),
+    Document("d3", "bees and honey"),
+    Document("d4", "a warm river", title="water"),
+    Document("d5", "warm bees"),
+]
+
+
+@pytest.fixture(scope="module")
+def plain_index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return Index.build(DOCUMENTS, tmp_path_factory.mktemp("plain") / "index")
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run.from_scores({"q1": {"d4": 2.0, "d1": 1.0}, "q2": {"d1": 3.0}})
+
+
+def write_collection(folder: Path, lines: list[str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "collection.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+LINES = [f'{{"_id": "{d.docid}", "title": "{d.title}", "text": "{d.text}"}}' for d in DOCUMENTS]
+
+
+def test_texts_are_the_same_from_every_source(tmp_path: Path, plain_index: Index, run: Run) -> None:
+    path = write_collection(tmp_path / "data", LINES)
+    DocumentStore.build(DOCUMENTS, tmp_path / "store")
+    Index.build(DOCUMENTS[:2], tmp_path / "two")
+    Index.build(DOCUMENTS[2:], tmp_path / "two", append=True)
+    digests = set()
+    for source in (path, tmp_path / "data", tmp_path / "store", plain_index.folder, tmp_path / "two"):
+        texts = open_texts(source, run)
+        assert texts.texts(["d1", "d4", "d1"]) == [DOCUMENTS[0].text, "water a warm river", DOCUMENTS[0].text]
+        digests.add(digest_texts(texts, run))
+    assert len(digests) == 1
+    assert digest_texts(InMemoryTexts({"d1": "x", "d4": "y"}), run) not in digests
+
+
+def test_a_collection_is_read_no_further_than_needed(tmp_path: Path, run: Run) -> None:
+    path = write_collection(tmp_path / "data", [*LINES[:4], "broken"])
+    assert open_texts(path, run).texts(["d4"]) == ["water a warm river"]
+    path = write_collection(tmp_path / "data", [*LINES[:3], "broken", LINES[3]])
+    with pytest.raises(RankwellError, match="line 4"):
+        open_texts(path, run)
+
+
+def test_the_first_document_that_is_missing_is_named(tmp_path: Path, plain_index: Index) -> None:
+    run = Run.from_scores({"q1": {"d1": 2.0}, "q2": {"x": 3.0, "y": 1.0}})
+    path = write_collection(tmp_path / "data", LINES)
+    DocumentStore.build(DOCUMENTS, tmp_path / "store")
+    for source in (path, tmp_path / "store", plain_index.folder):
+        with pytest.raises(RankwellError, match=r"document 'x' of the run \(query 'q2'\) is not in"):
+            open_texts(source, run)
+
+
+def test_an_index_without_texts_is_refused_at_once(tmp_path: Path, run: Run) -> None:
+    Index.build(DOCUMENTS, tmp_path / "bare", store=False)
+    with pytest.raises(RankwellError, match="built without texts"):
+        open_texts(tmp_path / "bare", run)

@@ -67,7 +67,7 @@ def test_index_and_search(rankwell: Call, data: Path) -> None:
     made = rankwell("index", data / "collection.tsv", "--out", "cut", "--ray", "local", "--segment-documents", "80")
     assert made.code == 0, made.err
     assert len(Index.open("cut").segments) == 4
-    asked, options = data / "queries.tsv", ["--k", "50", "--k1", "0.8", "--k2", "8", "--tag", "mine"]
+    asked, options = data / "queries.tsv", ["--k", "50", "--k1", "0.8", "--set", "k2=8", "--set", "tag=mine"]
     assert rankwell("search", data / "index", asked, *options, "--out", "one.run").code == 0
     for number, more in enumerate((["--ray", "local"], ["--ray", "local", "--workers", "2"])):
         done = rankwell("search", "cut", asked, *options, *more, "--out", f"{number}.run")
@@ -173,7 +173,7 @@ def test_written_queries(rankwell: Call, data: Path, tiny_writer: Path) -> None:
     ("options", "problem"),
     [
         (["--workers", "2"], "--workers needs --ray"),
-        (["--ray", "local", "--cache", "scores.db"], "--cache does not go with --ray"),
+        (["--ray", "local", "--set", "cache=scores.db"], "--set cache does not go with --ray"),
         (["--ray", "local", "--device", "cuda:1"], "with --ray each worker gets its own GPU"),
     ],
 )

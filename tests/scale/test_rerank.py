@@ -16,10 +16,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+
 from rankwell.core.errors import RankwellError
 from rankwell.core.shards import Shards, do
 from rankwell.corpus.formats import read_queries, read_run, write_run
-from rankwell.rank.pipeline import Fuse, Given, Rerank
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rerank_request import RerankRequest
 from rankwell.rank.texts import open_texts
@@ -87,16 +87,14 @@ def test_what_was_cut_is_counted_in_all_shards(job: RerankJob, tmp_path: Path) -
     assert report.pieces_cut["document"] >= report.pairs_cut
 
 
-def test_a_job_takes_a_rankers_place_in_a_pipeline(job: RerankJob, data: Path, tiny_checkpoint: Path) -> None:
+def test_a_job_takes_a_rankers_place(job: RerankJob, data: Path, tiny_checkpoint: Path) -> None:
     run, queries = read_run(data / "bm25.run"), read_queries(data / "queries.tsv")
     texts = open_texts(data / "index", run)
-    found = [
-        (Given(run) >> Rerank(ranker, texts) % 100 >> Fuse(0.3)).run(queries)
-        for ranker in (Ranker.from_pretrained(tiny_checkpoint), ClusterRanker(job))
-    ]
+    rankers = (Ranker.from_pretrained(tiny_checkpoint), ClusterRanker(job))
+    found = [ranker.rerank(run, queries, texts, depth=100) for ranker in rankers]
     assert all(found[0][qid] == found[1][qid] for qid in run)
     with pytest.raises(RankwellError, match="re-ranks 100 documents of 24 queries, not these"):
-        (Given(run) >> Rerank(ClusterRanker(job), texts) % 10).run(queries)
+        ClusterRanker(job).rerank(run, queries, texts, depth=10)
 
 
 def test_a_lost_worker_costs_its_shard_alone(job: RerankJob, whole: bytes, tmp_path: Path, cluster: Cluster) -> None:

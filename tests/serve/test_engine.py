@@ -230,10 +230,10 @@ def test_a_queue_matches_what_its_model_computes_at_a_time() -> None:
     model.tokens_at_once = 1 << 18  # a GPU's
     for chosen, limit in ((None, 1 << 22), (500, 500)):
         engine = RequestEngine(Batching(queue_tokens=chosen))
-        engine.make_room(model)
+        engine.make_room([model])
         assert engine.limit == limit
     small = RequestEngine()
-    small.make_room(FirstToken())
+    small.make_room([FirstToken()])
     assert small.limit == 1 << 17
 
 

@@ -40,8 +40,8 @@ def test_the_class_that_means_relevant(tiny_models: Any, monkeypatch: pytest.Mon
     served: list[Sources] = []
     monkeypatch.setattr(server, "serve", lambda sources, *_: served.append(sources))
     options = ("--model", str(folder), "--port", "0", "--precision", "fp32")
-    CliRunner().invoke(app, ["serve", *options, "--label", "LABEL_1"])
-    CliRunner().invoke(app, ["serve", *options, "--label", "LABEL_2", "--trust-remote-code"])
+    CliRunner().invoke(app, ["serve", *options, "--set", "label=LABEL_1"])
+    CliRunner().invoke(app, ["serve", *options, "--set", "label=LABEL_2", "--trust-remote-code"])
     rankers = [next(iter(open_state(sources).models.values())).ranker for sources in served]
     found = [ranker.predict(tiny_models.PAIRS) for ranker in rankers]
     expected = [Ranker(folder, engine={"label": f"LABEL_{n}"}).predict(tiny_models.PAIRS) for n in (1, 2)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from rankwell.corpus.records import Document
 from rankwell.rank.ranker import Ranker
@@ -133,9 +134,16 @@ def test_a_huge_body_is_refused_with_an_answer_its_sender_can_read(live: Callabl
     assert (status, found["error_type"]) == (413, "too_large")
 
 
-def test_searches_beyond_those_that_may_wait_are_refused(live: Callable[..., Any]) -> None:
-    service = live(limits=Limits(preparing=2))
-    held = service.service.state.searcher.lock
+def test_searches_beyond_those_that_may_wait_are_refused(
+    live: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, held, real = live(limits=Limits(preparing=2)), threading.Lock(), Index.search
+
+    def search(*arguments: Any, **options: Any) -> Any:
+        with held:
+            return real(*arguments, **options)
+
+    monkeypatch.setattr(Index, "search", search)
     with ThreadPoolExecutor(8) as pool:
         with held:
             asked = [pool.submit(service.post, "/search", {"query": QUERY, "stages": "bm25"}) for _ in range(8)]

@@ -58,7 +58,7 @@ def hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_sigterm_finishes_what_has_begun_and_then_ends(
     process: Callable[..., Process], tiny_checkpoint: Path, hold: Path
 ) -> None:
-    own = process("--model", str(tiny_checkpoint), "--batch-tokens", "64", code=HELD)
+    own = process("--model", str(tiny_checkpoint), "--set", "batch_tokens=64", code=HELD)
     own.ready()
     hold.touch()
     body = {"query": "bees", "texts": ["honey " * 60] * 8}
@@ -79,7 +79,7 @@ def test_sigterm_finishes_what_has_begun_and_then_ends(
 def test_what_the_drain_cannot_wait_for_is_told_so(
     process: Callable[..., Process], tiny_checkpoint: Path, hold: Path
 ) -> None:
-    options = ("--model", str(tiny_checkpoint), "--batch-tokens", "64", "--drain-seconds", "1")
+    options = ("--model", str(tiny_checkpoint), "--set", "batch_tokens=64", "--set", "drain_seconds=1")
     own = process(*options, code=HELD)
     own.ready()
     hold.touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 pytest.importorskip("torch")
+from rankwell.models.checkpoints.folders import load_checkpoint, save_checkpoint
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares
 from rankwell.rank.system import System
@@ -73,6 +75,38 @@ def test_a_system_without_a_re_ranker_needs_no_advice(served_index: Path, tmp_pa
     assert refused.status_code == 409
     assert refused.json()["message"] == "this system has no re-ranker, so it only searches"
     assert [row["docid"] for row in answer["bm25"]] == [result.docid for result in system.search(QUERY, k=5)]
+
+
+def test_queries_have_types_by_the_rules_in_both(served_index: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    question = "how many bees in the river"
+    model, tokenizer, config = load_checkpoint(tiny_checkpoint)
+    save_checkpoint(tmp_path / "typed", model, tokenizer, config.changed({"template": {"name": "typed"}}))
+    first = FirstStage(Index.open(served_index), device="cpu")
+    system = System(first, ranker=tmp_path / "typed", precision="fp32").save(tmp_path / "system")
+    with opened(Sources.of_system(tmp_path / "system", "cpu", "fp32")) as client:
+        answer = client.post("/search", json={"query": question, "k": 7}).json()
+    assert answer["type"] == "numeric"
+    expected = [result.score for result in system.search(question, k=7)]
+    assert [row["score"] for row in answer["rerank"]] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_reload_finds_what_models_the_system_has_now(
+    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path, tmp_path: Path
+) -> None:
+    folder, first = tmp_path / "system", FirstStage(Index.open(served_index))
+    hybrid = FirstStage(Index.open(served_index), TUNED, tiny_bi_encoder, 0.6)
+    System(first).save(folder)
+    with opened(Sources.of_system(folder, "cpu", "fp32"), key="k") as client:
+        client.headers["Authorization"] = "Bearer k"
+        service = client.app.state.service
+        for system, reranks, batch in ((System(hybrid, ranker=tiny_checkpoint), True, 64), (System(first), False, 1)):
+            shutil.rmtree(folder)
+            system.save(folder)
+            assert client.post("/reload").json()["reranker"] is reranks
+            assert (client.post("/search", json={"query": QUERY}).json()["rerank"] is not None) is reranks
+            assert service._searches.size == batch
+            engines = [model.ranker.engine.tokens_at_once for model in service.state.models.values()]
+            assert service.engine.limit == max([1 << 17, *(16 * tokens for tokens in engines)])
 
 
 def test_a_system_is_served_whole_or_not_at_all(

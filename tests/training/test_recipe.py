@@ -276,6 +276,6 @@ def test_candidates_are_told_as_options_of_search() -> None:
         return FirstStageOptions(**options).search_options()
 
     assert told(b=0.9) == "--k1 0.9 --b 0.9 --k 100"
-    assert told(k2=8.0, hybrid=0.7, depth=50) == "--k1 0.9 --b 0.4 --k2 8.0 --hybrid 0.7 --k 50"
+    assert told(k2=8.0, hybrid=0.7, depth=50) == "--k1 0.9 --b 0.4 --set k2=8.0 --hybrid 0.7 --k 50"
     assert told(hybrid=1.0, encoder="owner/name") == "--k1 0.9 --b 0.4 --hybrid 1.0 --encoder owner/name --k 100"
     assert told(train_run="mine.run") is None

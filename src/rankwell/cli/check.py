@@ -28,7 +28,8 @@ def check(
     from rankwell.core.checksums import verify_folder
     from rankwell.core.errors import InputError
     from rankwell.core.shards import MANIFEST, read_plan
-    from rankwell.rank.system import System, is_system
+    from rankwell.rank.system import System
+    from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import Index, is_index
 
     if not folder.is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +13,13 @@ from rankwell.cli.options import output_folder
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rankwell.corpus.records import Query, Ranking, Run
+    from rankwell.corpus.records import Query, Ranking
     from rankwell.retrieve.index import Index
 
 MEASURES = "RR(rel=2)@10 nDCG@10 R(rel=2)@100"
 QID = "D025"
 SHARE = 0.7
-DEPTH = 10
+SEARCHED, DEPTH = 1000, 10
 FIRST_STAGE_SHARE = 0.5
 NORMALISE = "z-score"
 SHOWN = 3
@@ -44,26 +43,26 @@ def demo(
     from rankwell.evaluation.compare import compare
     from rankwell.evaluation.tables import as_text, comparison_table
     from rankwell.models.checkpoints.names import DEFAULT, default_lacks
-    from rankwell.rank.search_request import SearchRequest
+    from rankwell.rank.fusion import Shares
+    from rankwell.rank.system import System, before_rest
     from rankwell.retrieve.index import Index
 
     if out != OUT:
         output_folder(out)
     console = make_console()
-    dataset, query_file = open_dataset(sample.FOLDER), sample.FOLDER / "queries.dev.tsv"
+    dataset = open_dataset(sample.FOLDER)
     queries = dataset.queries("dev")
 
     console.print("[bold]1. Index[/bold] the bundled sample, with stems and with plain words")
     stems = Index.build(dataset.documents(), out / "index", overwrite=True)
-    Index.build(dataset.documents(), out / "index-plain", overwrite=True, analyzer=Analyzer.plain())
+    plain = Index.build(dataset.documents(), out / "index-plain", overwrite=True, analyzer=Analyzer.plain())
     console.print(f"   {len(stems):,} passages, {stems.terms:,} terms in {out / 'index'}\n")
 
     query = next(query for query in queries if query.qid == QID)
     console.print(f"[bold]2. Search[/bold]  {query.text}")
-    request = SearchRequest(out / "index", query_file)
     runs = {
-        "BM25, plain words": replace(request, index=out / "index-plain").execute().run,
-        "BM25": request.execute().run,
+        "BM25, plain words": System.of_index(plain).search(queries, SEARCHED),
+        "BM25": System.of_index(stems).search(queries, SEARCHED),
     }
     write_run(runs["BM25, plain words"], out / "bm25-plain.run")
     write_run(runs["BM25"], out / "bm25.run")
@@ -72,19 +71,16 @@ def demo(
     lacks = default_lacks()
     console.print(f"\n[bold]3. Search by meaning, too[/bold], with {DEFAULT}, the default model")
     if lacks is None:
-        from rankwell.rank.rerank_request import RerankRequest
-
-        hybrid = runs["hybrid"] = replace(request, hybrid=SHARE).execute().run
+        shares = Shares.from_options(FIRST_STAGE_SHARE, None, NORMALISE)
+        system = System.of_index(stems, hybrid=SHARE, ranker=DEFAULT, shares=shares, depth=DEPTH)
+        hybrid = runs["hybrid"] = system.first_stage.search(queries, SEARCHED)
         write_run(hybrid, out / "hybrid.run")
         _show(console, stems, query, hybrid[QID])
         together = "the same model, reading query and passage together"
         console.print(f"\n[bold]4. Re-rank[/bold] the best {DEPTH} with {together}")
-        candidates, collection = out / "hybrid.run", str(out / "index")
-        best = RerankRequest(
-            candidates, query_file, collection, depth=DEPTH, fuse=FIRST_STAGE_SHARE, normalise=NORMALISE
-        ).execute()
-        _show(console, stems, query, best.run[QID])
-        runs["hybrid, re-ranked"] = _above(best.run, hybrid)
+        best = system.rerank(hybrid, queries)
+        _show(console, stems, query, best[QID])
+        runs["hybrid, re-ranked"] = before_rest(best, hybrid)
         write_run(runs["hybrid, re-ranked"], out / "reranked.run")
     else:
         console.print(f"   left out, and 4. Re-rank: {lacks}", markup=False, soft_wrap=True)
@@ -96,7 +92,7 @@ def demo(
     commands = ["index collection.tsv --out my-index", "search my-index queries.tsv --out bm25.run"]
     more_runs = ""
     if lacks is None:
-        fusion = f"--fuse {FIRST_STAGE_SHARE} --normalise {NORMALISE}"
+        fusion = f"--fuse {FIRST_STAGE_SHARE} --set normalise={NORMALISE}"
         commands += [
             f"search my-index queries.tsv --hybrid {SHARE} --k 100 --out hybrid.run",
             f"rerank hybrid.run --queries queries.tsv --collection my-index {fusion} --out best.run",
@@ -116,11 +112,3 @@ def _show(console: Console, index: Index, query: Query, ranking: Ranking) -> Non
 
     answers = read_answers(ranking.head(SHOWN), index)
     show_answers(console, answers, match_answers(query.text, answers, index), lines=2)
-
-
-def _above(best: Run, run: Run) -> Run:
-    """The re-ranked documents of each query above its others, which stay in their order."""
-    from rankwell.corpus.records import Ranking, Run
-
-    whole = {qid: (*best[qid].docids, *ranking.docids[len(best[qid]) :]) for qid, ranking in run.items()}
-    return Run({qid: Ranking.of(docids, range(len(docids), 0, -1)) for qid, docids in whole.items()})

@@ -34,7 +34,9 @@ def explain(
     docid: Annotated[str | None, typer.Option("--docid", help="The document's id in --collection.")] = None,
     collection: Annotated[
         str | None,
-        typer.Option("--collection", "--index", help="The collection of --docid: an index, a file or a folder."),
+        typer.Option(
+            "--collection", "--index", help="The collection of --docid: an index, a system, a file or a folder."
+        ),
     ] = None,
     queries: Annotated[
         str | None, typer.Option("--queries", help="A file of queries, of which --query is an id.")

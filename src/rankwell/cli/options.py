@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
 from rankwell.core import progress
 from rankwell.core.errors import RankwellError
 from rankwell.core.files import check_output, check_parent, is_stream
-from rankwell.core.registry import Normalisation, Registry
+from rankwell.core.registry import Registry
 from rankwell.core.stopping import interruptible
 from rankwell.models.devices import Precision
 from rankwell.models.spec import AttentionRule
@@ -53,7 +53,7 @@ def need_file(path: Path | None, reason: str) -> None:
         raise RankwellError(f"{reason} needs --out with a file, by whose name interrupted work is resumed")
 
 
-def write_result(result: RunResult, out: Path, format: Literal["trec", "msmarco"]) -> None:
+def write_result(result: RunResult, out: Path, format: Format) -> None:
     """Write a run and its manifest, and print its report."""
     from rankwell.corpus.formats import write_run
 
@@ -99,7 +99,7 @@ RunOut = Annotated[
         "answers.",
     ),
 ]
-Format = Annotated[Literal["trec", "msmarco"], typer.Option("--format", help="Output format.")]
+Format = Literal["trec", "msmarco"]
 Threads = Annotated[int, typer.Option("--threads", help="Number of threads; 0 uses all cores.")]
 
 IdField = Annotated[
@@ -114,6 +114,10 @@ TitleField = Annotated[
     str | None,
     typer.Option("--title", metavar="FIELD", help="Field or column of the titles. Default: recognised by its name."),
 ]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="One of the settings listed above. May be repeated."),
+]
 IgnoreIdentical = Annotated[
     bool,
     typer.Option(
@@ -126,14 +130,6 @@ Model = Annotated[
     str,
     typer.Option(
         "--model", metavar="MODEL", help="A checkpoint folder, a name on the Hugging Face hub, or an exported model."
-    ),
-]
-Label = Annotated[
-    str | None,
-    typer.Option(
-        "--label",
-        metavar="CLASS",
-        help="For a classifier of several classes: the one that means relevant. Default: entailment.",
     ),
 ]
 TrustRemoteCode = Annotated[
@@ -183,10 +179,26 @@ VectorsOption = Annotated[
         "(compressed). auto is exact below 200,000 documents and on a GPU.",
     ),
 ]
-Normalise = Annotated[
-    Normalisation,
-    typer.Option("--normalise", help="How scores are normalised before --fuse and --blend combine them."),
-]
+
+
+# Rarely used options: ``--set NAME=VALUE``
+
+
+def read_settings(texts: Sequence[str] | None, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of ``--set NAME=VALUE``; ``kinds`` has the type of each by its name."""
+    from pydantic import TypeAdapter, ValidationError
+
+    settings = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or name not in kinds:
+            raise RankwellError(f"--set {text}: expected NAME=VALUE with one of the names {', '.join(kinds)}")
+        try:
+            settings[name] = TypeAdapter(kinds[name]).validate_strings(value)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"]
+            raise RankwellError(f"--set {text}: {problem[0].lower()}{problem[1:]}") from None
+    return settings
 
 
 # Options that need another option, or exclude one
@@ -206,18 +218,20 @@ def needs(
         names = (needed,) if isinstance(needed, str) else needed
         if _is_given(context, option) and all(values[name] is None or values[name] is False for name in names):
             wanted = " or ".join(flags.get(name, f"--{name}") for name in names)
-            raise RankwellError(f"{flags[option]} needs {wanted}")
+            raise RankwellError(f"{flags.get(option, f'--set {option}')} needs {wanted}")
 
 
 def excludes(context: typer.Context, choice: str, *options: str) -> None:
     """Raise if one of ``options`` was given, since the user's ``choice`` (``"--ray"``) excludes them."""
     for option in options:
         if _is_given(context, option):
-            raise RankwellError(f"{_flags(context)[option]} does not go with {choice}")
+            raise RankwellError(f"{_flags(context).get(option, f'--set {option}')} does not go with {choice}")
 
 
 def _is_given(context: typer.Context, option: str) -> bool:
-    """Whether the user wrote the option, rather than leaving it at its default."""
+    """Whether the user wrote the option, also with ``--set``, rather than leaving it at its default."""
+    if any(text.startswith(f"{option}=") for text in context.params.get("settings") or ()):
+        return True
     source = context.get_parameter_source(option)
     return source is not None and source.name == "COMMANDLINE"
 

@@ -7,33 +7,52 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from annotated_types import Ge
 
 from rankwell.cli.answers import SHOWN, AsJson, AsTsv, answer_format, print_answers
 from rankwell.cli.options import (
-    Attention,
     BackendOption,
     Device,
     EncoderOption,
     Format,
-    IdField,
-    Label,
-    Markers,
     Model,
-    Normalise,
     PrecisionOption,
     RayOption,
     RunOut,
-    TextField,
-    TitleField,
+    Settings,
     TrustRemoteCode,
     WorkersOption,
     check_run,
     cluster_of,
     needs,
     output_file,
+    read_settings,
     write_result,
 )
+from rankwell.core.registry import Normalisation
 from rankwell.models.checkpoints.names import DEFAULT
+from rankwell.models.spec import AttentionRule
+
+SETTINGS: dict[str, Any] = {
+    "attention": AttentionRule,
+    "template": Literal["mono", "typed", "nli"],
+    "markers": bool,
+    "max_length": int,
+    "max_query": Annotated[int, Ge(1)],
+    "stride": int,
+    "aggregate": str,
+    "normalise": Normalisation,
+    "types": Path,
+    "docids": str,
+    "label": str,
+    "id": str,
+    "text": str,
+    "title": str,
+    "cache": Path,
+    "keep_tokens": bool,
+    "format": Format,
+    "tag": str,
+}
 
 
 def rerank(
@@ -50,7 +69,7 @@ def rerank(
         str,
         typer.Option(
             "--collection",
-            help="The documents: an index, a document store, or a collection as `rankwell index` takes it.",
+            help="The documents: an index, a system, a document store, or a collection as `rankwell index` takes it.",
         ),
     ],
     queries: Annotated[
@@ -61,12 +80,6 @@ def rerank(
             "standard input.",
         ),
     ] = None,
-    id_field: IdField = None,
-    text_field: TextField = None,
-    title_field: TitleField = None,
-    docids: Annotated[
-        str | None, typer.Option("--docids", metavar="ID,ID,...", help="With a question: the documents to re-rank.")
-    ] = None,
     out: RunOut = None,
     model: Model = DEFAULT,
     depth: Annotated[int, typer.Option("--depth", min=1, help="Candidates to re-rank per query.")] = 100,
@@ -74,32 +87,7 @@ def rerank(
     backend: BackendOption = "torch",
     device: Device = None,
     precision: PrecisionOption = "auto",
-    types: Annotated[
-        Path | None, typer.Option("--types", help="Query types (qid, tab, label), for the template typed.")
-    ] = None,
-    template: Annotated[
-        Literal["mono", "typed", "nli"] | None, typer.Option("--template", help="Input template. Default: the model's.")
-    ] = None,
-    label: Label = None,
     trust_remote_code: TrustRemoteCode = False,
-    attention: Attention = None,
-    markers: Markers = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            "--max-length",
-            help="Maximum sequence length in tokens; only the document is truncated. Default: the model's.",
-        ),
-    ] = None,
-    max_query: Annotated[
-        int | None,
-        typer.Option(
-            "--max-query",
-            min=1,
-            help="Query tokens that are kept however long the document is; more if it leaves room. Default: the "
-            "model's, usually 64.",
-        ),
-    ] = None,
     windows: Annotated[
         str | None,
         typer.Option(
@@ -107,16 +95,6 @@ def rerank(
             metavar="WORDS|sentences[:WORDS]",
             help="Window size in words, or windows of whole sentences of at most WORDS words (100). 0 truncates long "
             "documents. Default: the model's.",
-        ),
-    ] = None,
-    stride: Annotated[
-        int | None, typer.Option("--stride", help="Words from the start of one window to the next.")
-    ] = None,
-    aggregate: Annotated[
-        str | None,
-        typer.Option(
-            "--aggregate",
-            help="How window scores become a document's: max, mean, first, topN, or weighted, as in top3:0.5,0.3,0.2.",
         ),
     ] = None,
     fuse: Annotated[
@@ -132,29 +110,36 @@ def rerank(
         ),
     ] = None,
     encoder: EncoderOption = None,
-    normalise: Normalise = "min-max",
-    cache: Annotated[
-        Path | None, typer.Option("--cache", callback=output_file, help="Cache scores in this file.")
-    ] = None,
-    keep_tokens: Annotated[
-        bool | None,
-        typer.Option(
-            "--keep-tokens/--no-keep-tokens",
-            help="Tokenise all documents of an index or store and cache the tokens there. Default: if RUN needs at "
-            "least a twentieth of them.",
-        ),
-    ] = None,
-    format: Format = "trec",
     json: AsJson = False,
     tsv: AsTsv = False,
-    tag: Annotated[str, typer.Option("--tag", help="Run name.")] = "rankwell",
     ray: RayOption = None,
     workers: WorkersOption = 0,
+    settings: Settings = None,
 ) -> None:
     """Re-rank a run, or the candidates for a question, with a ranker of any kind.
 
-    Template, attention rule, markers and length default to what the checkpoint records. Without --out the answers are
-    printed. --id, --text and --title name fields of --collection.
+    Without --out the answers are printed.
+
+    Settings, for --set NAME=VALUE:
+
+    attention: full, strm, strict or exact_match; template: mono, typed or nli; markers: true or false, whether to
+    mark the words that query and document share; max_length, max_query: tokens of the sequence, and of the query that
+    are kept however long the document is. Default: as the checkpoint records.
+
+    stride: words from the start of one window to the next; aggregate: how window scores become a document's: max,
+    mean, first, topN, or weighted, as in top3:0.5,0.3,0.2.
+
+    normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
+
+    types: a file of query types (qid, tab, label), for the template typed; docids: with a question, the documents to
+    re-rank (ID,ID,...); label: of several classes, the one that means relevant (default: entailment).
+
+    id, text, title: fields or columns of --collection. Default: recognised by their names.
+
+    cache: a file to cache scores in; keep_tokens: true or false, whether to tokenise all documents of an index or
+    store and cache the tokens there. Default: if RUN needs at least a twentieth of them.
+
+    format: trec (the default) or msmarco; tag: the run's name.
 
     Examples:
 
@@ -165,13 +150,13 @@ def rerank(
         rankwell rerank bm25.run --queries q.tsv --collection c.tsv --model model --depth 100 --fuse 0.3 --out fused.run
 
         rankwell rerank bm25.run --queries q.tsv --collection my-index --model model --depth 100 --blend 0.3 --fuse 0.1
-        --normalise z-score --out blended.run
+        --set normalise=z-score --out blended.run
 
-        rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100 --stride 50
-        --aggregate top3 --cache scores.db --out windows.run
+        rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows 100
+        --set stride=50 --set aggregate=top3 --set cache=scores.db --out windows.run
 
         rankwell rerank bm25.run --queries q.tsv --collection docs.jsonl.gz --model model --windows sentences:150
-        --aggregate top3 --out sentences.run
+        --set aggregate=top3 --out sentences.run
 
         rankwell rerank mono.run --queries q.tsv --collection my-index --model second --depth 30 --out second.run
 
@@ -190,50 +175,48 @@ def rerank(
 
     needs(context, {"encoder": "blend", "normalise": ("fuse", "blend")})
     cluster = cluster_of(context, "cache")
+    options = read_settings(settings, SETTINGS)
+    tag, format = options.pop("tag", "rankwell"), options.pop("format", "trec")
     check_run(out, tag, cluster)
-    template_changes = _without_none(name=template, max_length=max_length, max_query=max_query, markers=markers)
+    output_file(options.get("cache"))
     printed = answer_format(context)
     if queries is None and not is_question(run):
         raise RankwellError(f"re-ranking the run {run} needs --queries")
+    columns = Columns(*(options.pop(name, None) for name in ("id", "text", "title")))
+    changed = {"name": "template", "max_length": "max_length", "max_query": "max_query", "markers": "markers"}
+    changes: dict[str, Any] = {
+        "attention": options.pop("attention", None),
+        "template": {field: options.pop(name) for field, name in changed.items() if name in options},
+        "engine": {name: options.pop(name) for name in ("label",) if name in options},
+    }
     request = RerankRequest(
         run=None if queries is None else Path(run),
         queries=run if queries is None else queries,
-        docids=tuple(docids.split(",")) if docids else (),
+        docids=tuple(options.pop("docids").split(",")) if "docids" in options else (),
         collection=collection,
-        columns=Columns(id_field, text_field, title_field),
+        columns=columns,
         model=model,
         depth=depth,
-        types=types,
         backend=backend,
         device=device,
         precision=precision,
-        changes=_without_none(
-            attention=attention, template=template_changes or None, engine=_without_none(label=label) or None
-        ),
+        changes={name: value for name, value in changes.items() if value},
         windows=windows,
-        stride=stride,
-        aggregate=aggregate,
-        keep_tokens=keep_tokens,
-        cache=cache,
         fuse=fuse,
         blend=blend,
-        normalise=normalise,
         encoder=encoder,
         trust_remote_code=trust_remote_code,
+        **options,
     )
     request.check(ray=ray)
-    workers_ranker = None
+    on_cluster = None
     if cluster is not None and out is not None:
-        request = request.resolved()
-        workers_ranker = ClusterRanker(RerankJob.of(request, shards_folder(out)), cluster)
-    result = request.execute(workers_ranker, name=tag)
+        folder = shards_folder(out)
+        on_cluster = lambda resolved: ClusterRanker(RerankJob.of(resolved, folder), cluster)  # noqa: E731
+    result = request.execute(on_cluster, name=tag)
     if out is None:
         print_answers(replace(result, run=result.run.head(k)), printed)
         return
     write_result(result, out, format)
     if cluster is not None:
         remove_shards(out)
-
-
-def _without_none(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

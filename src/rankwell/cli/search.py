@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,10 @@ from rankwell.cli.options import (
     Format,
     Hybrid,
     IdField,
-    IgnoreIdentical,
     PrecisionOption,
     RayOption,
     RunOut,
+    Settings,
     TextField,
     Threads,
     TrustRemoteCode,
@@ -28,11 +28,13 @@ from rankwell.cli.options import (
     cluster_of,
     excludes,
     needs,
+    read_settings,
     write_result,
 )
 from rankwell.models.checkpoints.names import DEFAULT
 
 RUN_DEPTH = 1000
+SETTINGS: dict[str, Any] = {"k2": float, "ignore_identical_ids": bool, "format": Format, "tag": str}
 
 
 def search(
@@ -59,15 +61,9 @@ def search(
     ] = None,
     k1: Annotated[float, typer.Option("--k1", help="BM25's k1: higher values saturate repeated terms later.")] = 0.9,
     b: Annotated[float, typer.Option("--b", help="BM25's b, 0 to 1: how much long documents are penalised.")] = 0.4,
-    k2: Annotated[
-        float | None, typer.Option("--k2", help="Saturation of terms that are repeated in the query. Default: none.")
-    ] = None,
     threads: Threads = 0,
-    format: Format = "trec",
     json: AsJson = False,
     tsv: AsTsv = False,
-    ignore_identical_ids: IgnoreIdentical = False,
-    tag: Annotated[str | None, typer.Option("--tag", help="Run name. Default: BM25, hybrid or dense.")] = None,
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
     device: Device = None,
@@ -76,11 +72,20 @@ def search(
     trust_remote_code: TrustRemoteCode = False,
     ray: RayOption = None,
     workers: WorkersOption = 0,
+    settings: Settings = None,
 ) -> None:
     """Search an index or a system: answer a question, or rank documents for each query of a file.
 
     Without --out the answers are printed; with it, the rankings are written as a run. An index is searched with BM25
     or, with --hybrid, with BM25 and a bi-encoder. A system searches and re-ranks as it was fitted.
+
+    Settings, for --set NAME=VALUE:
+
+    k2: BM25's saturation of terms that are repeated in the query. Default: none.
+
+    ignore_identical_ids: true leaves out documents that have the id of the query, as BEIR does.
+
+    format: trec (the default) or msmarco; tag: the run's name. Default: BM25, hybrid or dense.
 
     Examples:
 
@@ -106,13 +111,14 @@ def search(
     from rankwell.core.shards import remove_shards, shards_folder
     from rankwell.corpus.formats.fields import Columns
     from rankwell.rank.search_request import SearchRequest, SearchWorkers
-    from rankwell.rank.system import is_system
+    from rankwell.rank.texts import is_system
     from rankwell.retrieve.bm25 import BM25
     from rankwell.retrieve.index import is_index
     from rankwell.scale.search import ClusterSearch
 
     cluster = cluster_of(context, "trust_remote_code")
-    check_run(out, tag, cluster)
+    options = read_settings(settings, SETTINGS)
+    check_run(out, options.get("tag"), cluster)
     printed = answer_format(context)
     if not index.exists() and (is_system(queries) or is_index(queries)):
         raise RankwellError(f"{queries} comes first: rankwell search {queries} {quote(str(index))}")
@@ -125,7 +131,7 @@ def search(
         index=index,
         queries=queries,
         k=(RUN_DEPTH if out is not None else SHOWN) if k is None else k,
-        bm25=BM25(k1, b, k2),
+        bm25=BM25(k1, b, options.get("k2")),
         threads=threads,
         hybrid=hybrid,
         encoder=encoder or DEFAULT,
@@ -133,7 +139,7 @@ def search(
         precision=precision,
         vectors=vectors,
         columns=Columns(id_field, text_field),
-        ignore_identical_ids=ignore_identical_ids,
+        ignore_identical_ids=options.get("ignore_identical_ids", False),
         trust_remote_code=trust_remote_code,
     )
     request.check()
@@ -145,10 +151,10 @@ def search(
         from rankwell.scale.hybrid import ClusterHybridSearch
 
         searchers = ClusterHybridSearch(cluster)
-    result = request.execute(searchers, name=tag)
+    result = request.execute(searchers, name=options.get("tag"))
     if out is None:
         print_answers(result, printed)
         return
-    write_result(result, out, format)
+    write_result(result, out, options.get("format", "trec"))
     if cluster is not None:
         remove_shards(out)

@@ -8,23 +8,36 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from annotated_types import Ge
 
 from rankwell.cli.options import (
     BackendOption,
     Device,
     EncoderOption,
     Hybrid,
-    Label,
-    Normalise,
     PrecisionOption,
+    Settings,
     TrustRemoteCode,
     VectorsOption,
     excludes,
     needs,
+    read_settings,
 )
+from rankwell.core.registry import Normalisation
+
+SETTINGS: dict[str, Any] = {
+    "normalise": Normalisation,
+    "label": str,
+    "batch_tokens": Annotated[int, Ge(1)],
+    "wait_ms": Annotated[float, Ge(0)],
+    "queue_tokens": Annotated[int, Ge(1)],
+    "max_documents": Annotated[int, Ge(1)],
+    "max_body": Annotated[int, Ge(1)],
+    "drain_seconds": Annotated[int, Ge(0)],
+}
 
 
 def serve(
@@ -56,7 +69,6 @@ def serve(
     backend: BackendOption = "torch",
     device: Device = None,
     precision: PrecisionOption = "auto",
-    label: Label = None,
     trust_remote_code: TrustRemoteCode = False,
     fuse: Annotated[
         float | None, typer.Option("--fuse", metavar="SHARE", help="BM25's share of the score in /search.")
@@ -67,7 +79,6 @@ def serve(
     hybrid: Hybrid = None,
     encoder: EncoderOption = None,
     vectors: VectorsOption = "auto",
-    normalise: Normalise = "min-max",
     alias: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,28 +108,27 @@ def serve(
             "other names are refused. May be repeated.",
         ),
     ] = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option("--batch-tokens", min=1, help="Tokens per batch. Default: the backend's.")
-    ] = None,
-    wait_ms: Annotated[float, typer.Option("--wait-ms", min=0, help="How long to wait for a fuller batch.")] = 1.0,
-    queue_tokens: Annotated[
-        int | None,
-        typer.Option("--queue-tokens", min=1, help="Tokens that may wait; requests beyond are refused."),
-    ] = None,
     timeout_ms: Annotated[
         int, typer.Option("--timeout-ms", min=1, help="Deadline of a request that sets none.")
     ] = 30_000,
-    max_documents: Annotated[
-        int, typer.Option("--max-documents", min=1, help="Maximum number of texts per request.")
-    ] = 1000,
-    max_body: Annotated[int, typer.Option("--max-body", min=1, help="Maximum size of a request in bytes.")] = 8 << 20,
-    drain_seconds: Annotated[
-        int, typer.Option("--drain-seconds", min=0, help="Time to finish requests under way when stopping.")
-    ] = 30,
+    settings: Settings = None,
 ) -> None:
     """Serve a system, or an index and a re-ranker, over HTTP, with a page to search and compare.
 
     SIGTERM finishes the requests under way and exits; SIGHUP reloads index and models without dropping a request.
+
+    Settings, for --set NAME=VALUE:
+
+    normalise: how scores are normalised before --fuse and --blend combine them: min-max (the default), z-score, none.
+
+    label: for a classifier of several classes, the one that means relevant. Default: entailment.
+
+    batch_tokens: tokens per batch (default: the backend's); wait_ms: how long to wait for a fuller batch (1);
+    queue_tokens: tokens that may wait; requests beyond are refused.
+
+    max_documents: texts per request (1000); max_body: bytes per request (8 MiB).
+
+    drain_seconds: time to finish requests under way when stopping (30).
 
     Examples:
 
@@ -130,7 +140,7 @@ def serve(
 
         rankwell serve my-index --model my-model --port 8080
 
-        rankwell serve my-index --model my-model --blend 0.3 --fuse 0.1 --normalise z-score
+        rankwell serve my-index --model my-model --blend 0.3 --fuse 0.1 --set normalise=z-score
 
         rankwell serve my-index --model my-model --hybrid 0.7
 
@@ -141,7 +151,7 @@ def serve(
     from rankwell.models.checkpoints.names import DEFAULT
     from rankwell.rank.engines.engine import engine_options
     from rankwell.rank.fusion import Shares
-    from rankwell.rank.system import is_system
+    from rankwell.rank.texts import is_system
     from rankwell.retrieve.index import is_index
     from rankwell.serve.engine import Batching
     from rankwell.serve.formats import Limits
@@ -150,6 +160,7 @@ def serve(
     from rankwell.serve.server import serve as serve_sources
     from rankwell.serve.state import Sources, default_models, read_aliases
 
+    rare = read_settings(settings, SETTINGS)
     if system is not None and is_index(system) and not is_system(system):
         if index is not None:
             raise RankwellError(f"two indexes, {system} and --index {index}; expected one")
@@ -159,7 +170,7 @@ def serve(
         excludes(context, "a system", *fitted, "vectors", "normalise")
     needs(context, {"encoder": ("blend", "hybrid"), "vectors": "hybrid", "normalise": ("fuse", "blend")})
     search = {
-        "shares": Shares.from_options(fuse, blend, normalise),
+        "shares": Shares.from_options(fuse, blend, rare.get("normalise", "min-max")),
         "hybrid": hybrid if hybrid is None else Shares.hybrid(hybrid).similarity,
         "encoder": encoder or DEFAULT,
         "device": device,
@@ -167,10 +178,11 @@ def serve(
         "vectors": vectors,
         "trust_remote_code": trust_remote_code,
     }
-    loading = {"label": label, "trust_remote_code": trust_remote_code or None}
-    limits = Limits(body_bytes=max_body, documents=max_documents, default_timeout_ms=timeout_ms)
-    batching = Batching(batch_tokens, wait_ms, queue_tokens)
-    options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), drain_seconds)
+    loading = {"label": rare.get("label"), "trust_remote_code": trust_remote_code or None}
+    body, documents = rare.get("max_body", 8 << 20), rare.get("max_documents", 1000)
+    limits = Limits(body_bytes=body, documents=documents, default_timeout_ms=timeout_ms)
+    batching = Batching(rare.get("batch_tokens"), rare.get("wait_ms", 1.0), rare.get("queue_tokens"))
+    options = ServerOptions(key or None, tuple(origin or ()), tuple(allow_host or ()), rare.get("drain_seconds", 30))
     given = system is not None or bool(model)
     with exit_on_signals(), closing(bind(host, port)) as place, _index(index, given) as folder:
         models = default_models(folder, backend) if model is None else tuple(name for name in model if name != "none")

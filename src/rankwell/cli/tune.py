@@ -12,7 +12,6 @@ from rankwell.cli.options import (
     Device,
     EncoderOption,
     IdField,
-    IndexArgument,
     PrecisionOption,
     TextField,
     Threads,
@@ -25,7 +24,9 @@ from rankwell.models.checkpoints.names import DEFAULT
 
 def tune(
     context: typer.Context,
-    index: IndexArgument,
+    index: Annotated[
+        Path, typer.Argument(metavar="INDEX|SYSTEM", help="An index, or a system, whose index is searched.")
+    ],
     queries: Annotated[Path, typer.Argument(metavar="QUERIES", help="Development queries.")],
     qrels: Annotated[Path, typer.Argument(metavar="QRELS", help="Their relevance judgments.")],
     id_field: IdField = None,
@@ -65,20 +66,24 @@ def tune(
     from rankwell.corpus.formats import read_qrels, read_queries
     from rankwell.corpus.formats.fields import Columns
     from rankwell.rank.rankers import open_encoder
+    from rankwell.rank.texts import find_index
     from rankwell.retrieve.index import Index
     from rankwell.retrieve.tune import as_point, grid_table, parse_values, tune_bm25
 
     columns = Columns(id_field, text_field)
     needs(context, dict.fromkeys(("encoder", "device", "precision"), "hybrid"))
     bi_encoder = open_encoder(encoder or DEFAULT, device, precision) if hybrid else None
-    opened, records, judgments = Index.open(index), read_queries(queries, columns), read_qrels(qrels)
+    opened, records, judgments = (
+        Index.open(find_index(index) or index),
+        read_queries(queries, columns),
+        read_qrels(qrels),
+    )
     how: dict[str, Any] = {"measure": measure, "folds": folds, "seed": seed, "threads": threads or os.cpu_count() or 1}
     tuning = tune_bm25(opened, records, judgments, k1=parse_values(k1), b=parse_values(b), **how)
     print(grid_table(tuning), file=reports(out))
     record = tuning.as_dict(as_point)
     if bi_encoder is not None:
-        from rankwell.rank.dense import DenseRanker
-        from rankwell.rank.hybrid import share_table, shares_tried, tune_hybrid
+        from rankwell.rank.dense import DenseRanker, share_table, shares_tried, tune_hybrid
 
         shares = tune_hybrid(opened, DenseRanker(bi_encoder), records, judgments, tuning.best, **how)
         print("\n" + share_table(shares), file=reports(out))

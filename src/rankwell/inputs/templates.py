@@ -201,7 +201,7 @@ class TruncationReport:
             return None
         advice = [str(self)]
         if longest := self.longest.get("query"):
-            advice.append(f"--max-query {longest} keeps whole queries")
+            advice.append(f"--set max_query={longest} keeps whole queries")
         if self.pieces_cut.get("document"):
             advice.append("--windows reads long documents whole")
         return "; ".join(advice)

@@ -1,27 +1,33 @@
-"""Dense ranking: re-ranking and search by a bi-encoder's similarity."""
+"""Dense ranking and hybrid search: by a bi-encoder's similarity, alone or beside BM25.
+
+BM25 finds documents by their words, a bi-encoder by their meaning; a fusion of their scores ranks what either finds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankwell.core.arrays import Rows
 from rankwell.core.errors import RankwellError
-from rankwell.corpus.records import Query, Ranking, Run
+from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.corpus.store import DocumentStore
+from rankwell.evaluation.tuning import Tuned
 from rankwell.models.bi_encoder import BiEncoder, Vectors
+from rankwell.rank.fusion import Shares, fuse
 from rankwell.rank.passage_vectors import PassageVectors
 from rankwell.rank.rankers import VectorSearch, queries_by_id
 from rankwell.rank.texts import Texts, is_writable, stores_of
+from rankwell.rank.tuning import share_grid, tune_fusion
 from rankwell.rank.vector_codes import VectorCodes, compares_all
 from rankwell.rank.vector_records import WIDEST
 from rankwell.rank.vector_search import search_vectors
-from rankwell.retrieve.bm25 import Hits
+from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25, Hits
 from rankwell.retrieve.index import Index
 from rankwell.retrieve.numbering import NumberedDocuments, NumberedRun
 
@@ -147,3 +153,88 @@ class DenseRanker:
         for store, rows, local in documents.split(numbers):
             vectors[rows] = self.vectors(store).at(local)
         return vectors
+
+
+# Hybrid search
+
+
+def search_hybrid(
+    index: Index,
+    dense: DenseRanker,
+    queries: Sequence[Query],
+    share: float,
+    bm25: BM25 = DEFAULT_BM25,
+    *,
+    k: int = 1000,
+    threads: int = 1,
+) -> Run:
+    """The best ``k`` documents of each query by (1 − share) · BM25 + share · similarity, each standardised.
+
+    Both search at least 1,000 documents deep; a document that only one of them finds gets the other's lowest score.
+    With a share of 1 the bi-encoder searches alone.
+    """
+    shares = Shares.hybrid(share)
+    if k < 1:
+        raise RankwellError(f"k must be at least 1, not {k}")
+    if share == 1:
+        return dense.search(queries, index, k)
+    return fuse(search_both(index, dense, queries, bm25, k=k, threads=threads), shares, depth=k, name="hybrid")
+
+
+def search_both(
+    index: Index,
+    dense: DenseRanker,
+    queries: Sequence[Query],
+    bm25: BM25 = DEFAULT_BM25,
+    *,
+    k: int = DEEP,
+    threads: int = 1,
+) -> dict[str, Run]:
+    """BM25's run and the bi-encoder's, as :func:`~rankwell.rank.fusion.fuse` takes them.
+
+    Each goes at least 1,000 documents deep, however few are requested, because scores are standardised over them.
+    """
+    deep = max(k, DEEP)
+    return {
+        "first": index.search(queries, bm25, k=deep, threads=threads),
+        "similarity": dense.search(queries, index, deep),
+    }
+
+
+def tune_hybrid(
+    index: Index,
+    dense: DenseRanker,
+    queries: Sequence[Query],
+    qrels: Qrels,
+    bm25: BM25 = DEFAULT_BM25,
+    *,
+    measure: str = "RR@10",
+    step: float = 0.1,
+    folds: int = 5,
+    seed: int = 0,
+    threads: int = 1,
+) -> Tuned[Shares]:
+    """The bi-encoder's share that ranks best on judged queries; 0 where BM25 is better alone."""
+    judged = [query for query in queries if query.qid in qrels]
+    known = Qrels({query.qid: qrels[query.qid] for query in judged})
+    runs = search_both(index, dense, judged, bm25, threads=threads)
+    return tune_fusion(runs, known, share_grid(list(runs), step), measure=measure, folds=folds, seed=seed)
+
+
+def share_table(tuned: Tuned[Shares]) -> str:
+    """The figures of :func:`tune_hybrid` as text."""
+
+    def option(shares: Shares) -> str:
+        return f"--hybrid {shares.similarity:g}" if shares.similarity else "BM25 alone"
+
+    return tuned.table("the bi-encoder's share", lambda shares: shares.similarity, name=option)
+
+
+def shares_tried(tuned: Tuned[Shares]) -> dict[str, Any]:
+    """The figures of :func:`tune_hybrid` for a JSON file."""
+    means = sorted((shares.similarity, mean) for shares, mean in zip(tuned.settings, tuned.means, strict=True))
+    return {
+        "share": tuned.best.similarity,
+        "cross_validated": tuned.cross_validated,
+        "grid": [{"share": share, "mean": mean} for share, mean in means],
+    }

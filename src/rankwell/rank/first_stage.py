@@ -64,7 +64,7 @@ class FirstStage:
         """The best ``k`` documents of each query."""
         if not self.share:
             return self.index.search(queries, self.bm25, k=k, threads=threads)
-        from rankwell.rank.hybrid import search_hybrid
+        from rankwell.rank.dense import search_hybrid
 
         return search_hybrid(self.index, self.dense, queries, self.share, self.bm25, k=k, threads=threads)
 

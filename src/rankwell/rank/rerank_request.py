@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.core.manifest import Manifest, file_digest
@@ -23,15 +23,12 @@ from rankwell.models.checkpoints.names import DEFAULT, find_model, model_digest
 from rankwell.models.devices import Precision
 from rankwell.rank.cache import ScoreCache
 from rankwell.rank.fusion import Shares
-from rankwell.rank.pipeline import Fuse, Given, Pipeline, Rerank
 from rankwell.rank.ranker import Ranker, open_ranker
 from rankwell.rank.rankers import AnyRanker, Reranker, check_options, open_encoder
 from rankwell.rank.search_request import RunResult
-from rankwell.rank.texts import Texts, digest_texts, is_index, open_texts, worth_keeping
+from rankwell.rank.system import add_shares
+from rankwell.rank.texts import Texts, digest_texts, find_index, open_texts, worth_keeping
 from rankwell.retrieve.index import Index
-
-if TYPE_CHECKING:
-    from rankwell.models.bi_encoder import BiEncoder
 
 DEPTH = 100
 """Candidates to re-rank per query; more rarely pay for their time."""
@@ -46,8 +43,8 @@ class RerankRequest:
     """What to re-rank, and how; options that are ``None`` are the model's.
 
     ``queries`` is a question or a file of queries. Without a ``run`` the candidates are the documents ``docids``, or
-    else what BM25 finds in the collection if it is an index, or all its documents if they are few. ``changes`` replace
-    options of the checkpoint: ``attention``, and ``template`` with some of its fields.
+    else what BM25 finds in the collection if it is an index or a system, or all its documents if they are few.
+    ``changes`` replace options of the checkpoint: ``attention``, and ``template`` with some of its fields.
     """
 
     run: Path | None
@@ -85,7 +82,7 @@ class RerankRequest:
         if self.device is not None and self.backend != "torch":
             raise RankwellError(f"--device needs --backend torch, not {self.backend}")
         if self.docids and self.run is not None:
-            raise RankwellError("--docids goes with a question, not with a run")
+            raise RankwellError("docids go with a question, not with a run")
         self.shares  # noqa: B018  (raises)
         if self.windows is not None:
             parse_windows(self.windows)
@@ -113,8 +110,8 @@ class RerankRequest:
     def _find(self, queries: Sequence[Query]) -> Run:
         """Candidates without a run."""
         docids = self.docids
-        if not docids and is_index(self.collection):
-            return Index.open(self.collection).search(queries, k=self.depth, threads=os.cpu_count() or 1)
+        if not docids and (index := find_index(self.collection)) is not None:
+            return Index.open(index).search(queries, k=self.depth, threads=os.cpu_count() or 1)
         if not docids:
             documents = islice(resolve_documents(self.collection, self.columns), FEW + 1)
             docids = tuple(document.docid for document in documents)
@@ -136,38 +133,43 @@ class RerankRequest:
         )
         ranker.windows = self._windows(ranker.windows)
         if self.types and not ranker.takes_types:
-            raise RankwellError(f"{self.model}: its template has no place for --types; add --template typed")
+            raise RankwellError(f"{self.model}: its template has no place for types; add --set template=typed")
         return ranker
 
-    def resolved(self) -> RerankRequest:
+    def _resolved(self, ranker: AnyRanker) -> RerankRequest:
         """The same request with the precision that ``auto`` means here, for workers that must all compute alike."""
         if self.precision != "auto" or self.backend != "torch" or self.device not in (None, "cpu"):
             return self
-        ranker = self.open_ranker("cpu")
         return replace(self, precision=ranker.engine.precision) if isinstance(ranker, Ranker) else self  # type: ignore[arg-type]
 
     def caches_tokens(self, texts: Texts, candidates: Run) -> bool:
         """Whether to tokenise all documents and store the tokens."""
         return worth_keeping(texts, candidates) if self.keep_tokens is None else self.keep_tokens
 
-    def execute(self, workers: Reranker | None = None, *, name: str = "rankwell") -> RunResult:
-        """Re-rank. If ``workers`` score in the model's place, this process computes on the CPU."""
+    def execute(
+        self, workers: Callable[[RerankRequest], Reranker] | None = None, *, name: str = "rankwell"
+    ) -> RunResult:
+        """Re-rank. If ``workers`` score a request in the model's place, this process computes on the CPU."""
         run, queries = self._read()
         candidates = run.head(self.depth)
         cache = ScoreCache(self.cache) if self.cache else None
         device = "cpu" if workers is not None and self.backend == "torch" else self.device
         ranker = self.open_ranker(device, cache)
-        trust = {"trust_remote_code": self.trust_remote_code}
-        encoder = None
+        request = self if workers is None else self._resolved(ranker)
+        dense = None
         if self.blend is not None:
-            encoder = open_encoder(self.encoder or DEFAULT, device, self.precision, **trust)
+            from rankwell.rank.dense import DenseRanker  # needs torch
+
+            trust = self.trust_remote_code
+            encoder = open_encoder(self.encoder or DEFAULT, device, request.precision, trust_remote_code=trust)
+            dense = DenseRanker(encoder)
         texts = open_texts(self.collection, candidates, self.columns)
         if self.caches_tokens(texts, candidates):
             ranker.store_tokens(texts)
-        scorer = workers or ranker
-        pipeline = self._pipeline(scorer, candidates, texts, encoder)
+        scorer = ranker if workers is None else workers(request)
         begin = time.monotonic()
-        reranked = pipeline.run(queries, name=name)
+        scored = scorer.rerank(candidates, queries, texts, depth=self.depth)
+        reranked = Run(add_shares(candidates, scored, self.shares, queries, texts, dense), name=name)
         seconds = time.monotonic() - begin
         if advice := scorer.truncation.advice():
             # Rankers without a template have neither of the options that the advice names.
@@ -182,19 +184,8 @@ class RerankRequest:
         report += [f"{cache.hits:,} scores from {self.cache}"] if cache else []
         if (deeper := sum(map(len, run.head(DEEP).values()))) > pairs and self.depth < DEEP:
             report.append(f"--depth {DEEP} would take about {duration(seconds * deeper / pairs)}")
-        data = {"texts": digest_texts(texts, candidates), **(encoder.identity if encoder else {})}
+        data = {"texts": digest_texts(texts, candidates), **(dense.encoder.identity if dense else {})}
         return RunResult(reranked, self._manifest(ranker, data), "; ".join(report), queries, texts)
-
-    def _pipeline(self, scorer: Reranker, candidates: Run, texts: Texts, encoder: BiEncoder | None) -> Pipeline:
-        pipeline = Given(candidates) >> Rerank(scorer, texts) % self.depth
-        if self.shares is not None:
-            if encoder is None:
-                pipeline >>= Fuse(self.shares)
-            else:
-                from rankwell.rank.hybrid import Blend  # needs torch
-
-                pipeline >>= Blend(encoder, self.shares, texts, self.depth)
-        return pipeline
 
     def _manifest(self, ranker: AnyRanker, data: dict[str, Any]) -> Manifest:
         config = {
@@ -218,9 +209,9 @@ class RerankRequest:
         """The model's windows, changed as requested."""
         windows = default if self.windows is None else parse_windows(self.windows)
         if self.windows is not None and windows is None and (self.stride is not None or self.aggregate is not None):
-            raise RankwellError("--windows 0 truncates documents; --stride and --aggregate need windows")
+            raise RankwellError("--windows 0 truncates documents; a stride and an aggregate need windows")
         if self.stride is not None:
             if windows is None or windows.size is None:
-                raise RankwellError("--stride needs --windows")
+                raise RankwellError("the stride needs --windows")
             windows = replace(windows, stride=self.stride)
         return replace(windows or Windows(), aggregate=self.aggregate) if self.aggregate else windows

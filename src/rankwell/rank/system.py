@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from rankwell.core.checksums import (
 from rankwell.core.errors import InputError, RankwellError, folder_error
 from rankwell.core.files import atomic_folder, link_tree
 from rankwell.core.manifest import Manifest, check_seal, file_digest, read_object, write_sealed
+from rankwell.corpus.query_types import rule_type
 from rankwell.corpus.records import Document, Query, Ranking, Run
 from rankwell.models.checkpoints.names import DEFAULT, find_model
 from rankwell.models.devices import Precision
@@ -42,22 +43,20 @@ from rankwell.rank.first_stage import FIRST_STAGE, FirstStage
 from rankwell.rank.fusion import Shares, fuse_reranked
 from rankwell.rank.ranker import open_ranker
 from rankwell.rank.rankers import AnyRanker, VectorSearch
+from rankwell.rank.texts import INDEX, SYSTEM, Texts, is_system
 from rankwell.retrieve.bm25 import BM25, DEFAULT_BM25
 from rankwell.retrieve.index import Index
 
-SYSTEM = "system.json"
+if TYPE_CHECKING:
+    from rankwell.rank.dense import DenseRanker
+
 VERSIONS = (1, 2)
 """Those that can be read; the last one is written. Version 1 has no checksums of the files in its root."""
 DEPTH = 100
 SMALL = 1 << 16
 """Files of up to this many bytes, such as descriptions, are compared with their checksums when a system is opened."""
-INDEX, ENCODER, RANKER = "index", "encoder", "ranker"
+ENCODER, RANKER = "encoder", "ranker"
 _FORMAT = "rankwell-system"
-
-
-def is_system(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds a system."""
-    return os.path.isfile(os.path.join(folder, SYSTEM))  # Path.is_file raises if the name is too long
 
 
 class System:
@@ -149,22 +148,23 @@ class System:
     @classmethod
     def of_index(
         cls,
-        folder: str | os.PathLike[str],
+        index: Index | str | os.PathLike[str],
         *,
         bm25: BM25 = DEFAULT_BM25,
         hybrid: float | None = None,
         encoder: str | Path = DEFAULT,
         ranker: str | Path | None = None,
         shares: Shares | None = None,
+        depth: int = DEPTH,
         device: str | None = None,
         precision: Precision = "auto",
         vectors: VectorSearch = "auto",
         trust_remote_code: bool = False,
     ) -> System:
-        """An index as a system; ``hybrid`` is the share of the bi-encoder ``encoder`` in the search."""
+        """An index, or its folder, as a system; ``hybrid`` is the share of the bi-encoder ``encoder`` in the search."""
         needed = hybrid or (shares is not None and shares.similarity)
         first = FirstStage(
-            Index.open(folder),
+            index if isinstance(index, Index) else Index.open(index),
             bm25,
             encoder if needed else None,
             hybrid or 0.0,
@@ -173,7 +173,7 @@ class System:
             vectors=vectors,
             trust_remote_code=trust_remote_code,
         )
-        return cls(first, ranker=ranker, shares=shares, precision=precision)
+        return cls(first, ranker=ranker, depth=depth, shares=shares, precision=precision)
 
     @property
     def index(self) -> Index:
@@ -218,19 +218,15 @@ class System:
         return run if self.folder is None else Run(run, name="system")
 
     def rerank(self, first: Run, queries: Sequence[Query]) -> Run:
-        """The first ``depth`` candidates of a run in the order of the re-ranker and its shares."""
-        top = first.head(self.depth)
-        return self.fuse(top, self.reranker.rerank(top, queries, self.index, depth=self.depth), queries)
+        """The first ``depth`` candidates of a run, from any system, in the order of the re-ranker and its shares."""
+        top, ranker = first.head(self.depth), self.reranker
+        typed = [replace(query, type=type_for(query, ranker)) for query in queries]
+        return self.fuse(top, ranker.rerank(top, typed, self.index, depth=self.depth), queries)
 
     def fuse(self, first: Run, model: Run, queries: Sequence[Query]) -> Run:
         """The re-ranker's run of the first stage's candidates, with every part's share in their scores."""
-        if self.shares is None:
-            return model
-        similarity = None
-        if self.shares.similarity:
-            depth = max(map(len, model.values()), default=1)
-            similarity = self.first_stage.dense.rerank(model, queries, self.index, depth=depth)
-        return fuse_reranked(first, model, self.shares, similarity)
+        dense = self.first_stage.dense if self.shares is not None and self.shares.similarity else None
+        return add_shares(first, model, self.shares, queries, self.index, dense)
 
     def add(self, documents: Iterable[Document]) -> None:
         """Add documents without refitting: they are appended to the index, and their vectors are computed."""
@@ -313,6 +309,22 @@ def open_searchable(
     if is_system(folder):
         return System.open(folder, device=device, precision=precision)
     return System.of_index(folder, device=device, precision=precision, **options)
+
+
+def type_for(query: Query, ranker: AnyRanker) -> str | None:
+    """A query's type: as given, or by the rules if the ranker reads types."""
+    return rule_type(query.text) if query.type is None and ranker.takes_types else query.type
+
+
+def add_shares(
+    first: Run, model: Run, shares: Shares | None, queries: Sequence[Query], texts: Texts, dense: DenseRanker | None
+) -> Run:
+    """A model's run of the candidates ``first``, fused with the other scores that have a share."""
+    if shares is None:
+        return model
+    depth = max(map(len, model.values()), default=1)
+    similarity = None if dense is None else dense.rerank(model, queries, texts, depth=depth)
+    return fuse_reranked(first, model, shares, similarity)
 
 
 def before_rest(top: Run, first: Run) -> Run:

@@ -23,10 +23,11 @@ from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import InMemoryTokens, StoredTokens, TokenSource, has_stored_tokens, tokens_name
 from rankwell.inputs.tokenizer import Tokenizer
-from rankwell.retrieve.index import Index
+from rankwell.retrieve.index import Index, is_index
 from rankwell.retrieve.numbering import NumberedDocuments
 
-INDEX_MARK = "index.json"
+SYSTEM, INDEX = "system.json", "index"
+"""The description of a system, and the folder of its index."""
 WORTH_KEEPING = 0.05
 """All documents of a collection are tokenised if a run needs at least this share of them."""
 
@@ -149,29 +150,32 @@ def _join_pieces(parts: Sequence[Pieces]) -> Pieces:
     )
 
 
-def is_index(source: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds an index."""
-    return (Path(source) / INDEX_MARK).is_file()
+def is_system(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds a system."""
+    return os.path.isfile(os.path.join(folder, SYSTEM))  # Path.is_file raises if the name is too long
+
+
+def find_index(folder: str | os.PathLike[str]) -> Path | None:
+    """The folder of an index: the given one, or that of a system; None if it is neither."""
+    place = os.path.join(folder, INDEX) if is_system(folder) else folder
+    return Path(place) if is_index(place) else None
 
 
 def open_texts(source: str | os.PathLike[str], run: Run, columns: Columns | None = None) -> Texts:
-    """The texts of a run's documents, from an index, a document store, or a collection of any kind (read into memory).
+    """The texts of a run's documents, from an index, a system, a document store, or any collection (read into memory).
 
     A collection is read once, up to the last document the run needs. Missing documents are reported before scoring.
     ``columns`` names the fields of a file.
     """
-    folder = Path(source)
     wanted = _documents(run)
-    for mark, opener in ((INDEX_MARK, Index.open), ("store.json", DocumentStore.open)):
-        if (folder / mark).is_file():
-            if columns is not None and columns.named:
-                raise RankwellError(f"{source} has no columns to name")
-            opened = opener(folder)
-            documents = opened.documents if isinstance(opened, Index) else NumberedDocuments([opened])
-            missing = np.flatnonzero(documents.find(docids := list(wanted)) < 0)
-            _refuse_missing(source, run, [docids[i] for i in missing[:1].tolist()])
-            opened.texts(docids[:1])  # raises now rather than later if it was built without texts
-            return opened
+    if (index := find_index(source)) is not None or os.path.isfile(os.path.join(source, "store.json")):
+        if columns is not None and columns.named:
+            raise RankwellError(f"{source} has no columns to name")
+        opened = DocumentStore.open(Path(source)) if index is None else Index.open(index)
+        missing = np.flatnonzero(NumberedDocuments(stores_of(opened)).find(docids := list(wanted)) < 0)
+        _refuse_missing(source, run, [docids[i] for i in missing[:1].tolist()])
+        opened.texts(docids[:1])  # raises now rather than later if it was built without texts
+        return opened
     texts: dict[str, str] = {}
     titles: dict[str, int] = {}
     for document in track(resolve_documents(source, columns), "reading the collection", unit="documents"):

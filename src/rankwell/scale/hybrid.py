@@ -16,8 +16,7 @@ from rankwell.core.shards import do
 from rankwell.corpus.records import Query, Run
 from rankwell.corpus.store import DocumentStore
 from rankwell.models.bi_encoder import BiEncoder, Vectors
-from rankwell.rank.dense import DenseRanker
-from rankwell.rank.hybrid import search_hybrid
+from rankwell.rank.dense import DenseRanker, search_hybrid
 from rankwell.rank.passage_vectors import PassageVectors, VectorsJob
 from rankwell.rank.search_request import SearchRequest
 from rankwell.rank.texts import stores_of

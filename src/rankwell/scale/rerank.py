@@ -136,7 +136,7 @@ class RerankJob:
 
 @dataclass
 class ClusterRanker:
-    """A job in place of a pipeline's ranker: ``Given(candidates) >> Rerank(ClusterRanker(job, cluster), texts)``."""
+    """A job in a ranker's place, done by the workers of a cluster."""
 
     job: RerankJob
     cluster: Cluster | None = None

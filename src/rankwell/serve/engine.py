@@ -14,7 +14,7 @@ import heapq
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -177,10 +177,10 @@ class RequestEngine:
         """Tokens per batch of this model."""
         return self.batching.tokens or engine.tokens_at_once
 
-    def make_room(self, engine: Engine) -> None:
-        """Lengthen the queue for a model that computes many tokens at a time, unless its length was set."""
+    def make_room(self, engines: Iterable[Engine]) -> None:
+        """Make the queue as long as models need that compute many tokens at a time, unless its length was set."""
         if self.batching.queue_tokens is None:
-            self.limit = max(self.limit, BATCHES_QUEUED * self.budget(engine))
+            self.limit = max([LEAST_QUEUE, *(BATCHES_QUEUED * self.budget(engine) for engine in engines)])
 
     @property
     def queued(self) -> int:
@@ -384,7 +384,7 @@ class SearchQueue(Generic[Query, Result]):
     """
 
     def __init__(self, search: Callable[[Sequence[Query]], Sequence[Result]], pool: Executor, size: int):
-        self._search, self._pool, self._size = search, pool, size
+        self._search, self._pool, self.size = search, pool, size
         self._waiting: list[tuple[Query, asyncio.Future[Result]]] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -399,8 +399,8 @@ class SearchQueue(Generic[Query, Result]):
     async def _run(self) -> None:
         try:
             while self._waiting:
-                batch = [(query, answer) for query, answer in self._waiting[: self._size] if not answer.done()]
-                del self._waiting[: self._size]
+                batch = [(query, answer) for query, answer in self._waiting[: self.size] if not answer.done()]
+                del self._waiting[: self.size]
                 await self._answer([query for query, _ in batch], [answer for _, answer in batch])
         finally:
             self._running = None

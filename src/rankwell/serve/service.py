@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from rankwell.core.errors import RankwellError
 from rankwell.core.truncation import run_whole
 from rankwell.corpus.query_types import rule_type
-from rankwell.corpus.records import Ranking
+from rankwell.corpus.records import Query, Ranking
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.rank.engines.engine import probability, relevance
+from rankwell.rank.system import type_for
 from rankwell.serve.answers import Reranked, documents_answer, explain_answer, highlight, search_answer
 from rankwell.serve.engine import Batching, Entry, Metrics, OverloadedError, RequestEngine, SearchQueue
 from rankwell.serve.formats import (
@@ -36,8 +37,7 @@ from rankwell.serve.formats import (
     Vectors,
 )
 from rankwell.serve.requests import LOG, ApiError, too_late
-from rankwell.serve.searcher import SearchJob, search_together
-from rankwell.serve.state import Holder, Model, Sources, State
+from rankwell.serve.state import QID, Holder, Model, Sources, State, search_together
 from rankwell.serve.tracing import part
 
 Result = TypeVar("Result")
@@ -66,20 +66,22 @@ class Service:
         self.metrics = Metrics()
         self.holder = Holder(sources)
         self.engine = RequestEngine(batching, self.metrics)
-        for model in self.state.models.values():
-            self.engine.make_room(model.ranker.engine)
         self.draining = False
         self._preparing = ThreadPoolExecutor(PREPARING_THREADS, "rankwell-prepare")
         # Explanations are slow and need large arrays: one runs at a time, and few may wait.
         self._explaining = ThreadPoolExecutor(1, "rankwell-explain")
         # One thread, so that large answers wait for each other and not for searches.
         self._highlighting = ThreadPoolExecutor(1, "rankwell-highlight")
-        self._searches = SearchQueue(
-            partial(run_whole, search_together), self._preparing, SEARCH_BATCH if self.state.hybrid else 1
-        )
+        self._searches = SearchQueue(partial(run_whole, search_together), self._preparing, SEARCH_BATCH)
+        self._suit(self.state)
         self._waiting = self._explanations = 0
         self.started = int(time.time())
         self.metrics.generation.set(1)
+
+    def _suit(self, state: State) -> None:
+        """Set the length of the queue and the size of batches by what is served."""
+        self.engine.make_room(model.ranker.engine for model in state.models.values())
+        self._searches.size = SEARCH_BATCH if state.hybrid else 1
 
     @property
     def state(self) -> State:
@@ -124,12 +126,11 @@ class Service:
     async def embed(self, body: EmbeddingsRequest) -> tuple[str, Vectors]:
         """The vectors of texts, and the name of the bi-encoder that makes them."""
         state = self.state
-        searcher = state.searcher
-        if searcher is None or state.encoder is None:
+        if state.system is None or state.encoder is None:
             raise ApiError(409, "unavailable", "this service has no bi-encoder; start it with --hybrid or --blend")
         if body.model is not None and state.aliases.get(body.model, body.model) != state.encoder:
             raise ApiError(404, "not_found", f"unknown bi-encoder; available: {state.encoder}")
-        texts, encoder, lock = body.texts, searcher.system.first_stage.dense.encoder, searcher.dense_lock
+        texts, encoder, lock = body.texts, state.system.first_stage.dense.encoder, state.dense_lock
         self._check_texts("input", texts)
         encode = encoder.encode_queries if body.input_type == "query" else encoder.encode_documents
 
@@ -147,8 +148,7 @@ class Service:
         """Search the index with the first stage, the re-ranker, or both."""
         begin = time.perf_counter()
         state = self.state
-        searcher = state.searcher
-        if searcher is None:
+        if state.system is None:
             raise ApiError(409, "unavailable", "this service has no index; it only re-ranks texts")
         self._check_query(body)
         depth = body.depth or min(state.depth, self.limits.depth)
@@ -158,21 +158,21 @@ class Service:
         ):
             if value > most:
                 raise _invalid(f"{name}{' + offset' if name == 'k' else ''}: {value:,}; the limit is {most:,}")
-        stages = body.stages or ("both" if state.models else searcher.default)
-        if stages == "hybrid" and stages not in searcher.first_stages:
+        stages = body.stages or ("both" if state.models else state.first)
+        if stages == "hybrid" and stages not in state.first_stages:
             raise ApiError(409, "unavailable", "this service searches with BM25 only; start it with --hybrid")
-        reranks = stages not in searcher.first_stages
+        reranks = stages not in state.first_stages
         model = self.model(state, body.model) if reranks or body.model else state.default
         label = self._type(body, model if reranks else None)
         # Admitted before anything is searched: a refusal must not wait for other requests.
         guess = depth * min(TOKENS_PER_CANDIDATE, model.ranker.template.max_length) if reranks and model else 0
         entry = self._admit(guess, deadline) if guess else None
         try:
-            first = searcher.default if reranks else stages
-            job = SearchJob(searcher, first, body.query, max(depth, body.offset + body.k))
+            first = state.first if reranks else stages
+            job = state, first, body.query, max(depth, body.offset + body.k)
             with part("search"):
                 candidates, first_ms = await self._admitted(self._searches.submit(job))
-            nothing = dict.fromkeys(searcher.first_stages)
+            nothing = dict.fromkeys(state.first_stages)
             ms: dict[str, float | None] = {**nothing, first: round(first_ms, 3), "rerank": None, "queue": None}
             reranked = None
             if entry is not None and model is not None:
@@ -229,6 +229,7 @@ class Service:
             problem = str(error) if isinstance(error, RankwellError) else f"{type(error).__name__}: {error}"
             LOG.error("reload", extra={"about": {"outcome": "failed", "error": problem}})
             raise ApiError(409, "reload_failed", f"the old index and models stay in use: {problem}") from None
+        self._suit(fresh)
         self.metrics.reloads.labels("done").inc()
         self.metrics.generation.set(fresh.generation)
         LOG.info("reload", extra={"about": {"outcome": "done", "generation": fresh.generation}})
@@ -238,9 +239,7 @@ class Service:
         """What is served, and whether the service accepts requests."""
         state = self.state
         index = state.index
-        searcher = state.searcher
-        first = searcher.first_stages if searcher else ("bm25",)
-        stages = [*first, "rerank", "both"] if state.models else list(first)
+        stages = [*state.first_stages, *(("rerank", "both") if state.models else ())]
         about_index = index and {
             "name": index.folder.resolve().name,
             "documents": len(index),
@@ -257,7 +256,7 @@ class Service:
             "examples": state.examples,
             "models": list(state.models),
             "hybrid": state.hybrid,
-            "blend": searcher.describe_shares() if searcher else None,
+            "blend": state.describe_shares(),
             "depth": state.depth,
             "stages": stages if index else [],
             "queue": {"tokens": self.engine.queued, "limit": self.engine.limit},
@@ -283,7 +282,7 @@ class Service:
         about: Answer,
         ms: dict[str, float | None],
     ) -> Reranked:
-        docids, searcher = candidates.docids, state.searcher
+        docids = candidates.docids
 
         def prepare() -> LaidOutPairs:
             documents = state.documents(model, docids) if docids else _NO_PIECES
@@ -292,8 +291,8 @@ class Service:
         scored = await self._score(model, prepare, entry, about)
         ms |= {"rerank": scored.engine_ms, "queue": scored.queue_ms}
         scores = scored.scores
-        if searcher is not None and searcher.system.shares is not None:
-            scores = await self._in(self._preparing, lambda: searcher.fuse(query, candidates, scored.scores))
+        if state.system is not None and state.system.shares is not None:
+            scores = await self._in(self._preparing, lambda: state.fuse(query, candidates, scored.scores))
         return Reranked.of(docids, scores, scored.probabilities)
 
     async def _score(
@@ -363,9 +362,10 @@ class Service:
 
     def _type(self, body: Body, model: Model | None) -> str | None:
         """The query's type: as given, or by the rules if the request says auto or the model takes one."""
-        by_rules = body.type == "auto" or (body.type is None and model is not None and model.ranker.takes_types)
-        if by_rules or body.type in (None, "none"):
-            return rule_type(body.query) if by_rules else None
+        if body.type is None:
+            return None if model is None else type_for(Query(QID, body.query), model.ranker)
+        if body.type in ("auto", "none"):
+            return rule_type(body.query) if body.type == "auto" else None
         if model is not None and not model.ranker.takes_types:
             raise _invalid(f"type: {model.name} takes no query type")
         return body.type

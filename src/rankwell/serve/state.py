@@ -7,8 +7,10 @@ index and one model even if they are reloaded meanwhile; an old state is closed 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from rankwell.core.arrays import Scores
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.analyser import Analyzer
+from rankwell.corpus.records import Query, Ranking, Run
 from rankwell.inputs.pieces import Pieces
 from rankwell.inputs.reader import LaidOutPairs
 from rankwell.inputs.stored import TokenSource
@@ -26,14 +30,17 @@ from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import DEFAULT, default_lacks, find_model, published_name
 from rankwell.models.devices import Precision
 from rankwell.rank.engines.engine import engine_options, load
+from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import DEPTH, System
 from rankwell.rank.texts import find_tokens
 from rankwell.retrieve.index import Index
 from rankwell.serve.describe import example_queries
-from rankwell.serve.searcher import Searcher
 
 NO_MODEL = "no re-ranker is served: results come from {searchers}; add one with --model"
+QID = "query"
+"""The id of a request's query in the runs that are fused."""
+NOTHING = Ranking.of([], [])
 WARM_UP = "how do bees keep warm in winter"
 
 
@@ -54,12 +61,8 @@ class Sources:
 
     @classmethod
     def of_system(cls, folder: Path, device: str | None, precision: Precision) -> Sources:
-        """A system folder."""
-        ranker = System.open(folder).ranker
-        models = () if ranker is None else (str(ranker),)
-        options = engine_options("torch", device, precision) if models else {}
-        search = {"device": device, "precision": precision}
-        return cls(folder, models, options=options, search=search, is_system=True)
+        """A system folder, in which the re-ranker is looked for whenever it is opened."""
+        return cls(folder, search={"device": device, "precision": precision}, is_system=True)
 
     def open_system(self) -> System | None:
         """Open what is searched, if anything is."""
@@ -136,17 +139,58 @@ class Model:
 class State:
     """An index and models, ready to use."""
 
-    searcher: Searcher | None
+    system: System | None
+    """What is searched."""
     models: Mapping[str, Model]
     generation: int = 1
     encoder: str | None = None
     """The name of the bi-encoder, if there is one."""
     aliases: Mapping[str, str] = field(default_factory=dict)
+    dense_lock: threading.Lock = field(default_factory=threading.Lock)
+    """Of the bi-encoder, which two threads must not use at once. The index's analyser needs no lock: only the one
+    search queue uses it."""
+
+    @cached_property
+    def first_stages(self) -> dict[str, FirstStage]:
+        """The searches there are, as requests and answers call them; the default first."""
+        if self.system is None:
+            return {}
+        first = self.system.first_stage
+        return {"hybrid": first, "bm25": replace(first, share=0.0)} if first.share else {"bm25": first}
 
     @property
-    def system(self) -> System | None:
-        """What is searched."""
-        return None if self.searcher is None else self.searcher.system
+    def first(self) -> str:
+        """The name of the default search."""
+        return next(iter(self.first_stages))
+
+    def search(self, name: str, queries: Sequence[str], k: int) -> list[Ranking]:
+        """The best ``k`` documents for each query; vectors are read once for all of them."""
+        first = self.first_stages[name]
+        named = [Query(str(number), query) for number, query in enumerate(queries)]
+        with self.dense_lock if first.share else nullcontext():
+            run = first.search(named, k)
+        return [run.get(query.qid, NOTHING) for query in named]
+
+    def fuse(self, query: str, candidates: Ranking, scores: Scores) -> Scores:
+        """The model's scores of the candidates, in their order, fused with the other scores that have a share."""
+        assert self.system is not None
+        if self.system.shares is None or not len(candidates):
+            return scores
+        first, model = Run({QID: candidates}), Run({QID: Ranking.of(candidates.docids, scores)})
+        with self.dense_lock if self.system.shares.similarity else nullcontext():
+            fused = dict(self.system.fuse(first, model, [Query(QID, query)])[QID])
+        return np.array([fused[docid] for docid in candidates.docids], np.float32)
+
+    def describe_shares(self) -> dict[str, Any] | None:
+        """The shares of re-ranking as ``/ready`` shows them."""
+        shares = None if self.system is None else self.system.shares
+        if shares is None:
+            return None
+        if shares.similarity:
+            parts = {"model": shares.model, "similarity": shares.similarity, self.first: shares.first}
+        else:
+            parts = {self.first: shares.first, "model": shares.model}
+        return {"shares": parts, "normalise": shares.normalise}
 
     @property
     def index(self) -> Index | None:
@@ -216,6 +260,24 @@ class State:
         )
 
 
+SearchJob = tuple[State, str, str, int]
+"""A request: what is searched, the name of its first stage, the query, and the number of documents."""
+
+
+def search_together(jobs: Sequence[SearchJob]) -> list[tuple[Ranking, float]]:
+    """The documents of each job and the milliseconds they took; jobs with the same number are searched together."""
+    alike: dict[tuple[State, str, int], list[int]] = {}
+    for number, (state, first, _, k) in enumerate(jobs):
+        alike.setdefault((state, first, k), []).append(number)
+    results: dict[int, tuple[Ranking, float]] = {}
+    for (state, first, k), numbers in alike.items():
+        begin = time.perf_counter()
+        rankings = state.search(first, [jobs[number][2] for number in numbers], k)
+        ms = 1000 * (time.perf_counter() - begin)
+        results |= {number: (ranking, ms) for number, ranking in zip(numbers, rankings, strict=True)}
+    return [results[number] for number in range(len(jobs))]
+
+
 def read_aliases(texts: Sequence[str]) -> dict[str, str]:
     """Aliases from texts like ``NAME=MODEL``."""
     aliases = {}
@@ -232,6 +294,8 @@ def open_state(sources: Sources, generation: int = 1) -> State:
     if sources.index is None and not sources.models:
         raise RankwellError("nothing to serve: give an index, a model, or both")
     system = sources.open_system()
+    if sources.is_system and system is not None and system.ranker is not None:
+        sources = replace(sources, models=(str(system.ranker),), options=engine_options("torch", **sources.search))
     models: dict[str, Model] = {}
     for source in sources.models:
         model = open_model(source, sources)
@@ -240,7 +304,7 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         if model.name in models:  # folders with the same name are distinguished by their paths
             model = replace(model, name=source)
         models[model.name] = model
-    searcher = encoder = None
+    encoder = None
     if system is not None:
         if models and not system.index.has_texts:
             problem = "was built without texts, which a re-ranker needs; rebuild it without --no-store"
@@ -248,12 +312,12 @@ def open_state(sources: Sources, generation: int = 1) -> State:
         system.first_stage.prepare()
         if system.first_stage.encoder is not None:
             encoder = published_name(find_model(system.first_stage.encoder))
-        searcher = Searcher(system)
-        searcher.search(searcher.default, [WARM_UP], 1)
     for alias, name in sources.aliases.items():
         if name not in (*models, encoder):
             raise RankwellError(f"alias {alias}: no model called {name} is served; expected {', '.join(models)}")
-    state = State(searcher, models, generation, encoder, sources.aliases)
+    state = State(system, models, generation, encoder, sources.aliases)
+    if system is not None:
+        state.search(state.first, [WARM_UP], 1)
     state.tokens, state.examples  # noqa: B018  (loaded now rather than at the first request)
     return state
 

@@ -86,7 +86,8 @@ class FirstStageOptions(Options):
         if self.hybrid is not None and self.encoder != DEFAULT:
             options["encoder"] = self.encoder
         options["k"] = self.depth
-        return " ".join(f"--{name} {value}" for name, value in options.items() if value is not None)
+        flags = {name: "--set k2=" if name == "k2" else f"--{name} " for name in options}
+        return " ".join(f"{flags[name]}{value}" for name, value in options.items() if value is not None)
 
 
 class LoraOptions(Options):

@@ -140,7 +140,7 @@ def test_the_class_that_means_relevant_may_be_named(tiny_models: Any, tmp_path: 
     from sentence_transformers import CrossEncoder
 
     folder = tiny_models.make("bert", tmp_path / "model", labels=3, id2label={0: "bad", 1: "fair", 2: "good"})
-    with pytest.raises(InputError, match=r"a classifier of 3 classes; .* --label CLASS names the class"):
+    with pytest.raises(InputError, match=r"a classifier of 3 classes; .* --set label=CLASS names the class"):
         Ranker(folder)
     with pytest.raises(InputError, match=r"no class is called best .known: bad, fair, good."):
         Ranker(folder, engine={"label": "best"})

@@ -57,8 +57,7 @@ def test_the_first_stage_is_bm25_of_the_recipe(tmp_path: Path) -> None:
 def test_or_bm25_and_a_bi_encoder(tiny_bi_encoder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from rankwell.models.bi_encoder import BiEncoder
-    from rankwell.rank.dense import DenseRanker
-    from rankwell.rank.hybrid import search_hybrid
+    from rankwell.rank.dense import DenseRanker, search_hybrid
 
     usual = {"first_stage__depth": 20, "first_stage__encoder": str(tiny_bi_encoder)}
     prepared = prepare(recipe_for(sample.FOLDER, **usual, first_stage__hybrid=0.4), tmp_path / "pool")

@@ -132,10 +132,10 @@ def test_the_blend_is_told_as_options_of_rerank(
 @pytest.mark.parametrize(
     ("shares", "told"),
     [
-        ((0.5, 0.3, 0.2), "--depth 6 --blend 0.3 --fuse 0.2 --encoder mine --normalise z-score"),
-        ((0.5, 0.5, 0.0), "--depth 6 --blend 0.5 --encoder mine --normalise z-score"),
-        ((0.7, 0.0, 0.3), "--depth 6 --fuse 0.3 --normalise z-score"),
-        ((0.6, 0.4), "--depth 6 --blend 0.4 --encoder mine --normalise z-score"),
+        ((0.5, 0.3, 0.2), "--depth 6 --blend 0.3 --fuse 0.2 --encoder mine --set normalise=z-score"),
+        ((0.5, 0.5, 0.0), "--depth 6 --blend 0.5 --encoder mine --set normalise=z-score"),
+        ((0.7, 0.0, 0.3), "--depth 6 --fuse 0.3 --set normalise=z-score"),
+        ((0.6, 0.4), "--depth 6 --blend 0.4 --encoder mine --set normalise=z-score"),
         ((1.0, 0.0, 0.0), "--depth 6"),
     ],
 )

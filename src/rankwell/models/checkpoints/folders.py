@@ -252,7 +252,7 @@ def as_monobert(
     """The configuration of a checkpoint without one, whose head has so many outputs."""
     if outputs not in (1, 2):
         problem = f"a classifier of {outputs} classes; a ranker has 1 or 2"
-        raise InputError(folder, None, f"{problem}; --label CLASS names the class that means relevant")
+        raise InputError(folder, None, f"{problem}; --set label=CLASS names the class that means relevant")
     length = min(Template().max_length, config.max_position_embeddings, tokenizer.max_length or 512)
     return RankerConfig(
         template=Template(max_length=length, max_query=min(Template().max_query, length - 4)),

@@ -14,6 +14,7 @@ from rankwell.cli.options import (
     Device,
     IdField,
     RayOption,
+    Settings,
     TextField,
     TitleField,
     WorkersOption,
@@ -21,6 +22,7 @@ from rankwell.cli.options import (
     need_file,
     output_file,
     output_folder,
+    read_settings,
 )
 
 
@@ -45,11 +47,9 @@ def expand(
     title_field: TitleField = None,
     n: Annotated[int, typer.Option("--n", help="Queries per passage.")] = 5,
     method: Annotated[str, typer.Option("--method", help="Decoding method: sample or beam.")] = "sample",
-    top_k: Annotated[int, typer.Option("--top-k", help="Sample from this many of the likeliest tokens.")] = 10,
     temperature: Annotated[
         float, typer.Option("--temperature", help="Sampling temperature; higher is more varied.")
     ] = 1.0,
-    beams: Annotated[int, typer.Option("--beams", help="Beam width.")] = 5,
     seed: Annotated[int, typer.Option("--seed", help="Random seed of sampling.")] = 1,
     judge: Annotated[
         str | None, typer.Option("--judge", metavar="MODEL", help="A ranker that drops off-topic queries.")
@@ -76,11 +76,16 @@ def expand(
     ] = None,
     ray: RayOption = None,
     workers: WorkersOption = 0,
+    settings: Settings = None,
 ) -> None:
     """Write queries for every passage of a collection (doc2query).
 
     If interrupted, rerun the same command to resume, with or without --ray. Processes that run the same command at
     once share the work.
+
+    Settings, for --set NAME=VALUE:
+
+    top_k: sample from this many of the likeliest tokens (10); beams: beam width (5).
 
     Examples:
 
@@ -104,7 +109,7 @@ def expand(
     need_file(out, "expand")
     if method not in ("sample", "beam"):
         raise RankwellError(f"--method {method}: expected sample or beam")
-    cluster = cluster_of(context)
+    cluster, rare = cluster_of(context), read_settings(settings, {"top_k": int, "beams": int})
     begin = time.monotonic()
     folder, columns = find_writer(model), Columns(id_field, text_field, title_field)
     counts = ExpandRequest(
@@ -114,9 +119,9 @@ def expand(
         WritingOptions(
             n,
             "beam" if method == "beam" else "sample",
-            top_k,
+            rare.get("top_k", 10),
             temperature,
-            beams,
+            rare.get("beams", 5),
             max_query=read_writer_config(folder).max_query,
             seed=seed,
         ),

@@ -17,7 +17,8 @@ from rankwell.core.manifest import digest, read_object, write_json
 from rankwell.evaluation.notation import parse_measure
 from rankwell.models.checkpoints.names import DEFAULT, default_start, find_model
 from rankwell.models.devices import chosen_device
-from rankwell.rank.system import System, is_system, refuse_taken
+from rankwell.rank.system import System, refuse_taken
+from rankwell.rank.texts import is_system
 from rankwell.retrieve.index import Index
 from rankwell.training.fit.ladder import Climb, Clock, climb, interval_of
 from rankwell.training.fit.parts import SET_ASIDE, Kind, Parts, write_headed

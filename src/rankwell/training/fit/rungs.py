@@ -21,9 +21,9 @@ from rankwell.evaluation.compare import Contrast
 from rankwell.evaluation.tuning import Tuned
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import BACKBONE, DEFAULT, find_model
+from rankwell.rank.dense import search_both
 from rankwell.rank.first_stage import FirstStage
 from rankwell.rank.fusion import Shares, fuse
-from rankwell.rank.hybrid import search_both
 from rankwell.rank.system import System, before_rest
 from rankwell.rank.texts import stores_of
 from rankwell.rank.tuning import share_grid, tune_fusion

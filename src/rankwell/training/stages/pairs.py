@@ -18,8 +18,8 @@ from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import Measure, parse_measures
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.bi_encoder import Vectors
+from rankwell.rank.dense import tune_hybrid
 from rankwell.rank.first_stage import FirstStage
-from rankwell.rank.hybrid import tune_hybrid
 from rankwell.rank.tuning import share_grid
 from rankwell.training.data.pairs import RelevantDocuments, find_copies
 from rankwell.training.data.sampling import Lists, Plan, draw

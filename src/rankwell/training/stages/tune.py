@@ -222,12 +222,12 @@ def rerank_options(depth: int, best: Shares, encoder: str) -> str:
     """The options of ``rankwell rerank`` that give the same fusion; a bi-encoder without a share is left out.
 
     >>> rerank_options(100, Shares(model=0.7, first=0.3, normalise="z-score"), "my-encoder")
-    '--depth 100 --fuse 0.3 --normalise z-score'
+    '--depth 100 --fuse 0.3 --set normalise=z-score'
     """
     options = [f"--blend {best.similarity:g}"] if best.similarity else []
     options += [f"--fuse {best.first:g}"] if best.first else []
     options += [f"--encoder {encoder}"] if best.similarity else []
-    return " ".join([f"--depth {depth}", *options, *([f"--normalise {best.normalise}"] if options else [])])
+    return " ".join([f"--depth {depth}", *options, *([f"--set normalise={best.normalise}"] if options else [])])
 
 
 def _write_table(work: Work, tuning: Tuned[WindowSetting], runs: Mapping[str, Run], path: Path) -> dict[str, Any]:

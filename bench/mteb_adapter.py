@@ -1,16 +1,18 @@
-"""Models for MTEB, the field's benchmark of embeddings: a bi-encoder, a ranker and a whole system.
+"""MTEB, the field's benchmark of embeddings, on a bi-encoder, a ranker or a whole system.
 
-mteb.evaluate(RankwellEncoder("my-encoder"), mteb.get_tasks(tasks=["NFCorpus"]))
+python bench/mteb_adapter.py encoder my-encoder NFCorpus SciFact
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import mteb
 import numpy as np
 from mteb.models.model_meta import ModelMeta
 from mteb.types import PromptType
@@ -120,3 +122,18 @@ def _restrict(ranking: Ranking | None, docids: Sequence[str]) -> Ranking:
 
 def _texts(batches: Batches) -> list[str]:
     return [text for batch in batches for text in batch["text"]]
+
+
+def main() -> None:
+    """Evaluate a model on tasks and print what MTEB says."""
+    kinds = {"encoder": RankwellEncoder, "ranker": RankwellReranker, "system": RankwellSystem}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=kinds)
+    parser.add_argument("model")
+    parser.add_argument("tasks", nargs="+")
+    options = parser.parse_args()
+    print(mteb.evaluate(kinds[options.kind](options.model), mteb.get_tasks(tasks=options.tasks)))
+
+
+if __name__ == "__main__":
+    main()

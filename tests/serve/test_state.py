@@ -1,4 +1,4 @@
-"""Hybrid search and blends in ``/search`` are what pipelines and ``rankwell rerank`` make of the same shares."""
+"""Hybrid search and blends in ``/search`` are what a system makes of the same shares."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("torch")
 
+
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Document, Query
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.bi_encoder import BiEncoder
 from rankwell.rank.fusion import Shares
-from rankwell.rank.hybrid import Blend, Hybrid
 from rankwell.rank.passage_vectors import PassageVectors
-from rankwell.rank.pipeline import First, Fuse, Pipeline, Rerank, Stage
-from rankwell.rank.ranker import Ranker
 from rankwell.rank.system import System
 from rankwell.retrieve.index import Index
-from rankwell.serve.searcher import Searcher, SearchJob, search_together
-from rankwell.serve.state import Sources
+from rankwell.serve.state import Sources, State, search_together
 
 from .conftest import opened
 
@@ -48,20 +45,17 @@ def search(client: Any, **body: Any) -> dict[str, float]:
     return {row["docid"]: row["score"] for row in answer["rerank"]}
 
 
-def pipeline_scores(index: Path, model: Path, join: Stage) -> dict[str, float]:
-    opened = Index.open(index)
-    run = (First(opened) % 20 >> Rerank(Ranker.from_pretrained(str(model))) % 20 >> join).run([Query("1", QUERY)])
-    return dict(run["1"])
+def system_scores(index: Path, model: Path, shares: Shares, **options: Any) -> dict[str, float]:
+    system = System.of_index(index, ranker=model, shares=shares, depth=20, precision="fp32", **options)
+    return dict(system.search([Query("1", QUERY)], 20)["1"])
 
 
-def test_three_shares_are_those_of_a_pipelines_blend(
-    served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path
-) -> None:
+def test_three_shares_are_those_of_a_system(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
     with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder) as client:
         found = search(client)
         told = client.get("/ready").json()["blend"]
     encoder = BiEncoder.from_pretrained(str(tiny_bi_encoder))
-    expected = pipeline_scores(served_index, tiny_checkpoint, Blend(encoder, THREE, depth=20))
+    expected = system_scores(served_index, tiny_checkpoint, THREE, encoder=tiny_bi_encoder)
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, abs=1e-4)
     assert told == {"shares": {"model": 0.3, "similarity": 0.5, "bm25": 0.2}, "normalise": "z-score"}
@@ -74,7 +68,7 @@ def test_two_shares_need_no_bi_encoder(served_index: Path, tiny_checkpoint: Path
     with started(served_index, (tiny_checkpoint,), shares) as client:
         found = search(client)
         told = client.get("/ready").json()["blend"]["shares"]
-    expected = pipeline_scores(served_index, tiny_checkpoint, Fuse(shares))
+    expected = system_scores(served_index, tiny_checkpoint, shares)
     assert list(found) == list(expected)
     assert found == pytest.approx(expected, abs=1e-5)
     assert told == {"bm25": 0.7, "model": 0.3}
@@ -117,8 +111,8 @@ def test_candidates_are_those_of_hybrid_search(
     with started(served_index, (tiny_checkpoint,), encoder=tiny_bi_encoder, hybrid=share) as client:
         answer = client.post("/search", json={"query": QUERY, "k": 20, "depth": 5}).json()
         ready = client.get("/ready").json()
-    stage = Hybrid(Index.open(served_index), encoder=BiEncoder.from_pretrained(str(tiny_bi_encoder)), share=share)
-    expected = (Pipeline((stage,)) % 20).run([Query("1", QUERY)])["1"]
+    system = System.of_index(served_index, hybrid=share, encoder=tiny_bi_encoder)
+    expected = system.search([Query("1", QUERY)], 20)["1"]
     assert [row["docid"] for row in answer["hybrid"]] == list(expected.docids)
     assert {row["docid"] for row in answer["rerank"][:5]} == set(expected.docids[:5])
     assert (answer["bm25"], answer["ms"]["bm25"]) == (None, None)
@@ -156,10 +150,10 @@ def test_a_service_of_bm25_alone_says_nothing_of_hybrid_search(served_index: Pat
 
 
 def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: Path) -> None:
-    searcher = Searcher(System.of_index(served_index, hybrid=0.5, encoder=tiny_bi_encoder))
+    state = State(System.of_index(served_index, hybrid=0.5, encoder=tiny_bi_encoder), {})
     wanted = (("bees", 3), (QUERY, 5), ("a warm river", 3), ("city", 1200))
-    jobs = [SearchJob(searcher, first, query, k) for query, k in wanted for first in ("hybrid", "bm25")]
-    alone = [searcher.search(job.first, [job.query], job.k)[0] for job in jobs]
+    jobs = [(state, first, query, k) for query, k in wanted for first in ("hybrid", "bm25")]
+    alone = [state.search(first, [query], k)[0] for _, first, query, k in jobs]
     for (found, _), expected in zip(search_together(jobs), alone, strict=True):
         assert list(found.docids) == list(expected.docids)
     assert [len(found) for found in alone[:6:2]] == [3, 5, 3]
@@ -168,10 +162,8 @@ def test_who_wants_more_is_not_given_less(served_index: Path, tiny_bi_encoder: P
 def test_both_share_one_bi_encoder(served_index: Path, tiny_checkpoint: Path, tiny_bi_encoder: Path) -> None:
     with started(served_index, (tiny_checkpoint,), THREE, tiny_bi_encoder, 0.5) as client:
         found = search(client)
-    encoder = BiEncoder.from_pretrained(str(tiny_bi_encoder))
-    first = Hybrid(Index.open(served_index), encoder=encoder, share=0.5) % 20
-    pipeline = first >> Rerank(Ranker.from_pretrained(str(tiny_checkpoint))) % 20 >> Blend(encoder, THREE, depth=20)
-    assert found == pytest.approx(dict(pipeline.run([Query("1", QUERY)])["1"]), abs=1e-4)
+    expected = system_scores(served_index, tiny_checkpoint, THREE, encoder=tiny_bi_encoder, hybrid=0.5)
+    assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_without_a_model_the_note_says_who_finds(served_index: Path, tiny_bi_encoder: Path) -> None:
