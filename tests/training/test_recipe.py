@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
+from docs.option_tables import option_rows, option_tables
 from pydantic import BaseModel
 
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.training.experiments.variants import Suite
-from rankwell.training.option_tables import option_rows, option_tables
 from rankwell.training.recipe import DataOptions, FirstStageOptions, ModelOptions, Recipe
 from rankwell.training.recipe_reader import build_recipe, parse_setting, read_recipe, value_at
 from rankwell.training.stage import stage_kinds
@@ -251,7 +251,7 @@ def test_every_option_says_what_it_is_and_means(model: type[BaseModel]) -> None:
 
 def test_the_documentation_has_the_table_of_options() -> None:
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    assert option_tables() in page, "docs/recipes.md: put in what `python -m rankwell.training.option_tables` prints"
+    assert option_tables() in page, "docs/recipes.md: put in what `python docs/option_tables.py` prints"
 
 
 def test_the_tables_say_kind_default_and_meaning() -> None:

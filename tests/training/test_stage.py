@@ -7,12 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from docs.option_tables import option_tables
 from pydantic import Field
 from tests.training import toys
 
 from rankwell.papers import PARTS
 from rankwell.training import stages
-from rankwell.training.option_tables import option_tables
 from rankwell.training.options import STAGE_OPTIONS, Options
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.recipe_reader import build_recipe

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from rankwell.inputs.stored import StoredTokens
 from rankwell.inputs.tokenizer import Tokenizer
 from rankwell.models.checkpoints.describe import describe
 from rankwell.models.checkpoints.names import find_model, model_digest
+from rankwell.rank.ranker import RankerJudge
 
 if TYPE_CHECKING:
     from rankwell.papers.doc2query.decoding import WritingOptions
@@ -41,18 +42,6 @@ SPLIT = "generated"
 
 Judge = Callable[[Sequence[tuple[str, str]]], Scores]
 """A ranker's p(relevant) for (query, passage) pairs."""
-
-
-class JudgeModel(Protocol):
-    """A judge that each worker can load (:class:`rankwell.rank.ranker.RankerJudge`)."""
-
-    def digest(self) -> str:
-        """A hash of everything the judgments depend on."""
-        ...
-
-    def open(self, device: str | None) -> Judge:
-        """Load it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -118,7 +107,7 @@ class ExpandJob:
     folder: Path
     options: WritingOptions
     filtering: Filtering = field(default_factory=Filtering)
-    judge: JudgeModel | None = None
+    judge: RankerJudge | None = None
     device: str | None = None
     budget: int | None = None
     shard_size: int = SHARD_SIZE
@@ -168,7 +157,7 @@ class ExpandRequest:
     out: Path
     options: WritingOptions
     filtering: Filtering = field(default_factory=Filtering)
-    judge: JudgeModel | None = None
+    judge: RankerJudge | None = None
     device: str | None = None
     budget: int | None = None
     """The tokens that the writer reads at a time."""
@@ -209,7 +198,7 @@ class ExpandRequest:
         return count_expansions(resolve_documents(self.collection, self.columns), self.out)
 
 
-def _digests(model: Path, judge: JudgeModel | None) -> dict[str, str | None]:
+def _digests(model: Path, judge: RankerJudge | None) -> dict[str, str | None]:
     return {"model": model_digest(model), "judge": None if judge is None else judge.digest()}
 
 

@@ -1,4 +1,4 @@
-"""The documentation's tables of options, made from the schema: ``python -m rankwell.training.option_tables``."""
+"""The documentation's tables of options, made from the schema: ``python docs/option_tables.py``."""
 
 from __future__ import annotations
 
