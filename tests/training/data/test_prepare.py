@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from rankwell.evaluation import evaluate
 from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.training.data.prepare import find_types, folder_digest, prepare
+from rankwell.training.data.prepare import TYPE_SOURCES, find_types, folder_digest, prepare
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
 
@@ -224,19 +222,11 @@ def test_where_types_come_from(data: Path, tmp_path: Path) -> None:
 def test_a_classifier_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
-    class Classifier:
-        @classmethod
-        def from_pretrained(cls, folder: Path, *, engine: dict[str, str | None]) -> Classifier:
-            assert engine == {"device": "cpu"}
-            return cls()
+    def label(folder: Path, texts: list[str], device: str | None) -> list[str]:
+        asked.append(list(texts))
+        return ["person" if "who" in text else "numeric" for text in texts]
 
-        def predict(self, texts: list[str]) -> tuple[list[str], None]:
-            asked.append(list(texts))
-            return ["person" if "who" in text else "numeric" for text in texts], None
-
-    module: Any = ModuleType("rankwell.papers.drbert.query_types")
-    module.Classifier = Classifier
-    monkeypatch.setitem(sys.modules, "rankwell.papers.drbert.query_types", module)
+    monkeypatch.setattr(TYPE_SOURCES, "_parts", {"model": label})
     model, data = tmp_path / "model", toys.write_data(tmp_path / "data")
     model.mkdir()
     (model / "config.json").write_text("{}")
