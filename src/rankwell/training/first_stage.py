@@ -111,7 +111,9 @@ def tune_first_stage(
 def current_first_stage(work: Work) -> FirstStage:
     """What finds candidates now: the first stage that an earlier stage left, or else the recipe's."""
     learned = next((done.result.first_stage for done in reversed(work.done) if done.result.first_stage), None)
-    return first_stage_of(work.recipe.first_stage, work.data.index) if learned is None else FirstStage.open(learned)
+    if learned is None:
+        return first_stage_of(work.recipe.first_stage, work.data.index, work.device)
+    return FirstStage.open(learned, device=work.device)
 
 
 def find_encoder(work: Work, stage: RecipeStage[Any], name: str) -> Path | None:

@@ -49,9 +49,6 @@ def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, A
     """What stages may depend on; ``start`` and ``data`` are hashes of the first checkpoint, collection and splits."""
     elsewhere = {"start", "adapt", "attention", "attention_layers", "gradient_checkpointing"}
     model = recipe.model.model_dump(mode="json", exclude=elsewhere)
-    lora = {} if model["lora"] is None else {"lora": model["lora"]}
-    if not lora:  # stages of recipes from before this option stay valid
-        del model["lora"]
     attention = [recipe.model.attention, recipe.model.attention_layers]
     depth = recipe.evaluate.depth
     return {
@@ -60,7 +57,7 @@ def parts_of(recipe: Recipe, start: str, data: Mapping[str, str]) -> dict[str, A
         "attention": attention,
         "seed": recipe.seed,
         "depth": depth,
-        **lora,
+        "lora": model["lora"],
         **data,
     }
 

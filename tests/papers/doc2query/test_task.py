@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from rankwell.models.batch import Placer  # noqa: E402
 from rankwell.papers.doc2query.checkpoints import WriterConfig, load_writer, save_writer  # noqa: E402
 from rankwell.papers.doc2query.decoding import Writer, WritingOptions  # noqa: E402
 from rankwell.papers.doc2query.options import Doc2queryOptions  # noqa: E402
-from rankwell.papers.doc2query.stage import PerplexityOn, QueryPairs, QueryWritingTask  # noqa: E402
+from rankwell.papers.doc2query.stage import QueryPairs, QueryWritingTask, perplexity_on  # noqa: E402
 from rankwell.training.loop.loop import train  # noqa: E402
 from rankwell.training.loop.task import Step  # noqa: E402
 
@@ -122,7 +123,7 @@ def test_perplexity_is_that_of_the_loss_without_smoothing(loaded: Any) -> None:
     model, tokenizer, _ = loaded
     task = QueryWritingTask(pairs(tokenizer), tokenizer, **LIMITS)
     _, found = gradient(model, task, np.arange(4), slice(0, 4))
-    figures = PerplexityOn(task, budget=20)(model)
+    figures = perplexity_on(task, model, budget=20)
     assert next(iter(figures)) == "log_likelihood"
     assert figures["log_likelihood"] == pytest.approx(-found["loss"], rel=1e-5)
     assert figures["perplexity"] == pytest.approx(math.exp(found["loss"]), rel=1e-5)
@@ -160,7 +161,7 @@ def test_it_learns_to_copy_the_word_that_matters(tiny_checkpoint: Path, tmp_path
         tmp_path,
         save=lambda folder: save_writer(folder, model, tokenizer, config),
         device="cpu",
-        validate=PerplexityOn(held),
+        validate=partial(perplexity_on, held),
     )
     assert outcome.best is not None
     trained, _, _ = load_writer(tmp_path / "model")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.training import toys
@@ -10,12 +11,12 @@ from tests.training import toys
 from rankwell import sample
 from rankwell.core.errors import InputError, RankwellError
 from rankwell.corpus.datasets import open_dataset
-from rankwell.corpus.query_types import TYPE_SOURCES
-from rankwell.corpus.records import Query
+from rankwell.corpus.records import Query, Run
 from rankwell.evaluation import evaluate
+from rankwell.rank.first_stage import FirstStage
 from rankwell.retrieve.bm25 import BM25
 from rankwell.retrieve.index import Index
-from rankwell.training.data.prepare import find_types, folder_digest, prepare
+from rankwell.training.data.prepare import TYPE_SOURCES, find_types, folder_digest, prepare
 from rankwell.training.recipe import Recipe
 from rankwell.training.recipe_reader import Override, build_recipe
 
@@ -77,6 +78,19 @@ def test_candidates_by_a_bi_encoder_are_made_on_the_device_that_is_asked_for(
     recipe = recipe_for(sample.FOLDER, first_stage__encoder=str(tiny_bi_encoder), first_stage__hybrid=0.5)
     with pytest.raises(RankwellError, match="device cuda:99: torch sees"):
         prepare(recipe, tmp_path / "pool", device="cuda:99")
+
+
+def test_candidates_are_searched_on_all_cores(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, search = set(), FirstStage.search
+
+    def counted(first: FirstStage, *given: Any, **options: Any) -> Run:
+        threads.add(options.get("threads", 1))
+        return search(first, *given, **options)
+
+    monkeypatch.setattr(FirstStage, "search", counted)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    prepare(recipe_for(data), tmp_path / "pool")
+    assert threads == {3}
 
 
 def test_what_was_made_is_not_made_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

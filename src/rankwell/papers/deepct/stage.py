@@ -47,7 +47,7 @@ from rankwell.training.first_stage import (
     tune_first_stage,
 )
 from rankwell.training.loop.loop import train
-from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.loop.task import Step, Task, backward_chunks
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import FINDING, STAGES, StageKind, StageResult, Work, process_number
 
@@ -138,22 +138,18 @@ class TermWeightTask(Task):
         part_targets = targets[(passages.rows >= begin) & (passages.rows < end)]
         words = max(1, len(targets))
         wanted = torch.from_numpy(part_targets).to(step.device, non_blocking=True)
-        figures = {"loss": torch.zeros((), device=step.device), "zero_loss": wanted.square().sum() / words}
-        if first == last:
-            return figures
-        windows, done = passages.part(first, last), 0
-        for number, chunk in enumerate(chunk_by_tokens(windows.sequences.lengths(), step.budget)):
-            step.seed(number)
-            here = windows.part(chunk.start, chunk.stop)
+        windows = passages.part(first, last)
+
+        def figures(chunk: slice) -> dict[str, Tensor]:
+            here, before = windows.part(chunk.start, chunk.stop), len(windows.part(0, chunk.start).tokens)
             with step.computing():
                 weights = model(*step.place(here.sequences))
             rows = torch.from_numpy(here.tokens).to(step.device, non_blocking=True)
-            errors = weights.index_select(0, rows) - wanted[done : done + len(here.tokens)]
-            done += len(here.tokens)
-            loss = errors.square().sum() / words
-            step.backward(loss)
-            figures["loss"] += loss.detach()
-        return figures
+            errors = weights.index_select(0, rows) - wanted[before : before + len(here.tokens)]
+            return {"loss": errors.square().sum() / words}
+
+        loss = backward_chunks(windows.sequences.lengths(), figures, step, ("loss",))
+        return {**loss, "zero_loss": wanted.square().sum() / words}
 
 
 def term_recall(work: Work, queries: tuple[Query, ...], tokenizer: Tokenizer) -> TermRecall:

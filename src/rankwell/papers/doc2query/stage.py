@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ from rankwell.training.first_stage import (
 )
 from rankwell.training.loop.gradients import CPU_BUDGET
 from rankwell.training.loop.loop import train
-from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.loop.task import Step, Task, backward_chunks, chunk_by_tokens
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import FINDING, STAGES, FinishedStage, StageKind, StageResult, Work, process_number
 from rankwell.training.stage_options.first_stages import TuningOptions
@@ -116,24 +117,22 @@ class QueryWritingTask(Task):
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
         """See :class:`~rankwell.training.loop.task.Task`; also logs ``accuracy``, the share of likeliest pieces."""
         whole = int(self._targets[items].sum())
-        loss, right = torch.zeros((), device=step.device), torch.zeros((), device=step.device)
-        for number, chunk in enumerate(self.chunks(items[part], step.budget)):
-            step.seed(number)
-            logits, targets = self.logits(model, chunk, step)
+        pairs, costs = self.by_length(items[part])
+
+        def figures(chunk: slice) -> dict[str, Tensor]:
+            logits, targets = self.logits(model, pairs[chunk], step)
             # The mean is over the whole batch's pieces, so a chunk adds the sum of its own over the number of all.
             summed = functional.cross_entropy(logits, targets, reduction="sum", label_smoothing=self.smoothing)
-            share = summed / whole
-            step.backward(share)
-            loss += share.detach()
-            right += (logits.detach().argmax(dim=1) == targets).sum() / whole
-        return {"loss": loss, "accuracy": right}
+            right = (logits.detach().argmax(dim=1) == targets).sum()
+            return {"loss": summed / whole, "accuracy": right / whole}
 
-    def chunks(self, items: NDArray[np.int64], budget: int) -> list[NDArray[np.int64]]:
-        """The pairs in chunks within the budget, those with passages of like length together."""
+        return backward_chunks(costs, figures, step, ("loss", "accuracy"))
+
+    def by_length(self, items: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The pairs, those with the longest passages first, and what each costs of a budget."""
         read = np.minimum(self.pairs.tokens.lengths(self.pairs.documents[items]) + 2, self.max_length)
         order = np.argsort(-read, kind="stable")
-        costs = (read + TARGET_COST * self._targets[items])[order]
-        return [items[order[chunk]] for chunk in chunk_by_tokens(costs, budget)]
+        return items[order], (read + TARGET_COST * self._targets[items])[order]
 
     def logits(self, model: nn.Module, chunk: NDArray[np.int64], step: Step) -> tuple[Tensor, Tensor]:
         """The logits (K, vocabulary) of all pieces these pairs' queries have, and the pieces (K,)."""
@@ -147,29 +146,20 @@ class QueryWritingTask(Task):
         return logits.float(), targets
 
 
-class PerplexityOn:
-    """Measures a writer on other pairs while it trains: ``train(…, validate=PerplexityOn(task))``."""
-
-    def __init__(self, task: QueryWritingTask, *, budget: int = 8192):
-        self._task = task
-        self._budget = budget
-
-    @torch.inference_mode()
-    def __call__(self, model: nn.Module) -> Mapping[str, float]:
-        """``log_likelihood``, the mean over pieces (higher is better), and ``perplexity``, e to minus it."""
-        device = next(model.parameters()).device
-        model.eval()
-        step = Step(Placer(device, "full"), self._budget, 0, lambda: torch.autocast(device.type, enabled=False), _same)
-        total, count = 0.0, 0
-        for chunk in self._task.chunks(np.arange(len(self._task.pairs)), self._budget):
-            logits, targets = self._task.logits(model, chunk, step)
-            total += float(functional.cross_entropy(logits, targets, reduction="sum"))
-            count += len(targets)
-        return {"log_likelihood": -total / count, "perplexity": math.exp(min(total / count, 50.0))}
-
-
-def _same(loss: Tensor) -> Tensor:
-    return loss
+@torch.inference_mode()
+def perplexity_on(task: QueryWritingTask, model: nn.Module, *, budget: int = 8192) -> dict[str, float]:
+    """A task's ``log_likelihood``, the mean over pieces (higher is better), and ``perplexity``, e to minus it."""
+    device = next(model.parameters()).device
+    model.eval()
+    exact = partial(torch.autocast, device.type, enabled=False)
+    step = Step(Placer(device, "full"), budget, 0, exact, lambda loss: loss)
+    total, count = 0.0, 0
+    pairs, costs = task.by_length(np.arange(len(task.pairs)))
+    for chunk in chunk_by_tokens(costs, budget):
+        logits, targets = task.logits(model, pairs[chunk], step)
+        total += float(functional.cross_entropy(logits, targets, reduction="sum"))
+        count += len(targets)
+    return {"log_likelihood": -total / count, "perplexity": math.exp(min(total / count, 50.0))}
 
 
 def check(work: Work, stage: RecipeStage[Doc2queryOptions]) -> None:
@@ -233,7 +223,7 @@ def _train_writer(
         save=lambda target: save_writer(target, model, tokenizer, config),
         seed=work.seed,
         device=work.device,
-        validate=None if options.best == "last" else PerplexityOn(task(others, 0.0), budget=4 * CPU_BUDGET),
+        validate=None if options.best == "last" else partial(perplexity_on, task(others, 0.0), budget=4 * CPU_BUDGET),
         description="query writer",
     )
     figures = {

@@ -11,7 +11,6 @@ text before masking: what STRM lets see and hides is the same in pre-training as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,7 @@ from rankwell.papers.drbert.heads import load_pretraining, save_pretraining
 from rankwell.papers.drbert.options import PretrainOptions
 from rankwell.papers.drbert.pretrain_kernels import choose_others, choose_spans, make_keys, mask_pieces
 from rankwell.training.loop.loop import train
-from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.loop.task import Step, Task, backward_chunks, chunk_by_tokens
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work, process_number
 
@@ -49,6 +48,7 @@ MOST_HELD_OUT = 10_000
 EVALUATED_AT_ONCE = 256
 HELD_OUT_TOKENS = 1 << 13
 
+_SUMS = ("mlm_loss", "nsp_loss", "mlm_hits", "nsp_hits")
 _MASK_NAMES = ("[MASK]", "<mask>")
 _SPECIAL_NAME = re.compile(r"\[.+\]|<.+>")
 
@@ -181,14 +181,15 @@ class PretrainingTask(Task):
         pairs = self.pairs(items)
         masked, labelled = (max(1, count) for count in _counts(pairs))
         begin, end, _ = part.indices(len(items))
-        total = torch.zeros(4, device=step.device)
-        for number, chunk in enumerate(_chunks(pairs.part(begin, end), step.budget)):
-            step.seed(number)
-            mlm_loss, nsp_loss, hits = _judge(model, chunk, step)
+        own = pairs.part(begin, end)
+
+        def figures(chunk: slice) -> dict[str, Tensor]:
+            mlm_loss, nsp_loss, hits = _judge(model, own.part(chunk.start, chunk.stop), step)
             loss = mlm_loss / masked + nsp_loss / labelled
-            step.backward(loss)
-            total += torch.stack([mlm_loss.detach(), nsp_loss.detach(), *hits])
-        return _means(total, masked, labelled)
+            return {"loss": loss, **dict(zip(_SUMS, (mlm_loss, nsp_loss, *hits), strict=True))}
+
+        sums = backward_chunks(own.sequences.lengths(), figures, step, ("loss", *_SUMS))
+        return _means(torch.stack([sums[name] for name in _SUMS]), masked, labelled)
 
 
 def hold_out(documents: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -210,8 +211,8 @@ def evaluate_pretraining(model: nn.Module, task: PretrainingTask, step: Step) ->
             pairs = task.pairs(np.arange(begin, min(begin + EVALUATED_AT_ONCE, count)), epoch=0)
             counts = _counts(pairs)
             masked, labelled = masked + counts[0], labelled + counts[1]
-            for chunk in _chunks(pairs, step.budget):
-                mlm_loss, nsp_loss, hits = _judge(model, chunk, step)
+            for chunk in chunk_by_tokens(pairs.sequences.lengths(), step.budget):
+                mlm_loss, nsp_loss, hits = _judge(model, pairs.part(chunk.start, chunk.stop), step)
                 total += torch.stack([mlm_loss, nsp_loss, *hits])
     return {name: float(value) for name, value in _means(total, max(1, masked), max(1, labelled)).items()}
 
@@ -232,11 +233,6 @@ def _means(total: Tensor, masked: int, labelled: int) -> dict[str, Tensor]:
         "mlm_accuracy": mlm_accuracy,
         "nsp_accuracy": nsp_accuracy,
     }
-
-
-def _chunks(pairs: SpanPairs, budget: int) -> Iterator[SpanPairs]:
-    for chunk in chunk_by_tokens(pairs.sequences.lengths(), budget):
-        yield pairs.part(chunk.start, chunk.stop)
 
 
 def _judge(model: nn.Module, pairs: SpanPairs, step: Step) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:

@@ -35,7 +35,7 @@ from rankwell.papers.drbert.options import ClassifyOptions
 from rankwell.rank.engines.engine import Engine
 from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.training.loop.loop import train
-from rankwell.training.loop.task import Step, Task, chunk_by_tokens
+from rankwell.training.loop.task import Step, Task, backward_chunks
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.stage import STAGES, StageKind, StageResult, Work
 
@@ -164,46 +164,29 @@ class ClassificationTask(Task):
     def backward(self, model: nn.Module, items: NDArray[np.int64], part: slice, step: Step) -> dict[str, Tensor]:
         """See :class:`~rankwell.training.loop.task.Task`; also logs ``accuracy`` on the batch."""
         rows = items[part]
-        loss, right = torch.zeros((), device=step.device), torch.zeros((), device=step.device)
-        if not len(rows):
-            return {"loss": loss, "accuracy": right}
         sequences = take_sequences(self.sequences, rows)
         classes = torch.from_numpy(self.classes[rows]).to(step.device, non_blocking=True)
-        for number, chunk in enumerate(chunk_by_tokens(sequences.lengths(), step.budget)):
-            step.seed(number)
+
+        def figures(chunk: slice) -> dict[str, Tensor]:
             batch = step.place(slice_sequences(sequences, chunk.start, chunk.stop))
             with step.computing():
                 logits = model(*batch).float()
             # The mean is over the whole batch, so a chunk adds its texts' losses over the size of all.
             share = functional.cross_entropy(logits, classes[chunk], reduction="sum") / len(items)
-            step.backward(share)
-            loss += share.detach()
-            right += (logits.detach().argmax(dim=1) == classes[chunk]).sum() / len(items)
-        return {"loss": loss, "accuracy": right}
+            right = (logits.detach().argmax(dim=1) == classes[chunk]).sum() / len(items)
+            return {"loss": share, "accuracy": right}
+
+        return backward_chunks(sequences.lengths(), figures, step, ("loss", "accuracy"))
 
 
-class AccuracyOn:
-    """Measures a model on labelled texts while it trains: ``train(…, validate=AccuracyOn(task))``."""
-
-    def __init__(self, task: ClassificationTask):
-        self._task = task
-
-    def classes(self, model: nn.Module) -> NDArray[np.int64]:
-        """The predicted class of each text, by number."""
-        device = str(next(model.parameters()).device)
-        # fp32: an engine converts the model it is given, and this one's weights are still to be trained.
-        engine = TorchEngine(model, "full", device=device, dtype=torch.float32)  # type: ignore[arg-type,unused-ignore]
-        classes: NDArray[np.int64] = engine.logits(self._task.sequences).argmax(axis=1)
-        return classes
-
-    def __call__(self, model: nn.Module) -> Mapping[str, float]:
-        """``accuracy``, the share of texts with the right class."""
-        return {"accuracy": float((self.classes(model) == self._task.classes).mean())}
-
-    def confusion(self, model: nn.Module, names: tuple[str, ...]) -> Confusion:
-        """Which class was taken for which."""
-        truth, predicted = ([names[n] for n in numbers] for numbers in (self._task.classes, self.classes(model)))
-        return Confusion.of(truth, predicted, names)
+def confusion_on(task: ClassificationTask, model: nn.Module, names: tuple[str, ...]) -> Confusion:
+    """Which class of a task's texts a model takes for which."""
+    device = str(next(model.parameters()).device)
+    # fp32: an engine converts the model it is given, and this one's weights are still to be trained.
+    engine = TorchEngine(model, "full", device=device, dtype=torch.float32)  # type: ignore[arg-type,unused-ignore]
+    classes = engine.logits(task.sequences).argmax(axis=1)
+    truth, predicted = ([names[n] for n in numbers] for numbers in (task.classes, classes))
+    return Confusion.of(truth, predicted, names)
 
 
 def check(work: Work, stage: RecipeStage[ClassifyOptions]) -> None:
@@ -223,7 +206,12 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
     segments = model.encoder.config.type_vocab_size
     lay_out = partial(ClassificationTask.of, tokenizer=tokenizer, max_length=options.max_length, segments=segments)
     truncation = TruncationReport()
-    validation = None if test is None else AccuracyOn(lay_out(test))
+    held_out = None if test is None else lay_out(test)
+
+    def accuracy(model: nn.Module) -> dict[str, float]:
+        assert held_out is not None
+        return {"accuracy": confusion_on(held_out, model, texts.names).accuracy}
+
     outcome = train(
         model,
         lay_out(texts, report=truncation),
@@ -232,7 +220,7 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
         save=lambda path: save_classifier(path, classifier, options.max_length),
         seed=work.seed,
         device=work.device,
-        validate=validation,
+        validate=None if held_out is None else accuracy,
         description="training a classifier",
     )
     figures: dict[str, Any] = {
@@ -240,9 +228,9 @@ def run(work: Work, stage: RecipeStage[ClassifyOptions], folder: Path) -> StageR
         "seconds": outcome.seconds,
         "texts_cut": truncation.pairs_cut,
     }
-    if validation is not None:
+    if held_out is not None:
         saved = load_classifier(folder / "model").model.to(next(model.parameters()).device)
-        figures |= validation.confusion(saved, texts.names).as_dict()
+        figures |= confusion_on(held_out, saved, texts.names).as_dict()
     return StageResult(folder / "model", figures=figures)
 
 

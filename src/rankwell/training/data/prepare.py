@@ -6,6 +6,7 @@ share it. Concurrent processes wait for the first one and use its results.
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections.abc import Iterable, Sequence
@@ -216,7 +217,7 @@ def _refuse_unknown_documents(what: str, documents: Iterable[tuple[str, Iterable
 
 
 def _first_stage(options: FirstStageOptions) -> dict[str, Any]:
-    """The options in the candidates' hash. Unset options are left out, so that earlier candidates are still found."""
+    """The options in the candidates' hash. A model is named by its contents."""
     settings: dict[str, Any] = {"k1": options.k1, "b": options.b, "depth": options.depth}
     if options.k2 is not None:
         settings |= {"k2": options.k2}
@@ -247,7 +248,7 @@ def _search(
 
 
 def _find(options: FirstStageOptions, index: Index, queries: Sequence[Query], device: str | None) -> Run:
-    return first_stage_of(options, index, device).search(queries, options.depth)
+    return first_stage_of(options, index, device).search(queries, options.depth, threads=os.cpu_count() or 1)
 
 
 def first_stage_of(options: FirstStageOptions, index: Index, device: str | None = None) -> FirstStage:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -212,16 +211,6 @@ def _mean(part: Part, run: Run, measure: str) -> str:
 # Queries
 
 
-@dataclass(frozen=True)
-class _Change:
-    """What a query gained, and the rank of its best relevant document before and after (None: not found)."""
-
-    query: Query
-    gap: float
-    before: int | None
-    after: int | None
-
-
 def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
     best, base, part, measure = climbed.best, climbed.rungs[0], task.parts.report, task.measure
     assert best.report is not None
@@ -231,21 +220,17 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
         ours, theirs = (evaluation.per_query[measure] for evaluation in evaluations)
         qids = evaluations[0].qids
         gap_of = dict(zip(qids, (ours - theirs).tolist(), strict=True))
-        changes = [
-            _Change(query, gap_of[query.qid], _rank(task, base.report, query), _rank(task, best.report, query))
-            for query in part.queries
-        ]
         yield f"<h2>Query by query: {_text(best.step.title)} against BM25</h2>"
-        yield draw_gaps([change.gap for change in changes], measure)
-        ordered = sorted(changes, key=lambda change: -change.gap)
-        for title, some in (
-            ("Largest gains", [change for change in ordered if change.gap > 0][:SHOWN]),
-            ("Largest losses", [change for change in reversed(ordered) if change.gap < 0][:SHOWN]),
+        yield draw_gaps(list(gap_of.values()), measure)
+        ordered = sorted(part.queries, key=lambda query: -gap_of[query.qid])
+        for title, kind, some in (
+            ("Largest gains", "good", [query for query in ordered if gap_of[query.qid] > 0][:SHOWN]),
+            ("Largest losses", "bad", [query for query in reversed(ordered) if gap_of[query.qid] < 0][:SHOWN]),
         ):
             if some:
                 yield f"<h3>{title}</h3>"
-                for change in some:
-                    yield _change(task, best.report, change)
+                for query in some:
+                    yield _query(task, best.report, query, base.report, kind)
     lost = [query for query in part.queries if _rank(task, best.report, query) is None]
     if lost:
         yield "<h2>Failures to look at</h2>"
@@ -254,7 +239,7 @@ def _queries(task: FitTask, climbed: Climb) -> Iterator[str]:
             "document really the answer? Does it use other words, or is it too long? The first of them:</p>"
         )
         for query in lost[:SHOWN]:
-            yield _change(task, best.report, _Change(query, 0.0, None, None))
+            yield _query(task, best.report, query)
 
 
 def _rank(task: FitTask, run: Run, query: Query) -> int | None:
@@ -264,11 +249,12 @@ def _rank(task: FitTask, run: Run, query: Query) -> int | None:
     return next((rank for rank, docid in enumerate(docids, 1) if grades.get(docid, 0) > 0), None)
 
 
-def _change(task: FitTask, run: Run, change: _Change) -> str:
-    query, grades = change.query, task.parts.report.qrels[change.query.qid]
+def _query(task: FitTask, run: Run, query: Query, base: Run | None = None, kind: str = "bad") -> str:
+    """A query with its relevant document, what was found first, and, with ``base``, the ranks before and after."""
+    grades = task.parts.report.qrels[query.qid]
     relevant = next((docid for docid, grade in grades.items() if grade > 0), None)
-    ranks = "" if change.before == change.after else f"{_place(change.before)} → {_place(change.after)}"
-    kind = "good" if change.gap > 0 else "bad"
+    before, after = (_rank(task, each, query) for each in (base or run, run))
+    ranks = "" if before == after else f"{_place(before)} → {_place(after)}"
     lines = [f'<summary>{_text(query.text)} <span class="{kind}">{ranks}</span></summary>']
     if relevant is not None:
         lines.append(f"<p><b>relevant:</b> {_document(task, relevant)}</p>")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -139,6 +139,23 @@ def chunk_by_tokens(lengths: NDArray[np.int64], budget: int, most: int | None = 
         chunks.append(slice(begin, end))
         begin = end
     return chunks
+
+
+def backward_chunks(
+    costs: NDArray[np.int64], figures_of: Callable[[slice], Mapping[str, Tensor]], step: Step, names: Sequence[str]
+) -> dict[str, Tensor]:
+    """Add the gradient of a loss that is a sum over chunks within the budget; returns the sums of all figures.
+
+    ``figures_of(chunk)`` gives the chunk's share of each of ``names``, of which ``loss`` has a graph.
+    """
+    total = {name: torch.zeros((), device=step.device) for name in names}
+    for number, chunk in enumerate(chunk_by_tokens(costs, step.budget)):
+        step.seed(number)
+        figures = figures_of(chunk)
+        step.backward(figures["loss"])
+        for name in names:
+            total[name] += figures[name].detach()
+    return total
 
 
 # Learning to rank

@@ -25,11 +25,11 @@ from rankwell.core.mapped import map_array
 from rankwell.corpus.records import Query, Run
 from rankwell.evaluation.notation import parse_measures
 from rankwell.models.checkpoints.describe import describe
-from rankwell.retrieve.bm25 import BM25
 from rankwell.training.data.candidates import UNJUDGED, Names, TrainingCandidates
 from rankwell.training.data.sampling import Lists, Plan, TrainingSet, draw
 from rankwell.training.data.synthetic import synthetic_queries
 from rankwell.training.data.teachers import BiEncoderTeacher, Teacher, find_teacher, load_teachers, store_arrays, teach
+from rankwell.training.first_stage import current_first_stage
 from rankwell.training.loop.loop import CollapseGuard, train
 from rankwell.training.loop.losses import make_loss
 from rankwell.training.recipe import RecipeStage
@@ -111,16 +111,12 @@ def find_candidates(
     """The candidates of all queries: first stage's and teacher's merged by rank, those known to be relevant first."""
     parts = [(queries.rows, queries.documents, np.full(len(queries.rows), -1))]
     if options.depth:
-        run, first = work.data.train.run, work.recipe.first_stage
-        rows, documents, ranks = _ranked(work, queries.qids[: queries.given], run, options.depth)
-        parts.append((rows, documents, ranks))
+        parts.append(_ranked(work, queries.qids[: queries.given], work.data.train.run, options.depth))
         if options.search == "all" and len(queries.qids) > queries.given:
             rest = [
                 Query(q, t) for q, t in zip(queries.qids[queries.given :], queries.texts[queries.given :], strict=True)
             ]
-            threads = os.cpu_count() or 1
-            bm25 = BM25(first.k1, first.b, first.k2)
-            hits = work.data.index.search(rest, bm25, k=options.depth, threads=threads)
+            hits = current_first_stage(work).search(rest, options.depth, threads=os.cpu_count() or 1)
             rows, documents, ranks = _ranked(work, queries.qids[queries.given :], hits, options.depth)
             parts.append((rows + queries.given, documents, ranks))
     if options.dense:

@@ -15,7 +15,7 @@ from torch import nn
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.records import Qrels, Query, Ranking, Run
 from rankwell.evaluation.evaluate import evaluate
-from rankwell.evaluation.notation import Measure, parse_measures
+from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.stored import TokenSource
 from rankwell.models.bi_encoder import Vectors
 from rankwell.rank.dense import tune_hybrid
@@ -78,30 +78,6 @@ def training_pairs(work: Work, options: PairOptions, queries: Sequence[Query], d
     return TrainingPairs(tuple(text_of[qid] for qid in candidates.qids), lists, relevant)
 
 
-@dataclass(frozen=True, eq=False)
-class PoolValidation:
-    """What ``train`` calls to validate: the queries set aside find their documents among a sample of all.
-
-    ``encode`` gives the vectors of the queries and of the documents ``numbers`` under the model as it stands.
-    """
-
-    queries: Sequence[Query]
-    qrels: Qrels
-    docids: Sequence[str]
-    measure: Measure
-    encode: Callable[[nn.Module], tuple[Vectors, Vectors]]
-
-    def __call__(self, model: nn.Module) -> Mapping[str, float]:
-        """The measure's figure, by its notation."""
-        queries, documents = self.encode(model)
-        scores = queries @ documents.T
-        rankings = {}
-        for query, row in zip(self.queries, scores, strict=True):
-            best = np.argsort(-row, kind="stable")[:RANKED]
-            rankings[query.qid] = Ranking.of([self.docids[place] for place in best], row[best])
-        return dict(evaluate(self.qrels, Run(rankings), [self.measure]).mean)
-
-
 def pool_of(work: Work, queries: Sequence[Query]) -> list[str]:
     """The documents that validation ranks: the queries' relevant ones and the best of their candidates."""
     split, pool = work.data.train, dict[str, None]()
@@ -127,10 +103,18 @@ def fit_first_stage(
 
     ``encode`` gives the vectors of these queries and of the documents ``docids`` (:func:`pool_of`), to validate with.
     """
-    options, validation = stage.options, None
-    if options.best != "last":
-        qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
-        validation = PoolValidation(queries, qrels, docids, measure_of(work.recipe, options.best), encode)
+    options = stage.options
+    qrels = Qrels({query.qid: work.data.train.qrels[query.qid] for query in queries})
+
+    def validate(model: nn.Module) -> Mapping[str, float]:
+        """The queries set aside find their documents among a sample of all."""
+        vectors, pool = encode(model)
+        rankings = {}
+        for query, row in zip(queries, vectors @ pool.T, strict=True):
+            best = np.argsort(-row, kind="stable")[:RANKED]
+            rankings[query.qid] = Ranking.of([docids[place] for place in best], row[best])
+        return dict(evaluate(qrels, Run(rankings), [measure_of(work.recipe, options.best)]).mean)
+
     outcome = train(
         model,
         task,
@@ -139,7 +123,7 @@ def fit_first_stage(
         save=save,
         seed=work.seed,
         device=work.device,
-        validate=validation,
+        validate=None if options.best == "last" else validate,
         description=stage.kind,
     )
     if process_number() > 0:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from rankwell.core.errors import RankwellError
 from rankwell.corpus.formats import read_run
 from rankwell.corpus.records import Qrels, Run
+from rankwell.evaluation.evaluate import evaluate
 from rankwell.evaluation.notation import parse_measures
 from rankwell.inputs.reader import Reader
 from rankwell.inputs.stored import TokenSource
@@ -24,6 +26,7 @@ from rankwell.models.checkpoints.folders import add_markers, load_checkpoint, sa
 from rankwell.models.encoder import Encoder
 from rankwell.models.foreign import ForeignEncoder, PairModel
 from rankwell.models.heads import add_lora, merged_copy, seeded, start_listwise_head
+from rankwell.rank.engines.torch_engine import TorchEngine
 from rankwell.rank.ranker import Ranker
 from rankwell.rank.rankers import Reranker
 from rankwell.training.data.candidates import DocidLookup, Selection, TrainingCandidates
@@ -32,13 +35,13 @@ from rankwell.training.first_stage import find_encoder
 from rankwell.training.loop.loop import CollapseGuard, TrainingOutcome, train
 from rankwell.training.loop.losses import Loss, make_loss
 from rankwell.training.loop.task import RankingTask
-from rankwell.training.loop.validation import Validation
 from rankwell.training.options import FIRST_STAGE_ENCODER
 from rankwell.training.recipe import RecipeStage
 from rankwell.training.results import measure_of
 from rankwell.training.stage import StageResult, Work, stage_kinds
 from rankwell.training.stage_options.rankers import DevOptions, ListOptions
 
+Validate = Callable[[nn.Module], Mapping[str, float]]
 MANY_MISSED = 0.25
 """The share of relevant documents outside the candidates that is worth a warning."""
 
@@ -122,7 +125,7 @@ def train_ranker(
     candidates: TrainingCandidates,
     documents: TokenSource,
     lists: Callable[[int], Lists],
-    validation: Validation | None,
+    validation: Validate | None,
     description: str,
 ) -> TrainingOutcome:
     """Train a ranker on the lists of each epoch."""
@@ -157,8 +160,11 @@ def ranking_validation(
     *,
     run: Run | None = None,
     wrap: Callable[[Ranker], Reranker] | None = None,
-) -> Validation | None:
-    """What measures a stage while it trains; None where its last checkpoint is kept."""
+) -> Validate | None:
+    """A function that re-ranks dev as a user would, while a stage trains; None where its last checkpoint is kept.
+
+    ``wrap`` makes another kind of the ranker.
+    """
     if options.best == "last":
         return None
     measure = measure_of(work.recipe, options.best)
@@ -169,9 +175,23 @@ def ranking_validation(
     whole = run or dev.run
     candidates = Run({qid: ranking for qid, ranking in whole.items() if qid in qids}, name=whole.name)
     depth = work.recipe.evaluate.depth
-    return Validation(
-        candidates, queries, qrels, work.data.index, ranker.tokenizer, ranker.config, measure, depth=depth, wrap=wrap
-    )
+
+    def validate(model: nn.Module) -> Mapping[str, float]:
+        assert isinstance(model, PairModel)
+        device = next(model.parameters()).device
+        # A copy: an engine turns its model to 16 bits on a GPU, and these weights are still to be trained.
+        engine = TorchEngine(merged_copy(model), ranker.config.attention, device=str(device))
+        segments = model.encoder.config.type_vocab_size
+        reader = Reader(ranker.tokenizer, ranker.config.template, ranker.config.inference_windows, segments)
+        pairs = Ranker.from_engine(engine, reader)
+        reranker = pairs if wrap is None else wrap(pairs)
+        ranked = reranker.rerank(candidates, queries, work.data.index, depth=depth)
+        if device.type == "cuda":
+            del engine, reranker, pairs
+            torch.cuda.empty_cache()
+        return dict(evaluate(qrels, ranked, [measure]).mean)
+
+    return validate
 
 
 def check_lists(work: Work, stage: RecipeStage[ListOptions]) -> None:
