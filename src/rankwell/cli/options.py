@@ -17,7 +17,7 @@ from rankwell.core.registry import Registry
 from rankwell.core.stopping import interruptible
 
 if TYPE_CHECKING:
-    from rankwell.rank.search_request import RunResult
+    from rankwell.rank.requests import RunResult
     from rankwell.scale.workers import Cluster
 
 
